@@ -48,9 +48,7 @@ def annotated_pictures(dataset: OpenDataset, number: int) -> Iterator[AnnotatedP
 
 def contact_sheet(dataset: OpenDataset, number: int) -> bytes:
     """Return a contact sheet as PNG, with at most `number` pictures of `annotated_pictures`."""
-    pictures = annotated_pictures(dataset, number)
-    legend = legend_of(dataset.schema)
-    sheet = draw_contact_sheet(pictures, legend)
+    sheet = draw_contact_sheet(annotated_pictures(dataset, number), legend_of(dataset.schema))
     out = io.BytesIO()
     sheet.save(out, "PNG")
     return out.getvalue()

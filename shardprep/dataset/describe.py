@@ -35,10 +35,7 @@ MOST_EXAMPLES = 3
 LACKING = "^(no label|no target image|in no split)"
 """Matches the reason of an image that was skipped because it lacks a target or a split."""
 TINY, _SMALL = 8, 32
-"""Sides of squares in pixels: boxes with a smaller area than such a square are counted.
-
-COCO calls boxes below 32 x 32 "small".
-"""
+"""Sides of squares in pixels: boxes with less area are counted. To COCO, the second is "small"."""
 _EDGE = 1e-6
 """A box touches an edge if it is at most this share of the image's side away from the edge."""
 _SAME = 0.9
@@ -290,9 +287,9 @@ def measure_objects(folder: Path, manifest: Manifest, schema: Schema) -> ObjectF
 def _boxes(
     folder: Path, shard: Shard, schema: Schema, counts: list[int]
 ) -> tuple[Ints, Ints, Floats, Floats]:
-    """Return arrays of the image number, label, coordinates and image size of each box of a shard.
+    """Return image number, label, corners and image size of each box of a shard.
 
-    Append the number of boxes of each image to `counts`.
+    The number of boxes of each image is appended to `counts`.
     """
     first = len(counts)
     labels: list[int] = []

@@ -142,14 +142,15 @@ def compare(before: OpenDataset, after: OpenDataset) -> Difference:
         sum(split.num_records for split in side.manifest.splits.values())
         for side in (before, after)
     )
-    num_common = num_before - counts[REMOVED]
+    is_apart = pc.is_in(changes["kind"], pa.array([ADDED, REMOVED]))
+    changed = changes.filter(pc.invert(is_apart))["key"].unique()
     return Difference(
         before=str(before),
         after=str(after),
         is_equal=not features and classes == classes_now and _shards(before) == _shards(after),
         num_before=num_before,
         num_after=num_after,
-        num_same=num_common - _num_changed(changes),
+        num_same=num_before - counts[REMOVED] - len(changed),
         recipe=(
             *fingerprint_differences(before.manifest.fingerprint, after.manifest.fingerprint),
             *leak_check_differences(before.manifest.leaks, after.manifest.leaks),
@@ -316,11 +317,6 @@ def _outcome(keys: pa.ChunkedArray, other: pa.Table) -> pa.Array:
 def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     text = pc.fill_null(pc.cast(column, pa.string()), "")
     return pc.replace_substring(text, _BETWEEN, ", ")
-
-
-def _num_changed(changes: pa.Table) -> int:
-    apart = pc.is_in(changes["kind"], pa.array([ADDED, REMOVED]))
-    return len(pc.unique(changes.filter(pc.invert(apart))["key"]))
 
 
 _ROWS = pa.schema([(name, pa.string()) for name in ("key", "kind", "before", "after")])

@@ -55,11 +55,9 @@ COLUMNS = pa.schema(
     ],
 )
 """Rows are in the order of splits, shards and records; skipped inputs come last, sorted by key.
-
 `record`, `offset` and `length` (bytes, framing included) give the place of a written item in its
 shard and are null for other items. `label` (index of a class name), `labels`, `target` or `text` is
-filled if it is the target of the schema; the others are null.
-"""
+filled if it is the target of the schema; the others are null."""
 
 ANNOTATION_COLUMNS = pa.schema(
     [
@@ -72,12 +70,10 @@ ANNOTATION_COLUMNS = pa.schema(
         pa.field("mask_pixels", pa.map_(pa.int64(), pa.int64())),
     ]
 )
-"""Last columns of the table of a dataset with boxes or masks, null if an item was not written.
-
-In order: number and classes of the stored objects; number of dropped objects, in all and by sorted
-reason; number of clipped objects; key of the item's first mask file; number of pixels of the stored
-class mask by ascending value. Null for features that the dataset does not have.
-"""
+"""Last columns of the table of a dataset with boxes or masks: number and classes of the stored
+objects; number of dropped objects, in all and by sorted reason; number of clipped objects; key of
+the item's first mask file; number of pixels of the stored class mask by ascending value. Null for
+items that were not written, and for features that the dataset does not have."""
 POINT_COLUMNS = pa.schema(
     [
         pa.field("labelled_points", pa.list_(pa.int64())),
@@ -94,10 +90,8 @@ TARGET_COLUMNS = pa.schema(
     ]
 )
 """Columns of the table of a dataset with a target of several values, before the annotations.
-
 `targets` has the numbers in the order of their names, null if missing; `classes` the class indices
-in the order of the features `label/NAME`, −1 if missing. A list is null for an unlabelled image.
-"""
+in the order of the features `label/NAME`, −1 if missing. A list is null for an unlabelled image."""
 _FURTHER = (TARGET_COLUMNS, ANNOTATION_COLUMNS, POINT_COLUMNS)
 _FIXED = pa.schema([*COLUMNS, *chain.from_iterable(_FURTHER)])
 _TYPES = {"int64": pa.int64(), "float32": pa.float64(), "bytes": pa.string()}
@@ -226,14 +220,11 @@ def bounded_table(
     its size `num_bytes`.
     """
     facts = file.metadata
-    groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
-    unpacked = sum(group.total_byte_size for group in groups)
+    unpacked = sum(facts.row_group(i).total_byte_size for i in range(facts.num_row_groups))
     if facts.num_rows > _MAX_ROWS_A_BYTE * num_bytes:
-        message = f"says that it has {facts.num_rows:,} rows in {num_bytes:,} bytes"
-        raise ValueError(message)
+        raise ValueError(f"says that it has {facts.num_rows:,} rows in {num_bytes:,} bytes")
     if unpacked > _MIN_UNPACKED_BYTES + _MAX_UNPACKED_RATIO * num_bytes:
-        message = f"says that it unpacks to {unpacked:,} bytes"
-        raise ValueError(message)
+        raise ValueError(f"says that it unpacks to {unpacked:,} bytes")
     # Arrow must not use threads (`pre_buffer` starts them too): a thread that drops its last buffer
     # while the interpreter ends aborts the process.
     names = columns_of(file.schema_arrow).names if columns is None else list(columns)

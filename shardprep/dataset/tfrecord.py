@@ -120,10 +120,8 @@ def are_sound(
     starts = ends - num_bytes
     heads = block[starts[:, np.newaxis] + np.arange(HEADER_BYTES)]
     tails = block[ends[:, np.newaxis] - np.arange(FOOTER_BYTES, 0, -1)]
-    value, payloads = (
-        google_crc32c.value,
-        zip((starts + HEADER_BYTES).tolist(), (ends - FOOTER_BYTES).tolist(), strict=True),
-    )
+    value = google_crc32c.value
+    payloads = zip((starts + HEADER_BYTES).tolist(), (ends - FOOTER_BYTES).tolist(), strict=True)
     crcs = np.array(
         [[value(head) for head in heads[:, :8]], [value(block[at:end]) for at, end in payloads]],
         np.uint64,
