@@ -259,10 +259,14 @@ def annotation_findings(contents: Contents, measured: ScanResult | None) -> Iter
     if not schema.annotations:
         return
     yield from _missing(contents)
-    yield from _dropped(contents)
+    dropped = np.flatnonzero(contents.written["num_dropped"].fill_null(0).to_numpy()).tolist()
+    yield from _lost(contents, "dropped-objects", "object", dropped, dropped_objects(contents))
     yield from _unmatched(contents)
     if {*ALL_POINTS} & schema.features.keys():
-        yield from _lost_points(contents)
+        rows = enumerate(contents.written["lost_points"].to_pylist())
+        lost = {number: Counter(dict(counts)) for number, counts in rows if counts}
+        reasons = sum(lost.values(), Counter[str]())
+        yield from _lost(contents, "lost-keypoints", "keypoint", [*lost], reasons)
     if MASK in schema.features:
         yield from _masks(contents)
     if measured is not None and len(measured.boxes):
@@ -292,29 +296,14 @@ def _missing(contents: Contents) -> Iterator[Finding]:
         yield Finding("missing-object-classes", "serious", len(missing), number, what)
 
 
-def _dropped(contents: Contents) -> Iterator[Finding]:
-    numbers = np.flatnonzero(contents.written["num_dropped"].fill_null(0).to_numpy())
-    if number := len(numbers):
-        reasons = dropped_objects(contents)
-        listed = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
-        objects = counted(reasons.total(), "object")
-        what = f"{counted(number, 'image')} lost {objects} in the build: {listed}"
-        keys = contents.keys_of(numbers.tolist())
-        yield Finding("dropped-objects", "warning", number, len(contents), what, keys)
-
-
-def _lost_points(contents: Contents) -> Iterator[Finding]:
-    lost = contents.written["lost_points"].to_pylist()
-    numbers = [number for number, counts in enumerate(lost) if counts]
+def _lost(
+    contents: Contents, name: str, unit: str, numbers: Sequence[int], reasons: Counter[str]
+) -> Iterator[Finding]:
     if numbers:
-        reasons = Counter[str]()
-        for counts in lost:
-            reasons.update(dict(counts or ()))
         listed = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
-        points = counted(reasons.total(), "keypoint")
-        what = f"{counted(len(numbers), 'image')} lost {points} in the build: {listed}"
-        keys = contents.keys_of(numbers)
-        yield Finding("lost-keypoints", "warning", len(numbers), len(contents), what, keys)
+        lost = f"lost {counted(reasons.total(), unit)} in the build: {listed}"
+        what, keys = f"{counted(len(numbers), 'image')} {lost}", contents.keys_of(numbers)
+        yield Finding(name, "warning", len(numbers), len(contents), what, keys)
 
 
 def dropped_objects(contents: Contents) -> Counter[str]:

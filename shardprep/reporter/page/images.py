@@ -154,10 +154,7 @@ def wrong_labels(report: ReportData, drawn: Pictures) -> Html | None:
 
 
 def quality(report: ReportData, drawn: Pictures) -> Html | None:
-    """Return the section with a histogram and the worst images of each measured pixel property.
-
-    None if no property was measured.
-    """
+    """Return the section on the measured pixel properties; None if no property was measured."""
     shown = [one for one in report.qualities if one.name not in OF_ORIGINALS]
     if not shown:
         return None
