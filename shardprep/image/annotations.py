@@ -255,8 +255,7 @@ class Scene:
             has_outline = np.array([o is not None for o in annotation.outlines], np.bool_)
             if has_masks:
                 objects.drop(~has_outline, NO_OUTLINE)
-            is_open = np.isnan(annotation.boxes).all(axis=1) & has_outline
-            no_box = np.flatnonzero(is_open).tolist()
+            no_box = np.flatnonzero(np.isnan(annotation.boxes).all(axis=1) & has_outline).tolist()
         size = size_of_boxes(annotation, self.placement, self.frame)
         objects.place(annotation.boxes, size, self.frame, self.placement)
         for i in no_box:

@@ -225,8 +225,7 @@ def stored_pixels(data: bytes, raw_size: tuple[int, int] | None, least_side: int
 def rgb_pixels(image: Image.Image) -> Pixels:
     """Return a stored image as RGB; for 16-bit grey, its high bytes."""
     if image.mode.startswith("I;16"):
-        grey = (np.asarray(image) >> 8).astype(np.uint8)
-        return np.repeat(grey[..., None], 3, axis=2)
+        return np.repeat((np.asarray(image) >> 8).astype(np.uint8)[..., None], 3, axis=2)
     return np.asarray(image.convert("RGB"))
 
 
@@ -242,8 +241,7 @@ def _decode_by_pillow(image: Image.Image, spec: ImageSpec) -> Decoded:
     # Only known now: a PNG may state it after its pixels, and Pillow rotates a TIFF while loading.
     turn = _orientation(image)
     image.close()
-    upright = _upright(pixels, turn)
-    return Decoded(upright, is_srgb=False, orientation=before or turn, levels=levels)
+    return Decoded(_upright(pixels, turn), is_srgb=False, orientation=before or turn, levels=levels)
 
 
 def _webp_pixels(image: Image.Image, spec: ImageSpec) -> Pixels | None:

@@ -160,8 +160,7 @@ def _ids(image: Image.Image, raw: str) -> NDArray[np.uint32]:
             return values.astype(np.uint32)
     if ";16" in raw:
         raise MaskError("has colours of 16 bits, which are not read")
-    colours = np.asarray(image.convert("RGB"))
-    return _codes(colours[..., ::-1])
+    return _codes(np.asarray(image.convert("RGB"))[..., ::-1])
 
 
 def _raw_mode(image: Image.Image) -> str:
