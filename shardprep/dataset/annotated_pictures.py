@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def annotated_pictures(dataset: OpenDataset, number: int) -> Iterator[AnnotatedPicture]:
-    """Yield at most `number` evenly spread records as pictures; prefer those with annotations."""
+    """Yield at most `number` evenly spread records, preferably with annotations, as pictures."""
     for record in _spread(dataset.record_rows(("num_objects", "mask_pixels")), number):
         payload = dataset.read(record)
         try:

@@ -196,7 +196,7 @@ def read_components(schema: Schema, written: pa.Table) -> dict[str, ComponentFac
 
 
 def component_columns(schema: Schema, written: pa.Table) -> dict[str, pa.ChunkedArray]:
-    """Return name of a number, or feature of a class → its value in each row, null if missing."""
+    """Return the value in each row, null if missing, by name of the number or class feature."""
     names = {TARGETS: schema.features[TARGETS].labels} if TARGETS in schema.features else {}
     names["classes"] = schema.class_features
     return {
@@ -365,9 +365,9 @@ def _damaged(path: Path, number: int, offset: int, what: str) -> RecordError:
 def near_duplicates(image: Ints, label: Ints, boxes: Floats) -> Ints:
     """Return the image number of each pair of nearly equal boxes with the same image and class.
 
-    `boxes`, float[n, 4], are ymin, xmin, ymax, xmax. A box is compared only with boxes whose top is
-    less than a tenth of its height below its own top, because others overlap too little. After
-    about `_MOST_PAIRS` comparisons, further pairs are not searched.
+    `boxes`, float[n, 4], are ymin, xmin, ymax, xmax. A box is compared only with boxes that begin
+    less than a tenth of its height below its top; others overlap too little. After about
+    `_MOST_PAIRS` comparisons, further pairs are not searched.
     """
     order = np.lexsort((boxes[:, 0], label, image))
     image, label, boxes = image[order], label[order], boxes[order]

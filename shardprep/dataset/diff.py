@@ -293,8 +293,7 @@ def _are_in_equal_shards(one: ComparedSide, two: ComparedSide) -> Mask:
     hashes = []
     for side in (one, two):
         shards = side.dataset.manifest.shards
-        known = pa.array([*shards], pa.string())
-        places = pc.index_in(side.table["shard"].combine_chunks(), known)
+        places = pc.index_in(side.table["shard"].combine_chunks(), pa.array([*shards], pa.string()))
         sums = pa.array([shard.sha256 for shard in shards.values()], pa.string())
         hashes.append(pc.take(sums, places))
     same = ~_differ(*(pa.chunked_array([column]) for column in hashes))
@@ -315,8 +314,7 @@ def _outcome(keys: pa.ChunkedArray, other: pa.Table) -> pa.Array:
 
 
 def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    text = pc.fill_null(pc.cast(column, pa.string()), "")
-    return pc.replace_substring(text, _BETWEEN, ", ")
+    return pc.replace_substring(pc.fill_null(pc.cast(column, pa.string()), ""), _BETWEEN, ", ")
 
 
 _ROWS = pa.schema([(name, pa.string()) for name in ("key", "kind", "before", "after")])
@@ -332,11 +330,9 @@ def _places_of(keys: pa.ChunkedArray, others: pa.ChunkedArray, is_there: Mask) -
 def _differ(one: pa.ChunkedArray, two: pa.ChunkedArray) -> Mask:
     """Return whether each row of two columns differs, bool[n]; null equals only null."""
     same = pc.fill_null(pc.equal(one, two), False)  # noqa: FBT003 - the value
-    both_null = pc.and_(pc.is_null(one), pc.is_null(two))
-    return ~np.asarray(pc.or_(same, both_null))
+    return ~np.asarray(pc.or_(same, pc.and_(pc.is_null(one), pc.is_null(two))))
 
 
 def _change_table(kind: str, key: Any, before: Any, after: Any) -> pa.Table:
-    columns = [[""] * len(key) if one is None else one for one in (before, after)]
-    table = pa.table([key, [kind] * len(key), *columns], _ROWS)
+    table = pa.table([key, [kind] * len(key), before, after], _ROWS)
     return pa.table([pc.fill_null(column, "") for column in table.columns], _ROWS)

@@ -169,8 +169,7 @@ class _FetchedFiles:
                 with self._leaving_out():
                     shards[name] = self.remote.shard(shard)
         _check_room(work, shards)
-        num_bytes = sum(shard.num_bytes for shard in shards.values())
-        self.watcher.start("fetching", num_bytes, "bytes")
+        self.watcher.start("fetching", sum(shard.num_bytes for shard in shards.values()), "bytes")
         with ThreadPoolExecutor(num_threads, "shardprep-fetch") as pool:
             jobs = {pool.submit(self._fetch, work / n, one): n for n, one in shards.items()}
             try:

@@ -52,7 +52,7 @@ COLUMNS = pa.schema(
         pa.field("original_format", _WORD),
         pa.field("original_bytes", pa.int64()),
         pa.field("original_sha256", pa.string()),
-    ],
+    ]
 )
 """Rows are in the order of splits, shards and records; skipped inputs come last, sorted by key.
 `record`, `offset` and `length` (bytes, framing included) give the place of a written item in its
@@ -99,7 +99,7 @@ _TYPES = {"int64": pa.int64(), "float32": pa.float64(), "bytes": pa.string()}
 LABEL_NAME, LABEL_NAMES = "label_name", "label_names"
 """Columns with the names of classes, which `reader.table` adds."""
 OWN = frozenset((*_FIXED.names, LABEL_NAME, LABEL_NAMES))
-"""Names that no column of the user has; it is `column/NAME`."""
+"""Names that no column of the user gets; such a column is called `column/NAME` instead."""
 
 _MAX_ROWS_A_BYTE = 4
 """Maximum number of rows per byte of the file; a table of a million numbered names has 1.4."""
@@ -115,8 +115,7 @@ UNREADABLE = (
 def index_text(table: pa.Table) -> str:
     """Return the index for the rows of a shard, in the format of DALI and `tfrecord2idx`."""
     places = (table[name].cast("string") for name in ("offset", "length"))
-    lines = pc.binary_join_element_wise(*places, " ").drop_null()
-    return "\n".join([*lines.to_pylist(), ""])
+    return "\n".join([*pc.binary_join_element_wise(*places, " ").drop_null().to_pylist(), ""])
 
 
 def columns_of(schema: pa.Schema) -> pa.Schema:
@@ -135,7 +134,7 @@ def columns_of(schema: pa.Schema) -> pa.Schema:
 
 
 def given_columns(schema: Schema) -> dict[str, pa.Field]:
-    """Return the column of each feature of `Schema.columns`; the cell is null if it is empty.
+    """Return the column of each feature of `Schema.columns`, by feature; empty cells are null.
 
     The column has the name of the feature, after `column/` if another column has that name.
     """
@@ -150,7 +149,7 @@ def given_columns(schema: Schema) -> dict[str, pa.Field]:
 
 
 def given_cells(values: Iterable[Any], are_there: Iterable[Any]) -> list[Any]:
-    """Return the cells of a column for the values of its feature; None if they are not there."""
+    """Return the cells of a column: values of its feature, None for NaN, "" and absent values."""
     pairs = zip(values, are_there, strict=False)  # `are_there` may have no end
     return [one if is_there and one == one and one != "" else None for one, is_there in pairs]  # noqa: PLR0124 - NaN
 
@@ -159,8 +158,7 @@ def columns_for(schema: Schema) -> pa.Schema:
     """Return the columns of the table of a dataset with this schema."""
     has = (schema.target_lists, schema.annotations, {*ALL_POINTS} & schema.features.keys())
     further = [columns for columns, names in zip(_FURTHER, has, strict=True) if names]
-    given = given_columns(schema).values()
-    return pa.schema([*COLUMNS, *chain.from_iterable(further), *given])
+    return pa.schema([*COLUMNS, *chain.from_iterable(further), *given_columns(schema).values()])
 
 
 def with_columns(table: pa.Table, columns: pa.Schema) -> pa.Table:
@@ -241,8 +239,7 @@ def with_status(table: pa.Table, status: str) -> pa.Table:
 
 def rows_by_shard(table: pa.Table) -> dict[str, pa.Table]:
     """Return the rows of each shard, by shard name, in order; skipped inputs are left out."""
-    shards = table["shard"].cast("string").combine_chunks()
-    ends = pc.run_end_encode(shards)
+    ends = pc.run_end_encode(table["shard"].cast("string").combine_chunks())
     tables: dict[str, list[pa.Table]] = {}
     start = 0
     for shard, end in zip(ends.values.to_pylist(), ends.run_ends.to_pylist(), strict=True):
@@ -318,8 +315,7 @@ class ItemFile:
         with readable(self._path), self._lock:
             if self._is_ended:  # at once: `close` still waits for the lock
                 self._raw.close()
-            num_bytes = os.fstat(self._raw.fileno()).st_size
-            return bounded_table(self._file, num_bytes, names, group)
+            return bounded_table(self._file, os.fstat(self._raw.fileno()).st_size, names, group)
 
 
 _MOST_PARTS = 4

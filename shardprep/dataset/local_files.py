@@ -149,8 +149,7 @@ class LocalFiles:
                 try:
                     yield file.read(size)
                 except OSError as error:
-                    where = f"{self.folder}/{shard.name}"
-                    raise _unreadable(where, error, self.folder) from error
+                    raise _unreadable(f"{self.folder}/{shard.name}", error, self.folder) from error
 
 
 def read_index(folder: Path, shard: Shard) -> ShardIndex:

@@ -312,7 +312,7 @@ class Schema(Document):
 
     @property
     def supervised(self) -> str | None:
-        """TFDS's name of the supervised feature (objects, mask or target), or None without one."""
+        """TFDS's name of the supervised feature: objects, mask, points, target image or target."""
         if BOX in self.features:
             return OBJECTS
         names = (MASK, POINTS, TARGET_IMAGE)
