@@ -22,12 +22,7 @@ from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import load_manifest
 from shardprep.errors import DatasetError, ShardprepError
 from shardprep.machine import usable_cores
-from shardprep.processes import (
-    SpawnedContext,
-    die_with_parent,
-    interrupts_blocked,
-    silence_stderr,
-)
+from shardprep.processes import SpawnedContext, die_with_parent, interrupts_blocked, silence_stderr
 from shardprep.reader.diagnosis.diagnosis import images_of
 
 _MOST_BYTES = 1 << 30

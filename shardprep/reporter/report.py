@@ -72,7 +72,7 @@ def known_report(contents: Contents) -> Report:
 
 
 def measure_contents(contents: Contents, watcher: Watch) -> ScanResult:
-    """Return the measures of all images; up to `MOST_MEASURED`, a report has the same cache."""
+    """Return the measures of all images; a report on up to `MOST_MEASURED` shares the cache."""
     from shardprep.reporter import pixels
 
     plan = _plan(contents, ReportOptions(sample=max(MOST_MEASURED, len(contents))))

@@ -27,8 +27,8 @@ TRAIN = "train"
 _IMBALANCE = 10
 """Ratio of the largest to the smallest class from which imbalance is a finding."""
 _TELLING = 0.9
-"""A property reveals a class if, with more than this probability, an image of the class has more
-(or less) of it than an image of another class. 0.5 is chance."""
+"""Probability that an image of a class has more (or less) of a property than an image of another
+class. Above this, the property reveals the class. 0.5 is chance."""
 _LEAST_IMAGES = 20
 _DRIFT = 0.15
 """Distance of two distributions (0..1) above which two splits are reported as different."""
@@ -72,8 +72,7 @@ def class_findings(contents: Contents) -> Iterator[Finding]:
         first = contents.splits.index(TRAIN)
         out = np.flatnonzero((contents.split == first) & (contents.target_codes < 0)).tolist()
         what = f"{counted(len(out), 'image')} of train without a target"
-        of_all = splits[TRAIN].num_records
-        finding = Finding("unlabelled", "warning", len(out), of_all, what)
+        finding = Finding("unlabelled", "warning", len(out), splits[TRAIN].num_records, what)
         yield leaving_out(finding, contents, out)
     if contents.schema.target not in (LABEL, LABELS) or len(names) < 2:
         return
@@ -347,10 +346,9 @@ def _masks(contents: Contents) -> Iterator[Finding]:
         if len(one) == 1 or (len(one.keys() - {ignored}) == 1 and not is_idle[number])
     ]
     of_one_value = f"{'masks' if len(uniform) > 1 else 'a mask'} of one value, all over the image"
-    of_no_class = "more than half of the mask ignored: of no class"
     for name, numbers, text in (
         ("uniform-masks", uniform, of_one_value),
-        ("ignored-pixels", idle, of_no_class),
+        ("ignored-pixels", idle, "more than half of the mask ignored: of no class"),
     ):
         if numbers:
             what = f"{counted(len(numbers), 'image')} with {text}"
