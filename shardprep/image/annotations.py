@@ -33,7 +33,7 @@ from shardprep.image.masks import (
     MaskFiles,
     decode_mask,
     fault_of,
-    segment_classes,
+    look_up_classes,
     size_mismatch,
     value_counts,
 )
@@ -370,7 +370,7 @@ class Scene:
         if not classes:
             return np.full(self.placement.size, spec.ignore, spec.mask_type)
         ids, frame = self._segments()
-        return self.placement.mask(segment_classes(ids, classes, spec), frame, spec.ignore)
+        return self.placement.mask(look_up_classes(ids, classes, spec)[0], frame, spec.ignore)
 
     def _segments(self) -> tuple[NDArray[np.uint32], Frame]:
         """Return the segment id of each pixel and the frame of the mask, decoded once."""

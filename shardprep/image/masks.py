@@ -106,7 +106,8 @@ def mask_classes(mask: MaskFile, spec: AnnotationSpec) -> Labels:
         pixels = _codes(pixels if mask.palette is None else mask.palette[pixels])
     elif pixels.ndim == 3:
         raise MaskError("has colours, but the mask values are single numbers")
-    classes, unknown = _looked_up(pixels, {_code(key): to for key, to in spec.values.items()}, spec)
+    by_code = {_code(key): to for key, to in spec.values.items()}
+    classes, unknown = look_up_classes(pixels, by_code, spec)
     if unknown.size:
         names = [_named(int(value), is_colour=is_colours) for value in unknown[:_NAMED]]
         what = "colour" if is_colours else "value"
@@ -122,13 +123,6 @@ def value_counts(pixels: Labels) -> NDArray[np.int64]:
     for row in range(0, len(pixels), 256):  # bincount copies values to 64 bits
         counts += np.bincount(pixels[row : row + 256].ravel(), minlength=1 << 16)
     return counts
-
-
-def segment_classes(
-    ids: NDArray[np.uint32], classes: Mapping[int, int], spec: AnnotationSpec
-) -> Labels:
-    """Return the class of each id, [height, width]; `spec.ignore` if it is not in `classes`."""
-    return _looked_up(ids, classes, spec)[0]
 
 
 def _decoded(
@@ -234,7 +228,7 @@ def _checked(pixels: Labels, spec: AnnotationSpec) -> Labels:
     return pixels.astype(spec.mask_type, copy=False)
 
 
-def _looked_up(
+def look_up_classes(
     values: NDArray[Any], classes: Mapping[int, int], spec: AnnotationSpec
 ) -> tuple[Labels, NDArray[Any]]:
     """Return the class of each pixel (or `spec.ignore`) and the values that have no class."""
