@@ -22,12 +22,7 @@ from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import load_manifest
 from shardprep.errors import DatasetError, ShardprepError
 from shardprep.machine import usable_cores
-from shardprep.processes import (
-    SpawnedContext,
-    die_with_parent,
-    interrupts_blocked,
-    silence_stderr,
-)
+from shardprep.processes import SpawnedContext, die_with_parent, interrupts_blocked, silence_stderr
 from shardprep.reader.diagnosis.diagnosis import images_of
 
 _MOST_BYTES = 1 << 30
@@ -42,8 +37,7 @@ def run_benchmark(
 ) -> Benchmark:
     """Return the speed of every pipeline on the first shards of a split, up to 1 GiB.
 
-    Raises:
-        DatasetError: the split does not exist, a shard cannot be read, or the dataset has stacks.
+    DatasetError if the split is missing, a shard cannot be read, or the dataset has stacks.
     """
     if read_schema(folder).is_stack:
         what = "bench compares readers of single images, and the dataset has stacks"
@@ -60,7 +54,10 @@ def run_benchmark(
     for file in source.files:
         _warm(Path(file))
     with ExitStack() as stack:
-        pools = {name: stack.enter_context(_process()) for name in PIPELINES}
+        pools = {
+            name: stack.enter_context(ProcessPoolExecutor(1, SpawnedContext(), _begin))
+            for name in PIPELINES
+        }
         ways = _ways(pools, source, settings, notice)
     return Benchmark(
         path=str(folder),
@@ -71,10 +68,6 @@ def run_benchmark(
         num_cores=usable_cores(),
         ways=ways,
     )
-
-
-def _process() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(1, SpawnedContext(), _begin)
 
 
 def _ways(
@@ -146,10 +139,7 @@ def measure(name: str, source: Source, seconds: float) -> tuple[Round, str, int]
 
 
 def _peak_bytes() -> int:
-    """Return the memory peak of this process in bytes, or 0 if the system is not Linux.
-
-    `getrusage` would include the peak of the parent process.
-    """
+    """Return the memory peak in bytes, 0 outside Linux. `getrusage` would include the parent's."""
     status = Path("/proc/self/status")
     lines = status.read_text(encoding="utf-8").splitlines() if status.exists() else []
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:")), 0)

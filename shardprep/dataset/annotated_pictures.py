@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def annotated_pictures(dataset: OpenDataset, number: int) -> Iterator[AnnotatedPicture]:
-    """Yield at most `number` evenly spread records as pictures; prefer those with annotations."""
+    """Yield at most `number` evenly spread records, preferably with annotations, as pictures."""
     for record in _spread(dataset.record_rows(("num_objects", "mask_pixels")), number):
         payload = dataset.read(record)
         try:
@@ -48,9 +48,7 @@ def annotated_pictures(dataset: OpenDataset, number: int) -> Iterator[AnnotatedP
 
 def contact_sheet(dataset: OpenDataset, number: int) -> bytes:
     """Return a contact sheet as PNG, with at most `number` pictures of `annotated_pictures`."""
-    pictures = annotated_pictures(dataset, number)
-    legend = legend_of(dataset.schema)
-    sheet = draw_contact_sheet(pictures, legend)
+    sheet = draw_contact_sheet(annotated_pictures(dataset, number), legend_of(dataset.schema))
     out = io.BytesIO()
     sheet.save(out, "PNG")
     return out.getvalue()

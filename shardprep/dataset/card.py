@@ -94,10 +94,7 @@ def _more(values: Any, most: int) -> str:
 
 
 def card(name: str, facts: Mapping[str, Any], pictures: Iterable[Pixels] = ()) -> str:
-    """Return an HTML table of `facts`, followed by up to `MOST_PICTURES` pictures.
-
-    The pictures are left out if the card would have more than `_MOST_BYTES`.
-    """
+    """Return an HTML table of `facts`, followed by up to `MOST_PICTURES` pictures if they fit."""
     rows: list[str] = []
     num_characters = 0
     for title, value in facts.items():

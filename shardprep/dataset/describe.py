@@ -35,10 +35,7 @@ MOST_EXAMPLES = 3
 LACKING = "^(no label|no target image|in no split)"
 """Matches the reason of an image that was skipped because it lacks a target or a split."""
 TINY, _SMALL = 8, 32
-"""Sides of squares in pixels: boxes with a smaller area than such a square are counted.
-
-COCO calls boxes below 32 x 32 "small".
-"""
+"""Sides of squares in pixels: boxes with less area are counted. To COCO, the second is "small"."""
 _EDGE = 1e-6
 """A box touches an edge if it is at most this share of the image's side away from the edge."""
 _SAME = 0.9
@@ -199,7 +196,7 @@ def read_components(schema: Schema, written: pa.Table) -> dict[str, ComponentFac
 
 
 def component_columns(schema: Schema, written: pa.Table) -> dict[str, pa.ChunkedArray]:
-    """Return name of a number, or feature of a class → its value in each row, null if missing."""
+    """Return the value in each row, null if missing, by name of the number or class feature."""
     names = {TARGETS: schema.features[TARGETS].labels} if TARGETS in schema.features else {}
     names["classes"] = schema.class_features
     return {
@@ -290,9 +287,9 @@ def measure_objects(folder: Path, manifest: Manifest, schema: Schema) -> ObjectF
 def _boxes(
     folder: Path, shard: Shard, schema: Schema, counts: list[int]
 ) -> tuple[Ints, Ints, Floats, Floats]:
-    """Return arrays of the image number, label, coordinates and image size of each box of a shard.
+    """Return image number, label, corners and image size of each box of a shard.
 
-    Append the number of boxes of each image to `counts`.
+    The number of boxes of each image is appended to `counts`.
     """
     first = len(counts)
     labels: list[int] = []
@@ -368,9 +365,9 @@ def _damaged(path: Path, number: int, offset: int, what: str) -> RecordError:
 def near_duplicates(image: Ints, label: Ints, boxes: Floats) -> Ints:
     """Return the image number of each pair of nearly equal boxes with the same image and class.
 
-    `boxes`, float[n, 4], are ymin, xmin, ymax, xmax. A box is compared only with boxes whose top is
-    less than a tenth of its height below its own top, because others overlap too little. After
-    about `_MOST_PAIRS` comparisons, further pairs are not searched.
+    `boxes`, float[n, 4], are ymin, xmin, ymax, xmax. A box is compared only with boxes that begin
+    less than a tenth of its height below its top; others overlap too little. After about
+    `_MOST_PAIRS` comparisons, further pairs are not searched.
     """
     order = np.lexsort((boxes[:, 0], label, image))
     image, label, boxes = image[order], label[order], boxes[order]

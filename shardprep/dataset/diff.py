@@ -142,14 +142,15 @@ def compare(before: OpenDataset, after: OpenDataset) -> Difference:
         sum(split.num_records for split in side.manifest.splits.values())
         for side in (before, after)
     )
-    num_common = num_before - counts[REMOVED]
+    is_apart = pc.is_in(changes["kind"], pa.array([ADDED, REMOVED]))
+    changed = changes.filter(pc.invert(is_apart))["key"].unique()
     return Difference(
         before=str(before),
         after=str(after),
         is_equal=not features and classes == classes_now and _shards(before) == _shards(after),
         num_before=num_before,
         num_after=num_after,
-        num_same=num_common - _num_changed(changes),
+        num_same=num_before - counts[REMOVED] - len(changed),
         recipe=(
             *fingerprint_differences(before.manifest.fingerprint, after.manifest.fingerprint),
             *leak_check_differences(before.manifest.leaks, after.manifest.leaks),
@@ -292,8 +293,7 @@ def _are_in_equal_shards(one: ComparedSide, two: ComparedSide) -> Mask:
     hashes = []
     for side in (one, two):
         shards = side.dataset.manifest.shards
-        known = pa.array([*shards], pa.string())
-        places = pc.index_in(side.table["shard"].combine_chunks(), known)
+        places = pc.index_in(side.table["shard"].combine_chunks(), pa.array([*shards], pa.string()))
         sums = pa.array([shard.sha256 for shard in shards.values()], pa.string())
         hashes.append(pc.take(sums, places))
     same = ~_differ(*(pa.chunked_array([column]) for column in hashes))
@@ -314,13 +314,7 @@ def _outcome(keys: pa.ChunkedArray, other: pa.Table) -> pa.Array:
 
 
 def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    text = pc.fill_null(pc.cast(column, pa.string()), "")
-    return pc.replace_substring(text, _BETWEEN, ", ")
-
-
-def _num_changed(changes: pa.Table) -> int:
-    apart = pc.is_in(changes["kind"], pa.array([ADDED, REMOVED]))
-    return len(pc.unique(changes.filter(pc.invert(apart))["key"]))
+    return pc.replace_substring(pc.fill_null(pc.cast(column, pa.string()), ""), _BETWEEN, ", ")
 
 
 _ROWS = pa.schema([(name, pa.string()) for name in ("key", "kind", "before", "after")])
@@ -336,11 +330,9 @@ def _places_of(keys: pa.ChunkedArray, others: pa.ChunkedArray, is_there: Mask) -
 def _differ(one: pa.ChunkedArray, two: pa.ChunkedArray) -> Mask:
     """Return whether each row of two columns differs, bool[n]; null equals only null."""
     same = pc.fill_null(pc.equal(one, two), False)  # noqa: FBT003 - the value
-    both_null = pc.and_(pc.is_null(one), pc.is_null(two))
-    return ~np.asarray(pc.or_(same, both_null))
+    return ~np.asarray(pc.or_(same, pc.and_(pc.is_null(one), pc.is_null(two))))
 
 
 def _change_table(kind: str, key: Any, before: Any, after: Any) -> pa.Table:
-    columns = [[""] * len(key) if one is None else one for one in (before, after)]
-    table = pa.table([key, [kind] * len(key), *columns], _ROWS)
+    table = pa.table([key, [kind] * len(key), before, after], _ROWS)
     return pa.table([pc.fill_null(column, "") for column in table.columns], _ROWS)

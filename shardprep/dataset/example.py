@@ -168,10 +168,7 @@ def _field(number: int, data: bytes) -> bytes:
 
 
 def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """Return the uint64 that starts at an offset, and the offset after it.
-
-    IndexError or ValueError if the number is damaged.
-    """
+    """Return the uint64 at an offset, and the next offset. IndexError or ValueError if damaged."""
     value = data[at]
     if value < _ONE_BYTE:
         return value, at + 1

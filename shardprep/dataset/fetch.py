@@ -146,10 +146,7 @@ class _FetchedFiles:
         return {SCHEMA_FILE, ITEMS_FILE, *DOCUMENTS, *indexes, *there} - {MANIFEST_FILE}
 
     def _is_here(self, name: str, *, hashed: bool) -> bool:
-        """Return whether a file of the finished copy is intact.
-
-        `hashed` has the meaning of `check` in `fetch_dataset`.
-        """
+        """Return whether a file of the finished copy is intact."""
         path = self.final / name
         if name in self.manifest.shards:
             shard = self.manifest.shards[name]
@@ -172,8 +169,7 @@ class _FetchedFiles:
                 with self._leaving_out():
                     shards[name] = self.remote.shard(shard)
         _check_room(work, shards)
-        num_bytes = sum(shard.num_bytes for shard in shards.values())
-        self.watcher.start("fetching", num_bytes, "bytes")
+        self.watcher.start("fetching", sum(shard.num_bytes for shard in shards.values()), "bytes")
         with ThreadPoolExecutor(num_threads, "shardprep-fetch") as pool:
             jobs = {pool.submit(self._fetch, work / n, one): n for n, one in shards.items()}
             try:

@@ -39,8 +39,7 @@ def check_items(dataset: OpenDataset, table: pa.Table) -> None:
 
 def check_values(dataset: OpenDataset, table: pa.Table) -> None:
     """Raise DatasetError if a number is out of range, or a key or status is not valid."""
-    wrong_numbers = _wrong_numbers(table, dataset.manifest, dataset.schema)
-    for what in (*wrong_numbers, *_wrong_texts(table)):
+    for what in (*_wrong_numbers(table, dataset.manifest, dataset.schema), *_wrong_texts(table)):
         raise _error(dataset, what)
 
 

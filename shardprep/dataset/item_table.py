@@ -52,14 +52,12 @@ COLUMNS = pa.schema(
         pa.field("original_format", _WORD),
         pa.field("original_bytes", pa.int64()),
         pa.field("original_sha256", pa.string()),
-    ],
+    ]
 )
 """Rows are in the order of splits, shards and records; skipped inputs come last, sorted by key.
-
 `record`, `offset` and `length` (bytes, framing included) give the place of a written item in its
 shard and are null for other items. `label` (index of a class name), `labels`, `target` or `text` is
-filled if it is the target of the schema; the others are null.
-"""
+filled if it is the target of the schema; the others are null."""
 
 ANNOTATION_COLUMNS = pa.schema(
     [
@@ -72,12 +70,10 @@ ANNOTATION_COLUMNS = pa.schema(
         pa.field("mask_pixels", pa.map_(pa.int64(), pa.int64())),
     ]
 )
-"""Last columns of the table of a dataset with boxes or masks, null if an item was not written.
-
-In order: number and classes of the stored objects; number of dropped objects, in all and by sorted
-reason; number of clipped objects; key of the item's first mask file; number of pixels of the stored
-class mask by ascending value. Null for features that the dataset does not have.
-"""
+"""Last columns of the table of a dataset with boxes or masks: number and classes of the stored
+objects; number of dropped objects, in all and by sorted reason; number of clipped objects; key of
+the item's first mask file; number of pixels of the stored class mask by ascending value. Null for
+items that were not written, and for features that the dataset does not have."""
 POINT_COLUMNS = pa.schema(
     [
         pa.field("labelled_points", pa.list_(pa.int64())),
@@ -94,10 +90,8 @@ TARGET_COLUMNS = pa.schema(
     ]
 )
 """Columns of the table of a dataset with a target of several values, before the annotations.
-
 `targets` has the numbers in the order of their names, null if missing; `classes` the class indices
-in the order of the features `label/NAME`, −1 if missing. A list is null for an unlabelled image.
-"""
+in the order of the features `label/NAME`, −1 if missing. A list is null for an unlabelled image."""
 _FURTHER = (TARGET_COLUMNS, ANNOTATION_COLUMNS, POINT_COLUMNS)
 _FIXED = pa.schema([*COLUMNS, *chain.from_iterable(_FURTHER)])
 _TYPES = {"int64": pa.int64(), "float32": pa.float64(), "bytes": pa.string()}
@@ -105,7 +99,7 @@ _TYPES = {"int64": pa.int64(), "float32": pa.float64(), "bytes": pa.string()}
 LABEL_NAME, LABEL_NAMES = "label_name", "label_names"
 """Columns with the names of classes, which `reader.table` adds."""
 OWN = frozenset((*_FIXED.names, LABEL_NAME, LABEL_NAMES))
-"""Names that no column of the user has; it is `column/NAME`."""
+"""Names that no column of the user gets; such a column is called `column/NAME` instead."""
 
 _MAX_ROWS_A_BYTE = 4
 """Maximum number of rows per byte of the file; a table of a million numbered names has 1.4."""
@@ -121,8 +115,7 @@ UNREADABLE = (
 def index_text(table: pa.Table) -> str:
     """Return the index for the rows of a shard, in the format of DALI and `tfrecord2idx`."""
     places = (table[name].cast("string") for name in ("offset", "length"))
-    lines = pc.binary_join_element_wise(*places, " ").drop_null()
-    return "\n".join([*lines.to_pylist(), ""])
+    return "\n".join([*pc.binary_join_element_wise(*places, " ").drop_null().to_pylist(), ""])
 
 
 def columns_of(schema: pa.Schema) -> pa.Schema:
@@ -141,7 +134,7 @@ def columns_of(schema: pa.Schema) -> pa.Schema:
 
 
 def given_columns(schema: Schema) -> dict[str, pa.Field]:
-    """Return the column of each feature of `Schema.columns`; the cell is null if it is empty.
+    """Return the column of each feature of `Schema.columns`, by feature; empty cells are null.
 
     The column has the name of the feature, after `column/` if another column has that name.
     """
@@ -156,7 +149,7 @@ def given_columns(schema: Schema) -> dict[str, pa.Field]:
 
 
 def given_cells(values: Iterable[Any], are_there: Iterable[Any]) -> list[Any]:
-    """Return the cells of a column for the values of its feature; None if they are not there."""
+    """Return the cells of a column: values of its feature, None for NaN, "" and absent values."""
     pairs = zip(values, are_there, strict=False)  # `are_there` may have no end
     return [one if is_there and one == one and one != "" else None for one, is_there in pairs]  # noqa: PLR0124 - NaN
 
@@ -165,8 +158,7 @@ def columns_for(schema: Schema) -> pa.Schema:
     """Return the columns of the table of a dataset with this schema."""
     has = (schema.target_lists, schema.annotations, {*ALL_POINTS} & schema.features.keys())
     further = [columns for columns, names in zip(_FURTHER, has, strict=True) if names]
-    given = given_columns(schema).values()
-    return pa.schema([*COLUMNS, *chain.from_iterable(further), *given])
+    return pa.schema([*COLUMNS, *chain.from_iterable(further), *given_columns(schema).values()])
 
 
 def with_columns(table: pa.Table, columns: pa.Schema) -> pa.Table:
@@ -226,14 +218,11 @@ def bounded_table(
     its size `num_bytes`.
     """
     facts = file.metadata
-    groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
-    unpacked = sum(group.total_byte_size for group in groups)
+    unpacked = sum(facts.row_group(i).total_byte_size for i in range(facts.num_row_groups))
     if facts.num_rows > _MAX_ROWS_A_BYTE * num_bytes:
-        message = f"says that it has {facts.num_rows:,} rows in {num_bytes:,} bytes"
-        raise ValueError(message)
+        raise ValueError(f"says that it has {facts.num_rows:,} rows in {num_bytes:,} bytes")
     if unpacked > _MIN_UNPACKED_BYTES + _MAX_UNPACKED_RATIO * num_bytes:
-        message = f"says that it unpacks to {unpacked:,} bytes"
-        raise ValueError(message)
+        raise ValueError(f"says that it unpacks to {unpacked:,} bytes")
     # Arrow must not use threads (`pre_buffer` starts them too): a thread that drops its last buffer
     # while the interpreter ends aborts the process.
     names = columns_of(file.schema_arrow).names if columns is None else list(columns)
@@ -250,8 +239,7 @@ def with_status(table: pa.Table, status: str) -> pa.Table:
 
 def rows_by_shard(table: pa.Table) -> dict[str, pa.Table]:
     """Return the rows of each shard, by shard name, in order; skipped inputs are left out."""
-    shards = table["shard"].cast("string").combine_chunks()
-    ends = pc.run_end_encode(shards)
+    ends = pc.run_end_encode(table["shard"].cast("string").combine_chunks())
     tables: dict[str, list[pa.Table]] = {}
     start = 0
     for shard, end in zip(ends.values.to_pylist(), ends.run_ends.to_pylist(), strict=True):
@@ -327,8 +315,7 @@ class ItemFile:
         with readable(self._path), self._lock:
             if self._is_ended:  # at once: `close` still waits for the lock
                 self._raw.close()
-            num_bytes = os.fstat(self._raw.fileno()).st_size
-            return bounded_table(self._file, num_bytes, names, group)
+            return bounded_table(self._file, os.fstat(self._raw.fileno()).st_size, names, group)
 
 
 _MOST_PARTS = 4

@@ -19,7 +19,6 @@ from shardprep.errors import counted
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_MODULUS = 1 << 256
 _COLUMNS = ("key", "split", "original_sha256")
 
 
@@ -99,7 +98,7 @@ class RecordsSum:
 
     @property
     def text(self) -> str:
-        return f"{self._sum % _MODULUS:064x}"
+        return f"{self._sum % (1 << 256):064x}"
 
 
 def kept_rank(split: str) -> int:

@@ -30,7 +30,6 @@ from shardprep.storage.regular_file import (
     read_at,
     read_open,
     read_regular,
-    regular_descriptor,
     regular_size,
 )
 from shardprep.storage.store import changed
@@ -130,13 +129,9 @@ class LocalFiles:
         ChangedError if the dataset was replaced, DatasetError if the shard cannot be read.
         """
         try:
-            with self.unchanged():
-                descriptor = regular_descriptor(self.folder / shard)
-                try:
-                    num_bytes = min(num_bytes, os.fstat(descriptor).st_size)
-                    return read_at(descriptor, num_bytes, max(offset, 0))
-                finally:
-                    os.close(descriptor)
+            with self.unchanged(), open_regular(self.folder / shard) as file:
+                num_bytes = min(num_bytes, os.fstat(file.fileno()).st_size)
+                return read_at(file.fileno(), num_bytes, max(offset, 0))
         except OSError as error:
             raise _unreadable(f"{self.folder}/{shard}", error, self.folder) from error
 
@@ -149,8 +144,7 @@ class LocalFiles:
                 try:
                     yield file.read(size)
                 except OSError as error:
-                    where = f"{self.folder}/{shard.name}"
-                    raise _unreadable(where, error, self.folder) from error
+                    raise _unreadable(f"{self.folder}/{shard.name}", error, self.folder) from error
 
 
 def read_index(folder: Path, shard: Shard) -> ShardIndex:

@@ -62,9 +62,8 @@ def locate(place: str | Path | ObjectUrl, *, damaged: bool = False) -> DatasetFi
 
 
 def _has_remains(folder: Path) -> bool:
-    is_unfinished = folder.name.endswith(INCOMPLETE_SUFFIX)
-    files = any(True for name in ("*.tfrecord*", *_REMAINS) for _ in folder.glob(name))
-    return files and not is_unfinished
+    has_files = any(True for name in ("*.tfrecord*", *_REMAINS) for _ in folder.glob(name))
+    return has_files and not folder.name.endswith(INCOMPLETE_SUFFIX)
 
 
 def _stored_dataset(root: ObjectUrl, *, damaged: bool) -> RemoteFiles:
@@ -159,5 +158,4 @@ def _stored_folders(
     for name in names:
         *folders, file = name.split("/")
         for level in range(1, min(len(folders), _LEVELS) + 1):
-            is_complete = file in signs and level == len(folders)
-            yield tuple(folders[:level]), is_complete
+            yield tuple(folders[:level]), file in signs and level == len(folders)

@@ -92,10 +92,8 @@ class Labels(Document):
 
 
 NO_IMAGE, LEFT_OUT, ELSEWHERE = "no image", "image left out", "document of other images"
-"""Reasons why an annotated object has no image in the dataset.
-
-`ELSEWHERE`: no image of its annotation document is in the source.
-"""
+"""Reasons why an annotated object has no image in the dataset. `ELSEWHERE`: no image of its
+annotation document is in the source."""
 
 
 class ObjectCounts(Document):

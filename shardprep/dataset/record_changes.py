@@ -108,10 +108,7 @@ def record_changes(one: ComparedSide, two: ComparedSide) -> Iterator[RecordChang
 
 
 def _batches(lengths: np.ndarray[Any, np.dtype[np.int64]]) -> Iterator[range]:
-    """Yield ranges of rows with at most `_BATCH_RECORDS` records and `_BATCH_BYTES`.
-
-    A record that is larger than `_BATCH_BYTES` has a range of its own.
-    """
+    """Yield ranges of at most `_BATCH_RECORDS` rows and `_BATCH_BYTES`, but at least one row."""
     start, num_bytes = 0, 0
     for stop, length in enumerate(lengths.tolist()):
         if stop > start and (stop - start == _BATCH_RECORDS or num_bytes + length > _BATCH_BYTES):
@@ -197,10 +194,7 @@ class _Comparison:
             yield RecordChange(number, RECORD, "", "")
 
     def _objects(self, *values: Values) -> tuple[str, str] | None:
-        """Return in words the objects that only one record has, for each of the two records.
-
-        None if the records have equal objects.
-        """
+        """Return in words the objects that only one record has, for each record; None if equal."""
         lists = [
             _objects(one, side.dataset.schema, self._common)
             for one, side in zip(values, self._sides, strict=True)
@@ -218,10 +212,7 @@ class _Comparison:
         return before, after
 
     def _masks(self, *values: Values) -> tuple[str, str] | None:
-        """Return in words, for each of two masks, the pixel counts that differ, by class.
-
-        None if the masks are equal.
-        """
+        """Return in words the pixel counts by class that differ, for each mask; None if equal."""
         names = [side.dataset.schema.features[MASK].labels for side in self._sides]
         if names[0] == names[1] and values[0][MASK] == values[1][MASK]:
             return None

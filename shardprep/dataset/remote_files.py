@@ -105,8 +105,7 @@ class RemoteFiles:
         for name in missing:
             num_bytes, most = self.objects[name].num_bytes, self._most_bytes(name)
             if num_bytes > most:
-                what = f"has {num_bytes:,} bytes, more than the allowed {most:,}"
-                raise self._error(name, what)
+                raise self._error(name, f"has {num_bytes:,} bytes, more than the allowed {most:,}")
         if missing:
             _remove_unused(folder.parent)
             with ThreadPoolExecutor(_AT_A_TIME, "shardprep-documents") as pool:
@@ -165,8 +164,7 @@ class RemoteFiles:
         """Return bytes of a shard; DatasetError if it is missing or too short."""
         facts = self.objects.get(shard)
         if facts is not None and 0 <= offset <= offset + num_bytes <= facts.num_bytes:
-            url = self.url / facts.name
-            return bytes(objects.read_range(url, facts.etag, offset, num_bytes))
+            return bytes(objects.read_range(self.url / facts.name, facts.etag, offset, num_bytes))
         what = "is missing" if facts is None else "is shorter than items.parquet says"
         raise DatasetError(f"{self.url}/{shard}", what, way_out(str(self.url)))
 

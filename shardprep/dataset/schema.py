@@ -176,18 +176,15 @@ class Feature(SparseDocument):
     @property
     def value_shape(self) -> tuple[int, ...]:
         """Shape of the value of an example, or of each of its objects; () for a scalar."""
+        texts = (*self.shape, None)[0] or 0
+        lengths = {"points": len(self.points), "labels": len(self.labels), "texts": texts}
         shape = KINDS[self.kind].shape
-        return tuple([self._length(one) if isinstance(one, str) else one for one in shape])
+        return tuple([lengths[one] if isinstance(one, str) else one for one in shape])
 
     @property
     def num_values(self) -> int:
         """Number of values of an example, or of each of its objects; for `texts`, the maximum."""
         return math.prod(self.value_shape)
-
-    def _length(self, of: Literal["points", "labels", "texts"]) -> int:
-        if of == "texts":
-            return (*self.shape, None)[0] or 0
-        return len(self.points if of == "points" else self.labels)
 
     @property
     def pixel_dtype(self) -> Literal["uint8", "uint16"]:
@@ -312,7 +309,7 @@ class Schema(Document):
 
     @property
     def supervised(self) -> str | None:
-        """TFDS's name of the supervised feature (objects, mask or target), or None without one."""
+        """TFDS's name of the supervised feature: objects, mask, points, target image or target."""
         if BOX in self.features:
             return OBJECTS
         names = (MASK, POINTS, TARGET_IMAGE)

@@ -22,7 +22,7 @@ _PNG_SIZE, _PNG_SIZE_AT = struct.Struct(">II"), 16
 
 
 class TooLargeError(ValueError):
-    """The image of a record has more than `MAX_STORED_PIXELS` pixels."""
+    """An image or stack of a record is too large to decode."""
 
 
 def check_stored_size(height: int, width: int) -> None:

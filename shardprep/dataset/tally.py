@@ -164,13 +164,8 @@ class Tally:
         self._places.append(list(self._splits).index(split))
         self._original_bytes += pc.sum(written["original_bytes"]).as_py() or 0
         if self.spec.fixed_size is not None:
-            sizes = Counter(
-                zip(
-                    written["original_height"].to_pylist(),
-                    written["original_width"].to_pylist(),
-                    strict=True,
-                )
-            )
+            sides = (written[f"original_{side}"].to_pylist() for side in ("height", "width"))
+            sizes: Counter[tuple[int, int]] = Counter(zip(*sides, strict=True))
             for size in sizes.keys() - self._are_enlarged.keys():
                 fitted = fitted_size(*size, self.spec)
                 self._are_enlarged[size] = math.prod(fitted) > math.prod(size)

@@ -115,8 +115,7 @@ def _numbers(feature: Feature) -> dict[str, Any]:
         return _python("bounding_boxes.BBoxFeature", boundingBox=box)
     dtype, sides = KINDS[feature.kind].decoded or feature.dtype, [*map(str, feature.value_shape)]
     tensor = {"shape": {"dimensions": sides} if sides else {}, "dtype": dtype, "encoding": "none"}
-    name = "tensor_feature.Tensor" if sides else "scalar.Scalar"
-    return _python(name, tensor=tensor)
+    return _python("tensor_feature.Tensor" if sides else "scalar.Scalar", tensor=tensor)
 
 
 def _mask(feature: Feature) -> dict[str, Any]:

@@ -99,8 +99,7 @@ def unframe(framed: _Bytes, name: str, offset: int) -> _Bytes:
     if header != _header(num_bytes):
         length, length_crc = struct.unpack("<QI", header)
         _check_crc(name, offset, "length", header[:8], length_crc)
-        what = f"holds {length:,} bytes where the index says {num_bytes:,}"
-        raise _damaged(name, offset, what)
+        raise _damaged(name, offset, f"holds {length:,} bytes where the index says {num_bytes:,}")
     payload = framed[HEADER_BYTES:-FOOTER_BYTES]
     if footer != _CRC.pack(_masked_crc(payload)):
         _check_crc(name, offset, "data", payload, _CRC.unpack(footer)[0])
@@ -120,10 +119,8 @@ def are_sound(
     starts = ends - num_bytes
     heads = block[starts[:, np.newaxis] + np.arange(HEADER_BYTES)]
     tails = block[ends[:, np.newaxis] - np.arange(FOOTER_BYTES, 0, -1)]
-    value, payloads = (
-        google_crc32c.value,
-        zip((starts + HEADER_BYTES).tolist(), (ends - FOOTER_BYTES).tolist(), strict=True),
-    )
+    value = google_crc32c.value
+    payloads = zip((starts + HEADER_BYTES).tolist(), (ends - FOOTER_BYTES).tolist(), strict=True)
     crcs = np.array(
         [[value(head) for head in heads[:, :8]], [value(block[at:end]) for at, end in payloads]],
         np.uint64,

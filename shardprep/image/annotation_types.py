@@ -32,8 +32,6 @@ NO_OUTLINE: Final = "no outline"
 """Reason for dropping an object that has only a box, or an outline without a pixel in it."""
 NO_NUMBERS = (0, IGNORE, IGNORE_16)
 """Values that mean "no object" in masks of numbered objects."""
-_MAX_CLASSES_8 = 254
-_NO_NUMBERS: Floats = np.empty(0)
 
 
 class Polygons(NamedTuple):
@@ -128,7 +126,7 @@ class Annotation:
     @property
     def crowds(self) -> tuple[bool, ...]:
         """Whether each object is a crowd; () if the source does not say."""
-        return tuple((self.attributes.get(IS_CROWD, _NO_NUMBERS) != 0).tolist())
+        return tuple((self.attributes.get(IS_CROWD, np.empty(0)) != 0).tolist())
 
     def of(self, are_kept: Sequence[bool], reason: str) -> Annotation:
         """Return the annotation with the objects whose flag in `are_kept` is True.
@@ -189,7 +187,7 @@ class AnnotationSpec:
     @property
     def ignore(self) -> int:
         """Value of mask pixels without a class: `IGNORE` or `IGNORE_16`."""
-        return IGNORE_16 if self.num_classes > _MAX_CLASSES_8 else IGNORE
+        return IGNORE_16 if self.num_classes > 254 else IGNORE
 
     @property
     def mask_type(self) -> type[np.uint8 | np.uint16]:

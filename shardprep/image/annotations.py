@@ -33,7 +33,7 @@ from shardprep.image.masks import (
     MaskFiles,
     decode_mask,
     fault_of,
-    segment_classes,
+    look_up_classes,
     size_mismatch,
     value_counts,
 )
@@ -255,8 +255,7 @@ class Scene:
             has_outline = np.array([o is not None for o in annotation.outlines], np.bool_)
             if has_masks:
                 objects.drop(~has_outline, NO_OUTLINE)
-            is_open = np.isnan(annotation.boxes).all(axis=1) & has_outline
-            no_box = np.flatnonzero(is_open).tolist()
+            no_box = np.flatnonzero(np.isnan(annotation.boxes).all(axis=1) & has_outline).tolist()
         size = size_of_boxes(annotation, self.placement, self.frame)
         objects.place(annotation.boxes, size, self.frame, self.placement)
         for i in no_box:
@@ -371,7 +370,7 @@ class Scene:
         if not classes:
             return np.full(self.placement.size, spec.ignore, spec.mask_type)
         ids, frame = self._segments()
-        return self.placement.mask(segment_classes(ids, classes, spec), frame, spec.ignore)
+        return self.placement.mask(look_up_classes(ids, classes, spec)[0], frame, spec.ignore)
 
     def _segments(self) -> tuple[NDArray[np.uint32], Frame]:
         """Return the segment id of each pixel and the frame of the mask, decoded once."""

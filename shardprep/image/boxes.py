@@ -1,7 +1,7 @@
 """Convert boxes and keypoints of the annotated image to the stored one; decide what is dropped.
 
-A keypoint that the stored image does not show becomes 0, 0 with visibility 0, as COCO writes a
-keypoint that is not labelled. Skeletons are also united here, and left and right paired by name.
+A keypoint outside the stored image becomes 0, 0 with visibility 0, like an unlabelled keypoint of
+COCO. Skeletons are also united here, and left and right keypoints paired by name.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ class Boxes:
     def shares(self, placement: Placement, min_visible: float) -> NDArray[np.float32]:
         """Return all boxes as shares of the stored image: ymin, xmin, ymax, xmax.
 
-        Drops an object if a crop left less than a pixel of a side or less than `min_visible` of its
-        area, or if its box has no area after rounding to float32.
+        Drops objects of which a crop left less than a pixel of a side, or less than `min_visible`
+        of the area. Also drops boxes without an area after rounding to float32.
         """
         shares = self.corners.take(_Y_FIRST, axis=1) / np.array(placement.size * 2, np.float64)
         shares = np.minimum(np.maximum(shares, 0.0), 1.0)

@@ -189,9 +189,8 @@ def decode_jpeg(
 ) -> Pixels:
     """Return the pixels of a JPEG, its `height` and `width` divided by `scale` and rounded up.
 
-    The result has 3 channels, or 1 if `is_grey`. libjpeg-turbo is used with Pillow's settings, so
-    the pixels are equal (tested), in less time. Raises ValueError for damaged data: every bit is
-    read at any scale, so all scales find the same errors.
+    The result has 3 channels, or 1 if `is_grey`. The pixels equal Pillow's. Raises ValueError for
+    damaged data; all scales find the same errors, because every bit is read.
     """
     return simplejpeg.decode_jpeg(  # type: ignore[no-any-return]
         data,
@@ -226,8 +225,7 @@ def stored_pixels(data: bytes, raw_size: tuple[int, int] | None, least_side: int
 def rgb_pixels(image: Image.Image) -> Pixels:
     """Return a stored image as RGB; for 16-bit grey, its high bytes."""
     if image.mode.startswith("I;16"):
-        grey = (np.asarray(image) >> 8).astype(np.uint8)
-        return np.repeat(grey[..., None], 3, axis=2)
+        return np.repeat((np.asarray(image) >> 8).astype(np.uint8)[..., None], 3, axis=2)
     return np.asarray(image.convert("RGB"))
 
 
@@ -243,8 +241,7 @@ def _decode_by_pillow(image: Image.Image, spec: ImageSpec) -> Decoded:
     # Only known now: a PNG may state it after its pixels, and Pillow rotates a TIFF while loading.
     turn = _orientation(image)
     image.close()
-    upright = _upright(pixels, turn)
-    return Decoded(upright, is_srgb=False, orientation=before or turn, levels=levels)
+    return Decoded(_upright(pixels, turn), is_srgb=False, orientation=before or turn, levels=levels)
 
 
 def _webp_pixels(image: Image.Image, spec: ImageSpec) -> Pixels | None:
@@ -432,4 +429,3 @@ _FORMATS = (
     (rb"qoif", lambda data: len(data) < 14),
     (rb"\s*#define|/\* XPM", lambda data: b"}" not in data),
 )
-"""Pattern of the first bytes of each format, and its test for truncated files."""

@@ -87,8 +87,7 @@ class DicomImage(Image.Image):
         """Return the first frame in RGB. Grey values are windowed; the profile is not applied."""
         about = self._about
         values = _first_frame(about)
-        photometric = str(about.PhotometricInterpretation)
-        if photometric == "PALETTE COLOR":
+        if str(about.PhotometricInterpretation) == "PALETTE COLOR":
             colours = apply_color_lut(values, about)[..., :3]
             return _high_bytes(colours, 8 * colours.dtype.itemsize)
         if values.ndim == 3:

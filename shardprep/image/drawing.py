@@ -29,7 +29,6 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 SIDE = 112
 """Default for the longest side of a thumbnail in pixels."""
-_QUALITY = 45
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class Thumbnail:
 
 
 def thumbnail(
-    pixels: np.ndarray[Any, np.dtype[np.uint8]], side: int = SIDE, quality: int = _QUALITY
+    pixels: np.ndarray[Any, np.dtype[np.uint8]], side: int = SIDE, quality: int = 45
 ) -> Thumbnail:
     """Return pixels, uint8[height, width, 3], as a WebP whose longer side is at most `side`."""
     image = Image.fromarray(pixels)
@@ -55,7 +54,6 @@ def thumbnail(
 _PAPER, _FAINT = (255, 255, 255), (120, 120, 120)
 _MARGIN, _LINE = 8, 18
 """Pixels between tiles, and height of a line of text in pixels."""
-_FONT_SIZE = 12
 _OPACITY = 0.45
 _UNPAINTED = frozenset(("background", "_background_"))
 _MOST_BOXES = 1000
@@ -334,4 +332,4 @@ def _shown(text: str) -> str:
 
 
 def _font() -> Any:
-    return ImageFont.load_default(_FONT_SIZE)
+    return ImageFont.load_default(12)

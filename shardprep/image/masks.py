@@ -26,7 +26,6 @@ MAX_PIXELS = 1 << 25
 _DECODERS = ("PNG", "GIF", "JPEG", "TIFF", "BMP", "WEBP", "PPM", "TGA", "PCX")
 _STRETCHED = re.compile(r"L;([24])")
 """Raw modes of 2 and 4 bits, whose values Pillow spreads over 0 to 255."""
-_HALF = 128
 _NAMED = 3
 
 
@@ -107,7 +106,8 @@ def mask_classes(mask: MaskFile, spec: AnnotationSpec) -> Labels:
         pixels = _codes(pixels if mask.palette is None else mask.palette[pixels])
     elif pixels.ndim == 3:
         raise MaskError("has colours, but the mask values are single numbers")
-    classes, unknown = _looked_up(pixels, {_code(key): to for key, to in spec.values.items()}, spec)
+    by_code = {_code(key): to for key, to in spec.values.items()}
+    classes, unknown = look_up_classes(pixels, by_code, spec)
     if unknown.size:
         names = [_named(int(value), is_colour=is_colours) for value in unknown[:_NAMED]]
         what = "colour" if is_colours else "value"
@@ -123,13 +123,6 @@ def value_counts(pixels: Labels) -> NDArray[np.int64]:
     for row in range(0, len(pixels), 256):  # bincount copies values to 64 bits
         counts += np.bincount(pixels[row : row + 256].ravel(), minlength=1 << 16)
     return counts
-
-
-def segment_classes(
-    ids: NDArray[np.uint32], classes: Mapping[int, int], spec: AnnotationSpec
-) -> Labels:
-    """Return the class of each id, [height, width]; `spec.ignore` if it is not in `classes`."""
-    return _looked_up(ids, classes, spec)[0]
 
 
 def _decoded(
@@ -161,8 +154,7 @@ def _ids(image: Image.Image, raw: str) -> NDArray[np.uint32]:
             return values.astype(np.uint32)
     if ";16" in raw:
         raise MaskError("has colours of 16 bits, which are not read")
-    colours = np.asarray(image.convert("RGB"))
-    return _codes(colours[..., ::-1])
+    return _codes(np.asarray(image.convert("RGB"))[..., ::-1])
 
 
 def _raw_mode(image: Image.Image) -> str:
@@ -218,7 +210,7 @@ def _binary(mask: MaskFile) -> NDArray[np.uint8]:
     highest = int(pixels.max())
     if highest <= 1 and not mask.is_lossy:
         return pixels.astype(np.uint8)
-    half = _HALF if highest <= 255 else _HALF << 8
+    half = 128 if highest <= 255 else 128 << 8
     if highest < half and not mask.is_lossy:
         raise MaskError(f"has values up to {highest}, but other masks of the source have two")
     return (pixels >= half).view(np.uint8)
@@ -236,7 +228,7 @@ def _checked(pixels: Labels, spec: AnnotationSpec) -> Labels:
     return pixels.astype(spec.mask_type, copy=False)
 
 
-def _looked_up(
+def look_up_classes(
     values: NDArray[Any], classes: Mapping[int, int], spec: AnnotationSpec
 ) -> tuple[Labels, NDArray[Any]]:
     """Return the class of each pixel (or `spec.ignore`) and the values that have no class."""
@@ -273,7 +265,6 @@ def _named(value: int, *, is_colour: bool) -> str:
 
 
 _MAX_IDS = 10_000
-"""Maximum number of objects in one mask of numbered objects."""
 
 
 @dataclass(slots=True)

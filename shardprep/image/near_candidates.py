@@ -1,9 +1,9 @@
 """Find pairs of thumbnails that may show one picture, or a part of it.
 
-The descriptor of a part of a thumbnail has its low frequencies (DCT) divided by their norm. The
+The descriptor of a part of a thumbnail is its low frequencies (DCT), divided by their norm. The
 descriptors of mirrored and turned images differ in signs and a transposition only. Each whole
-thumbnail, in 8 orientations, is compared with windows of all others, so that the copy of a crop
-finds the original, and the original finds a copy with a frame.
+thumbnail, in 8 orientations, is compared with windows of all others. So a crop matches a window of
+its original, and an original matches a window of its copy with a frame.
 
 Not all pairs are compared. Windows are divided into cells, by the nearest window of a sample; a
 thumbnail is compared with the windows in its nearest cells. All sums are of whole numbers that
@@ -125,8 +125,7 @@ def _descriptors(low: Floats) -> Descriptors:
     """Return frequencies, float64[n, 8, 8], divided by their norm, int8[n, 48]."""
     flat = low.reshape(len(low), _LOW**2)[:, _USED]
     norms = np.sqrt(np.square(flat).sum(axis=1, keepdims=True))
-    found = np.rint(flat * (_SCALE / np.maximum(norms, 1)))
-    return np.asarray(found, np.int8)
+    return np.asarray(np.rint(flat * (_SCALE / np.maximum(norms, 1))), np.int8)
 
 
 def _oriented(low: Floats, turn: int) -> Floats:
@@ -166,7 +165,7 @@ def turned(images: Any, turn: int) -> Any:
 
 
 def turned_back(turn: int) -> int:
-    """Return the orientation that undoes another one in `turned`."""
+    """Return the argument of `turned` that undoes `turn`."""
     return turn if not turn & 4 else 4 | (turn & 1) << 1 | (turn & 2) >> 1
 
 
@@ -220,8 +219,7 @@ def _views(grey: Pixels, pool: ThreadPoolExecutor) -> tuple[_Views, _Views]:
     """
     windows = np.empty((len(grey), len(WINDOWS), len(_USED)), np.int8)
     turns = np.empty(windows.shape[:2], np.uint8)
-    starts = range(0, len(grey), _AT_ONCE)
-    wholes = [*pool.map(partial(_described, grey, windows, turns), starts)]
+    wholes = [*pool.map(partial(_described, grey, windows, turns), range(0, len(grey), _AT_ONCE))]
     joined = (np.concatenate(part) for part in zip(*wholes, strict=True))
     return _Views(*joined), _Views(windows.reshape(-1, len(_USED)), turns.ravel())
 

@@ -106,10 +106,7 @@ def _equations(terms: Floats, products: Floats, seen: Floats, inside: Floats) ->
 
 
 def _solved(rows: Floats) -> Floats:
-    """Return the solutions of linear equations, float64[n, size, size + 1], by elimination.
-
-    LAPACK rounds differently on other machines.
-    """
+    """Solve linear equations, float64[n, size, size + 1]. LAPACK differs between machines."""
     for i in range(rows.shape[1]):
         pivots = rows[:, i, i]
         rows[:, i] /= np.where(np.abs(pivots) < 1e-6, 1e-6, pivots)[:, None]
@@ -230,7 +227,7 @@ _LEAST_EDGES = 0.55
 _LEAST_CLEAR = 0.66
 """Minimum correlation of the edges that fit, minus the median error per deviation of grey."""
 _LEAST_BOTH = 1.28
-"""Alternative to both: minimum of the sum of the values that the two minimums limit."""
+"""Sum of both values from which a pair is accepted although one value is below its minimum."""
 _COPY_EDGES, _COPY_SHARP, _COPY_BLUR = 0.68, 0.9, 2.5
 """Minimum correlation of all edges of copies: max(first, second - third * median error)."""
 _COPY_HALF = 0.04
@@ -264,12 +261,12 @@ def near_pairs(images: Thumbnails) -> Pairs:
 
     Not all pairs of a group of copies are found, but enough to connect them.
     """
-    told = np.flatnonzero(images["decoded"] & (_deviations(images["grey"]) >= _LEAST_CONTRAST))
-    firsts, places = _distinct(images, told)
+    usable = np.flatnonzero(images["decoded"] & (_deviations(images["grey"]) >= _LEAST_CONTRAST))
+    firsts, places = _distinct(images, usable)
     some = candidates(images["grey"][firsts])
     for name in ("inner", "outer"):
         some[name] = firsts[some[name]]
-    pairs = _equal(told, firsts[places])
+    pairs = _equal(usable, firsts[places])
     most = _MOST_FIRST * len(images)
     pairs = _joined_by(images, pairs, some[:most])
     pairs = _joined_by(images, pairs, some[most:])
@@ -288,8 +285,7 @@ def _joined_by(images: Thumbnails, pairs: Pairs, some: Any) -> Pairs:
     part = some[groups[some["inner"]] != groups[some["outer"]]]  # for sets of many copies
     starts = range(0, len(part), _AT_ONCE)
     with ThreadPoolExecutor(usable_cores(), "shardprep-near") as pool:
-        found = pool.map(partial(_compared, images, part), starts)
-        return np.concatenate([pairs, *found])
+        return np.concatenate([pairs, *pool.map(partial(_compared, images, part), starts)])
 
 
 def near_groups(number: int, pairs: Pairs) -> Ints:
@@ -374,14 +370,14 @@ def _deviations(grey: Any) -> Floats:
     return found
 
 
-def _distinct(images: Thumbnails, told: Ints) -> tuple[Ints, Ints]:
-    """Return the images of `told` with distinct thumbnails, and each image's index into them."""
-    views = np.empty(len(told), [(name, THUMBNAIL[name]) for name in ("grey", "colours")])
+def _distinct(images: Thumbnails, usable: Ints) -> tuple[Ints, Ints]:
+    """Return the first image with each thumbnail, and for each usable image its index in them."""
+    views = np.empty(len(usable), [(name, THUMBNAIL[name]) for name in ("grey", "colours")])
     for name in views.dtype.names or ():
-        views[name] = images[name][told]
+        views[name] = images[name][usable]
     views = views.view(f"V{views.itemsize}")
     _, firsts, places = np.unique(views, return_index=True, return_inverse=True)
-    return told[firsts], places
+    return usable[firsts], places
 
 
 def _equal(images: Ints, firsts: Ints) -> Pairs:
@@ -394,7 +390,7 @@ def _equal(images: Ints, firsts: Ints) -> Pairs:
 
 
 def _compared(images: Thumbnails, some: Any, start: int) -> Pairs:
-    """Return the pairs among `_AT_ONCE` candidates."""
+    """Align `_AT_ONCE` candidates from index `start`, and return the pairs among them."""
     some = some[start : start + _AT_ONCE]
     inner, outer = images[some["inner"]], images[some["outer"]]
     for turn in range(1, 8):

@@ -27,11 +27,6 @@ class OrdinaryNetpbm(NamedTuple):
     data: bytes
     start: int
 
-    @property
-    def is_plain(self) -> bool:
-        """False: other readers need not support Netpbm."""
-        return False
-
     def pixels(self, background: tuple[int, int, int]) -> Pixels:
         """Return the pixels, uint8[height, width, 3], or [height, width, 1] for grey; read-only."""
         del background

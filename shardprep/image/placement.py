@@ -60,10 +60,7 @@ class Placement:
     def fit(
         cls, upright: tuple[int, int], spec: ImageSpec, orientation: int = UPRIGHT
     ) -> Placement:
-        """Return the placement of an image of this upright size by the size and fit of the spec.
-
-        A crop is cut out before the resize, so that fewer pixels are filtered.
-        """
+        """Return the placement of an image of this upright size by the size and fit of the spec."""
         height, width = upright
         if spec.size is None:
             return cls.whole(upright, orientation)

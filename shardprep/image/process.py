@@ -139,9 +139,9 @@ def _process_ordinary(data: bytes, spec: ImageSpec) -> ProcessedImage | None:
     if _refused(original, spec) is not None:  # the long path returns the rejection
         return None
     if not isinstance(image, OrdinaryJpeg):
-        pixels = image.pixels(spec.background)
-        is_kept = spec.format == "keep" and _is_fitted(size, spec) and image.is_plain
-        scale = 1
+        pixels, scale = image.pixels(spec.background), 1
+        is_plain_png = isinstance(image, OrdinaryPng) and image.is_plain
+        is_kept = spec.format == "keep" and _is_fitted(size, spec) and is_plain_png
     else:
         is_kept = _is_kept_ordinary(image, spec)
         scale = _PROOF_SCALE if is_kept else _dct_scale(size, spec)
@@ -241,8 +241,7 @@ def _process(
     if is_kept and not damage:
         return ProcessedImage(data, *size, original, Placement.whole(size))
     is_turned = decoded.orientation >= 5 and image.format != "TIFF"
-    upright = size[::-1] if is_turned else size
-    placement = Placement.fit(upright, spec, decoded.orientation)
+    placement = Placement.fit(size[::-1] if is_turned else size, spec, decoded.orientation)
     fitted = _fit(pixels, placement, spec, decoded.scale)
     untouched = fitted is pixels and placement.size == size
     is_sound = decoded.is_srgb and not damage
@@ -329,7 +328,8 @@ JPEGS = ("jpeg", "mpo")
 def encode(pixels: Pixels, original_format: str, spec: ImageSpec) -> bytes:
     """Return pixels, uint8[height, width, 3] or [height, width, 1], encoded by `spec.format`.
 
-    "keep" means JPEG for a JPEG original, else PNG. Grey gives the bytes of equal RGB channels.
+    "keep" means JPEG for a JPEG original, else PNG. Grey gives the same bytes as three equal
+    channels.
     """
     is_jpeg = spec.format == "jpeg" or (spec.format == "keep" and original_format in JPEGS)
     if is_jpeg and pixels.shape[2] == 1:

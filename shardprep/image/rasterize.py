@@ -116,8 +116,7 @@ def runs_of(mask: NDArray[np.uint8]) -> Runs:
 
 def columns_of(mask: NDArray[Any]) -> Columns:
     """Return the pixels of a mask that are not 0."""
-    flat = (mask != 0).T.ravel()
-    edges = np.flatnonzero(np.diff(flat, prepend=False, append=False))
+    edges = np.flatnonzero(np.diff((mask != 0).T.ravel(), prepend=False, append=False))
     return Columns(len(mask), edges[::2], edges[1::2])
 
 

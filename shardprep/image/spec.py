@@ -88,6 +88,5 @@ def estimated_bytes(spec: ImageSpec, original_bytes: int, num_images: int = 1) -
     height, width = spec.size
     if spec.format == "jpeg":
         per_pixel = float(np.interp(spec.quality, *_JPEG_BYTES_PER_PIXEL))
-        pixel_bytes = int(height * width * per_pixel)
-        return num_images * (_JPEG_HEADER_BYTES + pixel_bytes)
+        return num_images * (_JPEG_HEADER_BYTES + int(height * width * per_pixel))
     return num_images * height * width * (3 if spec.format == "raw" else 2)

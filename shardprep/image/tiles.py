@@ -57,7 +57,7 @@ def _starts(side: int, tile: int, overlap: int) -> list[int]:
 
 
 def tile_spec(spec: AnnotationSpec) -> AnnotationSpec:
-    """Return the spec for the objects of tiles, whose masks are upright, and class masks files."""
+    """Return the spec for objects of tiles: masks are upright, class masks hold class indices."""
     frames = spec.frames if spec.masks == "none" else FRAMES[:1]
     kinds = replace(spec, is_binary=False, is_panoptic=False, ids_are_values=False)
     return replace(kinds, frames=frames, values=None)
@@ -122,8 +122,7 @@ class ObjectCutter:
         parts = (objects.corners - (left, top) * 2).clip(0, (width, height) * 2)
         sides = parts[:, 2:] - parts[:, :2]
         kept = objects.kept & (sides > 0).all(axis=1)
-        min_visible = scene.spec.min_visible
-        is_cut = kept & are_cut_away(sides, objects.corners, min_visible, _LEAST_SIDE)
+        is_cut = kept & are_cut_away(sides, objects.corners, scene.spec.min_visible, _LEAST_SIDE)
         kept &= ~is_cut
         outlines: list[Outline] = []
         for i in np.flatnonzero(kept).tolist() if self._is_apart else ():

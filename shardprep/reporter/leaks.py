@@ -107,13 +107,12 @@ class ComparedImages:
 def images_of(dataset: OpenDataset, watcher: Watch) -> ComparedImages:
     """Return the images of a dataset; they are decoded unless their measures are cached here."""
     contents = read_contents(dataset)
-    thumbnails = measure_contents(contents, watcher).measures
     return ComparedImages(
         str(dataset),
         contents.written.read("key").to_pylist(),
         [contents.splits[code] for code in contents.split.tolist()],
         [one or "" for one in contents.written.read("original_sha256").to_pylist()],
-        thumbnails,
+        measure_contents(contents, watcher).measures,
     )
 
 
@@ -131,8 +130,7 @@ def compare_images(first: ComparedImages, second: ComparedImages) -> Overlap:
         if copy is not None:
             own = first.keys[place], first.splits[place]
             shared.append(SharedImage(kind, *own, second.keys[copy], second.splits[copy], change))
-    counts = len(first.keys), len(second.keys)
-    return Overlap(first.where, second.where, *counts, tuple(shared))
+    return Overlap(first.where, second.where, len(first.keys), len(second.keys), tuple(shared))
 
 
 def _near(first: ComparedImages, second: ComparedImages) -> dict[int, tuple[int, str]]:

@@ -62,10 +62,10 @@ MEASURES = np.dtype(
     ]
 )
 """Measures of one image: `THUMBNAIL` and more. `contrast` is the standard deviation of grey, 0 to
-255. `brightness` (mean), `darkest` (5th percentile) and
-`lightest` (99th) are perceived brightness in 0..1. `entropy` is the entropy of the grey levels in
-bits. `colour` is the difference between the largest and the smallest channel of a pixel, 0..1,
-averaged over the pixels. For `sharpness`, see the function."""
+255. `brightness` (mean), `darkest` (5th percentile) and `lightest` (99th) are perceived brightness
+in 0..1. `entropy` is the entropy of the grey levels in bits. `colour` is the difference between the
+largest and the smallest channel of a pixel, 0..1, averaged over the pixels. For `sharpness`, see
+the function."""
 _VERSION = 5
 """Version of the measures. Increase it when the same pixels give other values."""
 _AT_ONCE = 64
@@ -91,7 +91,7 @@ class StoredImages:
 
     def __init__(self, records: Records, schema: Schema) -> None:
         self._records = records
-        dtypes = {name: one.dtype for name, one in schema.features.items()}
+        dtypes = schema.dtypes
         self._name = schema.image_name
         self._decoder = ExampleDecoder(dtypes, (self._name,))
         of_boxes = {BOX, BOX_LABEL, HEIGHT, WIDTH} & dtypes.keys() if BOX in dtypes else set()
@@ -261,8 +261,8 @@ class ScanResult:
     """`BOXES` in record order; empty in a dataset without boxes."""
     pairs: np.ndarray[Any, Any] = field(default_factory=lambda: np.empty(0, PAIR))
     """The `near_pairs` of all measures, as indexes into them; empty in a part of a pass."""
-    damaged: tuple[RecordError, ...] = ()
-    damaged_numbers: tuple[int, ...] = ()
+    damaged: dict[int, RecordError] = field(default_factory=dict)
+    """Record number → its error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +326,7 @@ def _pass(plan: PassPlan, images: StoredImages, watcher: Watch) -> ScanResult:
                 measures[start : start + len(part.measures)] = part.measures
                 channels += part.channels
                 boxes.append(part.boxes)
-                bad.update(zip(part.damaged_numbers, part.damaged, strict=True))
+                bad.update(part.damaged)
                 for label, (number, total) in part.tiles.items():
                     before = tiles.get(label, (0, 0))
                     tiles[label] = before[0] + number, before[1] + total
@@ -340,8 +340,7 @@ def _pass(plan: PassPlan, images: StoredImages, watcher: Watch) -> ScanResult:
         channels,
         np.concatenate(boxes),
         near_pairs(measures),
-        tuple(bad.values()),
-        tuple(bad),
+        bad,
     )
 
 
@@ -385,15 +384,7 @@ def _measure(plan: PassPlan, images: StoredImages, lock: Lock, start: int) -> Sc
     for label in np.unique(classes[(classes >= 0) & measures["decoded"]]).tolist():
         own = tiles[(classes == label) & measures["decoded"]]
         sums[label] = (len(own), own.sum(axis=0, dtype=np.int64))
-    return ScanResult(
-        numbers,
-        measures,
-        sums,
-        channels,
-        boxes,
-        damaged=tuple(bad.values()),
-        damaged_numbers=tuple(bad),
-    )
+    return ScanResult(numbers, measures, sums, channels, boxes, damaged=bad)
 
 
 def kept(plan: PassPlan) -> ScanResult | None:
@@ -401,17 +392,15 @@ def kept(plan: PassPlan) -> ScanResult | None:
     arrays = kept_arrays(plan.file)
     if arrays is None or arrays.keys() != _CACHED:
         return None
-    measures, channels, boxes = arrays["measures"], arrays["channels"], arrays["boxes"]
-    if measures.dtype != MEASURES or measures.shape != plan.numbers.shape:
+    measures, boxes, pairs = arrays["measures"], arrays["boxes"], arrays["pairs"]
+    if (measures.dtype, boxes.dtype, pairs.dtype) != (MEASURES, BOXES, PAIR):
         return None
-    if boxes.dtype != BOXES or boxes.ndim != 1:
-        return None
-    pairs = arrays["pairs"]
-    if pairs.dtype != PAIR or pairs.ndim != 1:
+    if measures.shape != plan.numbers.shape or boxes.ndim != 1 or pairs.ndim != 1:
         return None
     ends = np.concatenate([pairs["inner"], pairs["outer"]])
     if ((ends < 0) | (ends >= len(measures))).any():
         return None
+    channels = arrays["channels"]
     sums = zip(arrays["counts"].tolist(), arrays["tiles"], strict=True)
     return ScanResult(
         plan.numbers,

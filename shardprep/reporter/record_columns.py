@@ -35,8 +35,6 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 STATUSES = (item_table.WRITTEN, item_table.REJECTED, item_table.SKIPPED)
-_LEFT_OUT = ("key", "status", "kind", "reason")
-_TRAIN = "train"
 _LARGEST = (1 << 31) - 1
 """Sizes in pixels or bytes are clipped to this, so that width x height fits 64 bits."""
 
@@ -103,7 +101,8 @@ class Contents:
 
     @cached_property
     def left_out(self) -> pa.Table:
-        return pa.table({name: self.others.read(name) for name in _LEFT_OUT})
+        names = ("key", "status", "kind", "reason")
+        return pa.table({name: self.others.read(name) for name in names})
 
     @cached_property
     def splits(self) -> tuple[str, ...]:
@@ -156,7 +155,7 @@ class Contents:
         schema, spared = self.schema, np.zeros(len(self), bool)
         annotations = schema.annotations.keys() - {TARGET_IMAGE}
         if schema.has_target or annotations:
-            spared = np.array([name != _TRAIN for name in self.splits], bool)[self.split]
+            spared = np.array([name != "train" for name in self.splits], bool)[self.split]
         if schema.has_target:
             spared &= self.target_codes < 0
         if annotations:

@@ -72,7 +72,7 @@ def known_report(contents: Contents) -> Report:
 
 
 def measure_contents(contents: Contents, watcher: Watch) -> ScanResult:
-    """Return the measures of all images; up to `MOST_MEASURED`, a report has the same cache."""
+    """Return the measures of all images; a report on up to `MOST_MEASURED` shares the cache."""
     from shardprep.reporter import pixels
 
     plan = _plan(contents, ReportOptions(sample=max(MOST_MEASURED, len(contents))))
@@ -125,10 +125,10 @@ def _pictured(contents: Contents) -> tuple[int, ...]:
 def _damaged_records(contents: Contents, measured: ScanResult | None) -> list[Finding]:
     if measured is None or not measured.damaged:
         return []
-    number, reason = len(measured.damaged), measured.damaged[0].what
+    number, reason = len(measured.damaged), next(iter(measured.damaged.values())).what
     what = (
         f"{counted(number, 'image')} cannot be decoded, the first because: {reason}; "
         "shardprep verify --repair rebuilds them from the source"
     )
-    keys = contents.keys_of(measured.damaged_numbers)
+    keys = contents.keys_of([*measured.damaged])
     return [Finding("damaged-records", "serious", number, len(measured.numbers), what, keys)]

@@ -23,9 +23,9 @@ def cache_root() -> Path:
 
 
 def without_cache(value: Any) -> Any:
-    """Return a text in which files of the cache are named without its folder, as all machines do.
+    """Return a text without the path of the cache folder, so that it is equal on all machines.
 
-    Other values are returned as they are.
+    Other values are returned unchanged.
     """
     return value.replace(f"{cache_root()}/", "") if isinstance(value, str) else value
 

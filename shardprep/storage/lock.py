@@ -29,11 +29,7 @@ _OUT = OptionName("out")
 
 @contextlib.contextmanager
 def locked(
-    folder: Path,
-    *,
-    alone: bool = True,
-    who: str = "build",
-    flag: str | OptionName = _OUT,
+    folder: Path, *, alone: bool = True, who: str = "build", flag: str | OptionName = _OUT
 ) -> Iterator[bool]:
     """Lock a folder until the context ends, and create it if it is missing; BusyError if locked.
 

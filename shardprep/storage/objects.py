@@ -196,10 +196,7 @@ def _exchange(url: ObjectUrl, old: bytes | None, new: bytes) -> bool:
 
 
 def _content(url: ObjectUrl) -> tuple[bytes | None, str | dict[str, str]]:
-    """Return the content of an object, and the `mode` of `_put_once` that replaces only this.
-
-    A missing object has the content None and the mode "create".
-    """
+    """Return an object's content (None if missing), and the `mode` that replaces only this."""
 
     def read(store: Any, _: Wait) -> tuple[bytes, dict[str, str]]:
         answer = store.get(url.key)

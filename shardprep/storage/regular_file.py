@@ -61,10 +61,7 @@ def regular_descriptor(path: Path | str) -> int:
 
 
 def opened_regular(path: Path | str) -> tuple[int, int]:
-    """Return a descriptor of a file, which the caller closes, and the file's size in bytes.
-
-    OSError if the file is not regular.
-    """
+    """Return an open descriptor and the size in bytes of a file; OSError if it is not regular."""
     if not _NO_LINK:
         _check_regular(path, os.lstat(path))
     try:

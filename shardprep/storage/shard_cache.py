@@ -101,8 +101,7 @@ class StagedShards:
                 return int(float(said))
             except (ValueError, OverflowError) as error:
                 what = f"{said!r} is not a number of bytes"
-                hint = "use a number such as 50e9"
-                raise StorageError(LIMIT_VARIABLE, what, hint) from error
+                raise StorageError(LIMIT_VARIABLE, what, "use a number such as 50e9") from error
         held = sum(size for _, size, _ in self._held())
         return int((shutil.disk_usage(make_cache(self._folder)).free + held) * _SHARE_OF_FREE)
 

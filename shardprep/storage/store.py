@@ -41,7 +41,7 @@ _MOST_PAUSE_S = 15.0
 _TOLD_AFTER_S, _TOLD_EVERY_S = 5.0, 30.0
 _LOOK_EVERY_S = 0.25
 _LEFT_AFTER_S = 1.5
-"""Seconds of silence before `is_over` may end a call. A call with arriving bytes goes on."""
+"""Seconds of silence before `is_over` may end a call. A call with arriving bytes continues."""
 _log = logging.getLogger("shardprep.storage")
 _CONNECT_S = 3
 _PAUSES_S = (0.1, 0.4, 1.6)

@@ -95,8 +95,7 @@ def exact_copies(contents: Contents) -> tuple[Copies, ...]:
     """Return groups of images whose originals have the same bytes, sorted by first record."""
     codes = contents.original_codes
     known = np.flatnonzero(codes >= 0)
-    groups = _groups(known, codes[known])
-    return tuple(_copies(contents, "exact", one) for one in groups)
+    return tuple(_copies(contents, "exact", one) for one in _groups(known, codes[known]))
 
 
 def near_copies(contents: Contents, measured: ScanResult) -> Iterator[Copies]:

@@ -27,8 +27,8 @@ TRAIN = "train"
 _IMBALANCE = 10
 """Ratio of the largest to the smallest class from which imbalance is a finding."""
 _TELLING = 0.9
-"""A property reveals a class if, with more than this probability, an image of the class has more
-(or less) of it than an image of another class. 0.5 is chance."""
+"""Probability that an image of a class has more (or less) of a property than an image of another
+class. Above this, the property reveals the class. 0.5 is chance."""
 _LEAST_IMAGES = 20
 _DRIFT = 0.15
 """Distance of two distributions (0..1) above which two splits are reported as different."""
@@ -72,8 +72,7 @@ def class_findings(contents: Contents) -> Iterator[Finding]:
         first = contents.splits.index(TRAIN)
         out = np.flatnonzero((contents.split == first) & (contents.target_codes < 0)).tolist()
         what = f"{counted(len(out), 'image')} of train without a target"
-        of_all = splits[TRAIN].num_records
-        finding = Finding("unlabelled", "warning", len(out), of_all, what)
+        finding = Finding("unlabelled", "warning", len(out), splits[TRAIN].num_records, what)
         yield leaving_out(finding, contents, out)
     if contents.schema.target not in (LABEL, LABELS) or len(names) < 2:
         return
@@ -259,10 +258,14 @@ def annotation_findings(contents: Contents, measured: ScanResult | None) -> Iter
     if not schema.annotations:
         return
     yield from _missing(contents)
-    yield from _dropped(contents)
+    dropped = np.flatnonzero(contents.written["num_dropped"].fill_null(0).to_numpy()).tolist()
+    yield from _lost(contents, "dropped-objects", "object", dropped, dropped_objects(contents))
     yield from _unmatched(contents)
     if {*ALL_POINTS} & schema.features.keys():
-        yield from _lost_points(contents)
+        rows = enumerate(contents.written["lost_points"].to_pylist())
+        lost = {number: Counter(dict(counts)) for number, counts in rows if counts}
+        reasons = sum(lost.values(), Counter[str]())
+        yield from _lost(contents, "lost-keypoints", "keypoint", [*lost], reasons)
     if MASK in schema.features:
         yield from _masks(contents)
     if measured is not None and len(measured.boxes):
@@ -292,29 +295,14 @@ def _missing(contents: Contents) -> Iterator[Finding]:
         yield Finding("missing-object-classes", "serious", len(missing), number, what)
 
 
-def _dropped(contents: Contents) -> Iterator[Finding]:
-    numbers = np.flatnonzero(contents.written["num_dropped"].fill_null(0).to_numpy())
-    if number := len(numbers):
-        reasons = dropped_objects(contents)
-        listed = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
-        objects = counted(reasons.total(), "object")
-        what = f"{counted(number, 'image')} lost {objects} in the build: {listed}"
-        keys = contents.keys_of(numbers.tolist())
-        yield Finding("dropped-objects", "warning", number, len(contents), what, keys)
-
-
-def _lost_points(contents: Contents) -> Iterator[Finding]:
-    lost = contents.written["lost_points"].to_pylist()
-    numbers = [number for number, counts in enumerate(lost) if counts]
+def _lost(
+    contents: Contents, name: str, unit: str, numbers: Sequence[int], reasons: Counter[str]
+) -> Iterator[Finding]:
     if numbers:
-        reasons = Counter[str]()
-        for counts in lost:
-            reasons.update(dict(counts or ()))
         listed = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
-        points = counted(reasons.total(), "keypoint")
-        what = f"{counted(len(numbers), 'image')} lost {points} in the build: {listed}"
-        keys = contents.keys_of(numbers)
-        yield Finding("lost-keypoints", "warning", len(numbers), len(contents), what, keys)
+        lost = f"lost {counted(reasons.total(), unit)} in the build: {listed}"
+        what, keys = f"{counted(len(numbers), 'image')} {lost}", contents.keys_of(numbers)
+        yield Finding(name, "warning", len(numbers), len(contents), what, keys)
 
 
 def dropped_objects(contents: Contents) -> Counter[str]:
@@ -358,10 +346,9 @@ def _masks(contents: Contents) -> Iterator[Finding]:
         if len(one) == 1 or (len(one.keys() - {ignored}) == 1 and not is_idle[number])
     ]
     of_one_value = f"{'masks' if len(uniform) > 1 else 'a mask'} of one value, all over the image"
-    of_no_class = "more than half of the mask ignored: of no class"
     for name, numbers, text in (
         ("uniform-masks", uniform, of_one_value),
-        ("ignored-pixels", idle, of_no_class),
+        ("ignored-pixels", idle, "more than half of the mask ignored: of no class"),
     ):
         if numbers:
             what = f"{counted(len(numbers), 'image')} with {text}"

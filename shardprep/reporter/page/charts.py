@@ -159,7 +159,6 @@ def grid(
                 css = f"h{min(shade, 9)}"
                 cells.append(tag("rect", class_=css, x=x, y=rows - 1 - y, width=1, height=1))
     ratio = 300 / max(rows, columns)
-    inner = tag("g", *cells, *marks, transform=f"translate(46 4) scale({ratio:.6g})")
     width, height = columns * ratio, rows * ratio
     words = [
         tag("text", labels[0], x=46, y=height + 20),
@@ -171,7 +170,7 @@ def grid(
         "svg",
         tag("title", title),
         tag("rect", x=46, y=4, width=width, height=height, class_="frame"),
-        inner,
+        tag("g", *cells, *marks, transform=f"translate(46 4) scale({ratio:.6g})"),
         *words,
         viewBox=f"0 0 {width + 50:.6g} {height + 26:.6g}",
         role="img",

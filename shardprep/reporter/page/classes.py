@@ -131,16 +131,14 @@ def class_table(
             text = f"{names[i]}: {totals[i]:,} {unit}"
             parts = dict(zip(splits, counts[i], strict=True))
             bar = (charts.stacked_bar(parts, most, splits, text),)
-        own = (one[i] for one in further.values())
         name = joined(charts.chip(i), tag("bdi", names[i])) if has_colours else tag("bdi", names[i])
-        return (name, i, *bar, *counts[i], totals[i], *own, few)
+        return (name, i, *bar, *counts[i], totals[i], *(one[i] for one in further.values()), few)
 
     is_long = len(names) > _MOST_CLASSES
     shown = [*order[:_FIRST], *order[-_LAST:]] if is_long else order
     titles = ("class", "label", "", *splits, "all", *further, "note")
     rows = [row(i, has_bar=True) for i in shown]
-    main = table(titles, rows, class_="full sortable")
-    parts = [charts.legend(splits), main]
+    parts = [charts.legend(splits), table(titles, rows, class_="full sortable")]
     if is_long:
         listed = [row(i, has_bar=False) for i in order[:_MOST_LISTED]]
         between = len(names) - _FIRST - _LAST
@@ -148,8 +146,7 @@ def class_table(
         titles = ("class", "label", *splits, "all", *further, "note")
         parts.append(more(text, table(titles, listed, class_="sortable")))
     if any(0 < total < even / 2 for total in totals):
-        note = f"few: less than half of an even share of the {unit}."
-        parts.append(tag("p", note, class_="dim"))
+        parts.append(tag("p", f"few: less than half of an even share of the {unit}.", class_="dim"))
     return parts
 
 
@@ -203,8 +200,7 @@ def _distribution(contents: Contents, values: Numbers, what: str) -> list[Html]:
     if not len(known):
         return [tag("p", "No record has a target.")]
     low, high = float(values.min()), float(values.max())
-    bounds = (low, high if high > low else low + 1)
-    distribution = histogram(contents, known, values, bounds)
+    distribution = histogram(contents, known, values, (low, high if high > low else low + 1))
     rows: list[tuple[str | int, ...]] = []
     for i, name in enumerate(contents.splits):
         own = values[contents.split[known] == i]

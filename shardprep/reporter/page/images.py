@@ -52,8 +52,7 @@ def gallery(report: ReportData, drawn: Pictures) -> Html | None:
             mean = drawn.means.get(label)
             if mean is not None:
                 image = picture(mean.data, f"mean of the images of {title}", _SIDE)
-                caption = tag("figcaption", "mean of all")
-                items.append(tag("figure", image, caption, class_="mean"))
+                items.append(tag("figure", image, tag("figcaption", "mean of all"), class_="mean"))
         items += [_picture(report, drawn, number) for number in numbers]
         parts += [tag("h3", tag("bdi", title)), tag("div", *items, class_="pics")]
     number, seed = report.options.thumbs, report.options.seed
@@ -154,10 +153,7 @@ def wrong_labels(report: ReportData, drawn: Pictures) -> Html | None:
 
 
 def quality(report: ReportData, drawn: Pictures) -> Html | None:
-    """Return the section with a histogram and the worst images of each measured pixel property.
-
-    None if no property was measured.
-    """
+    """Return the section on the measured pixel properties; None if no property was measured."""
     shown = [one for one in report.qualities if one.name not in OF_ORIGINALS]
     if not shown:
         return None
@@ -183,8 +179,7 @@ def _property(report: ReportData, drawn: Pictures, one: Quality) -> Html:
     ]
     right = [tag("div", *items, class_="pics")] if items else []
     side = "below" if one.is_below else "above"
-    text = f"{capitalized(one.what)}; found {side} {one.threshold:g}."
-    figure = charts.captioned(chart, text)
+    figure = charts.captioned(chart, f"{capitalized(one.what)}; found {side} {one.threshold:g}.")
     return joined(tag("h3", title), tag("div", figure, *right, class_="cols"))
 
 

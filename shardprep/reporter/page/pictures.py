@@ -149,8 +149,7 @@ def _gallery(report: ReportData) -> dict[int, tuple[int, ...]]:
 
 
 def _in_turn(lists: Sequence[Sequence[int]]) -> list[int]:
-    turns = zip_longest(*lists)
-    return [number for turn in turns for number in turn if number is not None]
+    return [number for turn in zip_longest(*lists) for number in turn if number is not None]
 
 
 def _thumbnail(images: StoredImages, payload: Payload) -> Thumbnail:
@@ -183,8 +182,7 @@ def draw_overlay(picture: AnnotatedPicture, schema: Schema, side: int = SIDE) ->
         path += "".join(f"M{x:g} {y:g}{_CROSS if hidden else _RING}" for (x, y), hidden in dots)
         points.append(("#{:02x}{:02x}{:02x}".format(*colour), path))
         num_points += len(dots)
-    painted = _painted(picture, schema, size)
-    return Overlay(labels, drawn, painted, size, tuple(points), num_points)
+    return Overlay(labels, drawn, _painted(picture, schema, size), size, tuple(points), num_points)
 
 
 def _painted(picture: AnnotatedPicture, schema: Schema, size: tuple[int, int]) -> bytes:
@@ -199,9 +197,7 @@ def _painted(picture: AnnotatedPicture, schema: Schema, size: tuple[int, int]) -
 
 
 def _in_parallel(
-    images: StoredImages,
-    numbers: Sequence[int],
-    make: Callable[[StoredImages, Payload], Made],
+    images: StoredImages, numbers: Sequence[int], make: Callable[[StoredImages, Payload], Made]
 ) -> dict[int, Made]:
     """Return the result of `make` for each record that can be decoded."""
 
@@ -347,8 +343,7 @@ def copy_group(group: Copies, shown: Html, most: int) -> Html:
 
 def _objects_text(marked: Overlay, schema: Schema) -> str:
     names = schema.features[BOX_LABEL].labels if BOX_LABEL in schema.features else ()
-    counts = Counter(marked.labels)
-    order = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    order = sorted(Counter(marked.labels).items(), key=lambda pair: (-pair[1], pair[0]))
     parts = [f"{_named(label, names)} × {count:,}" for label, count in order[:_MOST_NAMES]]
     rest = len(order) - len(parts)
     return ", ".join(parts) + (f" and {counted(rest, 'more class')}" if rest else "")

@@ -50,8 +50,7 @@ def item_page(items: ItemList, pictures: RecordPictures, number: int, wanted: Fi
             loading="lazy",
         )  # fmt: skip
         parts.append(section("original", "Original", image))
-    main = tag("main", *parts)
-    return document(items.contents, name.rpartition("/")[2] or name, main)
+    return document(items.contents, name.rpartition("/")[2] or name, tag("main", *parts))
 
 
 def _ways(items: ItemList, number: int, wanted: Filter) -> Html:
@@ -119,10 +118,9 @@ def _picture(contents: Contents, number: int, drawing: Drawing) -> Html:
 
 def _found(items: ItemList, number: int) -> Iterator[tuple[str, Html]]:
     if items.findings.is_made:
-        known = items.findings.get().numbers
         links = [
             tag("li", tag("a", name, href=Filter(finding=name).address("/")))
-            for name, numbers in known.items()
+            for name, numbers in items.findings.get().numbers.items()
             if (numbers == number).any()
         ]
         if links:
@@ -143,8 +141,7 @@ def _objects(schema: Schema, features: Features, drawing: Drawing) -> Iterator[H
         name = names[label] if 0 <= label < len(names) else f"object {i + 1}"
         crowd = " (crowd)" if i < len(crowds) and crowds[i] else ""
         named = joined(charts.chip(max(label, 0)), tag("bdi", name), crowd)
-        sides = f"{right - left:g} × {bottom - top:g}"
-        rows.append((named, f"{left:g}", f"{top:g}", sides))
+        rows.append((named, f"{left:g}", f"{top:g}", f"{right - left:g} × {bottom - top:g}"))
     titles = ("object", "left", "top", "width × height")
     text = f"{counted(len(pixels), 'object')}, in pixels of the stored image"
     if len(pixels) > _MOST_OBJECTS:
@@ -157,8 +154,7 @@ def _features(schema: Schema, features: Features) -> Html:
     for name in sorted(schema.features.keys() | features.keys()):
         feature = schema.features.get(name)
         kind = f"{feature.kind}, {feature.dtype}" if feature else "not in the schema"
-        value = _value(schema, name, feature, features.get(name, []))
-        rows.append((code(name), kind, value))
+        rows.append((code(name), kind, _value(schema, name, feature, features.get(name, []))))
     return section("features", "Features", table(("feature", "kind", "value"), rows, left=3))
 
 

@@ -70,10 +70,7 @@ def list_page(items: ItemList, wanted: Filter, page: int) -> Html:
 
 
 def tile(items: ItemList, number: int, address: str, caption: str | Html, *, picture: str) -> Html:
-    """Return a tile that links to `address`.
-
-    It shows the image at `picture`, or if that is "", why the item was left out.
-    """
+    """Return a linked tile with the image at `picture`, or if "", why the item was left out."""
     name = items.key(number)
     if picture:
         shown = tag("img", src=picture, alt=name, width=160, height=160, loading="lazy")

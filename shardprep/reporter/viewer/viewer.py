@@ -187,8 +187,7 @@ class Site:
         if what == "item":
             from shardprep.reporter.viewer.item_page import item_page
 
-            wanted = Filter.of(request.query)
-            return _page(item_page(self.items, self._pictures, number, wanted))
+            return _page(item_page(self.items, self._pictures, number, Filter.of(request.query)))
         if what == "original":
             return self._original(number)
         if number >= self.items.num_records:
