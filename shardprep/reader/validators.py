@@ -35,7 +35,6 @@ _Options = TypeVar("_Options")
 _First = TypeVar("_First")
 _Result = TypeVar("_Result")
 _Class = TypeVar("_Class")
-_INT64_BITS = 63
 _SYNONYMS = dict.fromkeys(("ram", "mem", "in_memory", "in-memory", "in memory"), "memory")
 _NOT_FOLDERS = {
     "auto", "memory", "none", "true", "false", "yes", "no", "on", "off", "disk", *_SYNONYMS,
@@ -63,7 +62,7 @@ class Kind(NamedTuple):
     """Descriptions of the allowed values, for errors."""
 
 
-def whole(least: int | None = None, *, bits: int = _INT64_BITS) -> Kind:
+def whole(least: int | None = None, *, bits: int = 63) -> Kind:
     """Return the kind of whole numbers from `least` (or −2**`bits`) to 2**`bits` − 1; no bools."""
     lowest = -(1 << bits) if least is None else least
 
@@ -287,7 +286,7 @@ class Arguments:
         }
 
     def bind(self, signature: inspect.Signature, args: Any, kwargs: Any) -> inspect.BoundArguments:
-        """Return the converted arguments of a call. DatasetError for a wrong name or value."""
+        """Return the arguments of a call, converted. DatasetError for a wrong name or value."""
         for name in kwargs:
             if name not in signature.parameters:
                 what = f"got an unexpected keyword argument {short_repr(name)}"
@@ -337,8 +336,7 @@ def validated(
 ) -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
     """Return a decorator that checks and converts the arguments of a function.
 
-    If an argument is not allowed, DatasetError is raised and the function is not called. `where`
-    and `elsewhere` are the arguments of `Arguments`.
+    DatasetError if an argument is not allowed. For `where` and `elsewhere`, see `Arguments`.
     """
 
     def decorated(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
@@ -369,8 +367,8 @@ def validated_fields(where: str) -> Callable[[type[_Class]], type[_Class]]:
 class WithOptions(Generic[_P, _Options]):
     """A decorator: callers pass the fields of a dataclass, the function gets an instance of it.
 
-    So only the dataclass declares name, type, default and check of each option. The instance is the
-    last parameter of the function; arguments before it, such as `self`, are passed on.
+    The instance is the last parameter of the function; arguments before it, such as `self`, are
+    passed on.
     """
 
     def __init__(

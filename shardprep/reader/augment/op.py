@@ -48,7 +48,6 @@ _ROUNDING = 1e-6
 _WHITE = 255.0
 _WHOLE = ((0.0, 0.0, 1.0, 1.0),)
 Labels = dict[str, Any]
-"""Boxes, masks, keypoints and the labels of objects, by key."""
 Moved = tuple[Any, Labels]
 """A batch of images, and its boxes and masks."""
 
@@ -79,7 +78,7 @@ class Move(ABC):
 
     @abstractmethod
     def _moved(self, images: Any, labels: Labels, seed: Any) -> Moved:
-        """Return the moved batch of images, with its boxes and masks."""
+        """The arguments are batches."""
 
 
 def checked(images: Any) -> Any:
@@ -160,7 +159,7 @@ def spatial_labels(labels: Any) -> Labels:
 
 
 def join_labels(labels: Any, spatial: Labels) -> Any:
-    """Return `labels` with the boxes and masks of `spatial`: the inverse of `spatial_labels`."""
+    """Return `labels` with the values of `spatial`: the inverse of `spatial_labels`."""
     if isinstance(labels, dict):
         return {**labels, **spatial}
     return spatial.get(CLASSES, spatial.get(_TARGET, labels))

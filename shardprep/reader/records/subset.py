@@ -237,7 +237,7 @@ def _joined(
     staging_bytes: int | None = None,
     verify_crc: bool = True,
 ) -> Records:
-    """Return the records of all datasets; `numbers` are their record numbers in each dataset."""
+    """`numbers` are the record numbers in each dataset."""
     every = [
         open_records(
             one, Places.of(one.manifest, own), staging_bytes=staging_bytes, verify_crc=verify_crc

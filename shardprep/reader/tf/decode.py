@@ -51,14 +51,14 @@ class Elements:
         self.names = element_names(schema, as_supervised=as_supervised)
 
     def pack(self, features: dict[str, Any]) -> Any:
-        """Return (image, target) or only the image, or without `as_supervised` all features."""
+        """Return (image, target), the image alone, or without `as_supervised` all features."""
         if not self._as_supervised:
             return {name: features[name] for name in self.names}
         return self.target.pair(features[self.schema.image_name], features)
 
 
 class Decoder:
-    """Parses records without annotations, and decodes their images."""
+    """Parses records without annotations, and decodes their images, in the graph."""
 
     def __init__(self, elements: Elements) -> None:
         self._elements = elements
@@ -128,16 +128,16 @@ def _spec(feature: Feature) -> Any:
 
 
 def _dense(texts: Any, length: int) -> Any:
-    """Return a sparse tensor of texts as a dense one, [(batch,) length], padded with ""."""
+    """Return a sparse tensor of texts as [(batch,) length], padded with ""."""
     shape = tf.concat([tf.shape(texts, tf.int64)[:-1], [length]], 0)
     dense = tf.sparse.to_dense(tf.sparse.reset_shape(texts, shape), "")
     return tf.ensure_shape(dense, (*texts.shape[:-1], length))
 
 
 def largest(boxes: Any, number: int) -> Any:
-    """Return the indices of the `number` largest boxes, [n, 4] or [batch, n, 4], in order.
+    """Return the sorted indices of the `number` largest boxes, [n, 4] or [batch, n, 4].
 
-    Of boxes with equal areas, the first is taken. Padding rows (−1) are the smallest.
+    Of boxes with equal areas, the first are taken. Padding rows (−1) are the smallest.
     """
     areas = (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
     areas = tf.where(boxes[..., 0] < 0, -1.0, areas)
@@ -165,7 +165,7 @@ def threads_are_faster(image_size: tuple[int, int] | None, encoding: str | None)
 
 
 class BatchDecoder:
-    """Decodes batches, or single elements, given their tags, in threads or worker processes."""
+    """Decodes batches or single elements, given their tags, in threads or worker processes."""
 
     def __init__(self, team: Team, decoder: FeatureDecoder, elements: Elements) -> None:
         """Fill batches by `team`, whose threads use `decoder`."""

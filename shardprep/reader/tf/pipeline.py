@@ -255,12 +255,11 @@ class _Stages:
         self.calls = parallel_calls(config, self._size and self._size * image_bytes)
 
     def dataset(self, total: int | None) -> Any:
-        """Return the dataset. `total` is its number of records, or None to set no cardinality."""
+        """`total` is the number of records, or None to set no cardinality."""
         with one_pipeline():
             return self._finished(self._decoded(total))
 
     def payloads(self, size: int, *, drop: bool = False) -> Any:
-        """Return the dataset of batches of (bytes, tag)."""
         num_reads = self._request.config.num_parallel_calls_for_interleave_files or _NUM_READS
         return self._tags.payloads(size, num_reads, drop=drop)
 
@@ -307,7 +306,7 @@ class _Stages:
 
     @property
     def _fills(self) -> bool:
-        """Whether threads or workers decode elements, instead of the graph of TensorFlow."""
+        """Whether threads or workers decode elements, instead of the graph."""
         request, schema, config = self._request, self._elements.schema, self._request.config
         is_changed = request.crop is not None or _whole_image(request, schema) is not None
         if is_changed or schema.is_stack or config.on_error != "raise" or config.num_workers:
@@ -328,22 +327,20 @@ class _Stages:
 
     @as_written
     def _by_record(self, records: Any) -> Any:
-        """Return the dataset of elements that the graph decodes from a dataset of (bytes, tag)."""
+        """Let the graph decode a dataset of (bytes, tag)."""
         decode = self._decoder.one
         function = self._tagged(lambda record, _: decode(record))
-        return self._batched(self._mapped(records, function, self.calls.images))
+        dataset = self._mapped(records, function, self.calls.images)
+        if self._size is None:
+            return dataset
+        number = self.calls.finish
+        return batched(dataset, self._size, number, drop=self._drop, keep_order=self._keep_order)
 
     @as_written
     def _raw_batches(self, records: Any) -> Any:
         decode = self._decoder.raw_batch
         function = self._tagged(lambda records, _: decode(records))
         return self._mapped(records, function, self.calls.batches)
-
-    def _batched(self, dataset: Any) -> Any:
-        if self._size is None:
-            return dataset
-        number = self.calls.finish
-        return batched(dataset, self._size, number, drop=self._drop, keep_order=self._keep_order)
 
     def _mapped(self, dataset: Any, function: Callable[..., Any], num_calls: int) -> Any:
         return dataset.map(function, num_calls, deterministic=self._keep_order)
@@ -419,7 +416,7 @@ def _whole_image(request: Request, schema: Schema) -> WholeImage | None:
 
 
 def _examples(source: BatchSource, records: Records) -> ExampleReader:
-    """Return a reader of `records`; TensorFlow decodes images that other libraries cannot."""
+    """TensorFlow decodes images that other libraries cannot."""
     elements = Elements(source.schema, as_supervised=True)
     fallback = Decoder(elements).pixels
     return ExampleReader(records, source.decoder(fallback))
