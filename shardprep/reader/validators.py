@@ -1,8 +1,7 @@
 """Checks of the readers' arguments: allowed values, conversion, and errors for other values.
 
-An annotation declares the values of an argument: `batch_size: Annotated[int, whole(1)]`. A `Kind`
-checks and converts a value, so that NumPy's integers are accepted like Python's. Decorators check
-the arguments of a function by its annotations (`validated`), the fields of a dataclass
+An annotation declares the values of an argument: `batch_size: Annotated[int, whole(1)]`. Decorators
+check the arguments of a function by its annotations (`validated`), the fields of a dataclass
 (`validated_fields`), or a function whose options are fields of a dataclass (`WithOptions`).
 """
 
@@ -54,7 +53,7 @@ _MODULE_NAMES = {"tensorflow": "TensorFlow", "keras": "Keras"}
 
 
 class Kind(NamedTuple):
-    """The values that an argument may have, for `Annotated[type, Kind(…)]`."""
+    """The values of an argument, for `Annotated[type, Kind(…)]`."""
 
     take: Callable[[Any], Any]
     """Returns the converted value; raises TypeError or ValueError if the value is not allowed."""

@@ -200,7 +200,6 @@ class WorkerPool:
         self._assign()
 
     def _assign(self) -> None:
-        """Send the waiting batches to workers, in their order."""
         while self._waiting and (free := self._with_room()):
             worker, ticket = min(free, key=lambda one: len(one.tickets)), self._waiting.pop(0)
             worker.tickets.append(ticket)

@@ -21,8 +21,6 @@ _MODES = {"uint8": "L", "uint16": "I;16"}
 
 
 class _Form(NamedTuple):
-    """Shape and dtype of the array that a feature is decoded to."""
-
     shape: tuple[int, ...]
     """Shape of the values of an image, or of each of its objects."""
     number: int

@@ -335,7 +335,7 @@ class FeatureDecoder:
 class ExampleReader:
     """Reads and decodes examples by their numbers in `records`. Thread-safe.
 
-    If a record, Example or image is damaged, the RecordError has file, record number and offset.
+    RecordError with file, record number and offset if a record, Example or image is damaged.
     """
 
     records: Records

@@ -91,30 +91,19 @@ def padding(values: Mapping[str, Any]) -> dict[str, int]:
     return {KEYS[name]: value for name, value in PADDING.items()} if KEYS[BOX] in values else {}
 
 
-def check_boxes(where: str, schema: Schema, options: Request | BatchOptions) -> None:
-    """Raise DatasetError if an option for boxes is given and the dataset has no boxes."""
-    if BOX in schema.features or (POINTS in schema.features and options.max_boxes is None):
-        return
-    if options.max_boxes is not None:
-        what = f"max_boxes={options.max_boxes}"
-    elif options.box_format != "rel_yxyx":
-        what = f"box_format={options.box_format!r}"
-    else:
-        return
-    raise DatasetError(where, f"{what}, but the dataset has no boxes", "leave it out")
-
-
-def check_stacks(where: str, schema: Schema, options: Request | BatchOptions) -> None:
-    """Raise DatasetError if an option for stacks is given and the dataset has none."""
-    if schema.is_stack:
-        return
-    if options.every != 1:
-        what = f"every={options.every}"
-    elif options.max_length is not None:
-        what = f"max_length={options.max_length}"
-    else:
-        return
-    raise DatasetError(where, f"{what}, but the dataset has no stacks", "leave it out")
+def check_options(where: str, schema: Schema, options: Request | BatchOptions) -> None:
+    """Raise DatasetError if an option for boxes or stacks is given and the dataset has none."""
+    has_boxes, is_stack = BOX in schema.features, schema.is_stack
+    for name, default, has_any, noun in (
+        ("max_boxes", None, has_boxes, "boxes"),
+        ("box_format", "rel_yxyx", has_boxes or POINTS in schema.features, "boxes"),
+        ("every", 1, is_stack, "stacks"),
+        ("max_length", None, is_stack, "stacks"),
+    ):
+        value = getattr(options, name)
+        if value != default and not has_any:
+            what = f"{name}={value!r}, but the dataset has no {noun}"
+            raise DatasetError(where, what, "leave it out")
 
 
 class BoxLimit:

@@ -188,7 +188,6 @@ class _Measurement:
         return rounds[-2].plus(rounds[-1])
 
     def _alone(self, batch: Any, training: float) -> dict[str, Any]:
-        """Return the figures of the model alone, and of the whole pipeline alone."""
         _rest(self.turn)
         model = self._agreed(lambda seconds: _run(itertools.repeat(batch), seconds, self.train))
         endless = _pipeline(replace(self.request, repeat=True), training * self.turn / _FILL)
@@ -234,7 +233,6 @@ class _Measurement:
         return _run(itertools.repeat(on_device), self.turn, self.train).rate
 
     def _read(self, dataset: Any) -> float:
-        """Return the rate of a pipeline without training."""
         _rest(self.turn)
         begun = iter(dataset)
         next(begun)
@@ -394,8 +392,6 @@ def _train_on(step: Any, batch: Any) -> Iterator[_Train]:
 
 
 class _Changed(NamedTuple):
-    """The pipeline and the step after a change."""
-
     dataset: Any
     train: _Train
     evict: Callable[[], None] = lambda: None

@@ -347,15 +347,10 @@ def block_sizes(
     record_bytes: float, block_length: int | None = None, group_width: int | None = None
 ) -> tuple[int, int]:
     """Return block length (records) and group width (blocks); defaults as in `lane_shuffle`."""
-    length = block_length or usual_block_length(record_bytes)
+    fitting = int(_BLOCK_BYTES // max(1, record_bytes))
+    length = block_length or min(BLOCK_LENGTH, max(_MIN_BLOCK_LENGTH, fitting))
     group_records = min(_GROUP_RECORDS, int(_GROUP_BYTES // max(1, record_bytes)))
     return length, group_width or max(_MIN_GROUP_WIDTH, group_records // length)
-
-
-def usual_block_length(record_bytes: float) -> int:
-    """Return the default block length in records; see `lane_shuffle`."""
-    fitting = int(_BLOCK_BYTES // max(1, record_bytes))
-    return min(BLOCK_LENGTH, max(_MIN_BLOCK_LENGTH, fitting))
 
 
 class _Latest(Generic[_Key]):

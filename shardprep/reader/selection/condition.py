@@ -93,8 +93,6 @@ def _there(types: Mapping[str, pa.DataType]) -> str:
 
 
 class _Parser:
-    """Makes an expression of a dict or a text."""
-
     def __init__(self, text: str, types: Mapping[str, pa.DataType], classes: Sequence[str]) -> None:
         self._text, self._types, self._classes = text, types, classes
         self._quoted: dict[str, str] = {}

@@ -1,7 +1,4 @@
-"""Queries of the item table: `reader.select`, `reader.table`, and weights of classes and records.
-
-`reader.class_weights` gives the weights of classes, the option `weights` of readers of records.
-"""
+"""Queries of the item table: `reader.select`, `reader.table`, weights of classes and records."""
 
 from __future__ import annotations
 

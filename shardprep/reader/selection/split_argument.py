@@ -1,10 +1,6 @@
 """The arguments `path` and `split` of the readers, and the record numbers of a split.
 
-A path is one dataset or a `Mix` of several in fixed shares. A split is an expression such as
-"train[:90%]+validation", an `EvenSplit`, or a `Selection`.
-
-The options of `load` are checked before NumPy is imported. So NumPy, and `Selection`, which needs
-NumPy, are imported where record numbers are computed.
+The options of `load` are checked without NumPy, so it is imported where numbers are computed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Decode records outside of the graph, or in it, with the same results as `decode/`.
 
-Threads or worker processes of this package decode each image into its row of the batch, and the
-graph gets only tags. If the graph decodes records, every image is allocated and then copied into
-its batch; raw images are copied four times. But only one thread of a process at a time runs Python,
-and a switch to another thread costs as much as a small image. So on many cores the graph is faster
-than threads for small whole images without annotations, and everywhere for single ones.
+Threads or worker processes decode each image into its row of the batch, and the graph gets only
+tags. The graph would allocate every image and copy it into its batch. But only one thread of a
+process at a time runs Python, and a switch to another thread costs as much as a small image. So on
+many cores the graph decodes small whole images without annotations, and everywhere single ones.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ from shardprep.reader.order.order import Order
 from shardprep.reader.tf.python_calls import in_python
 
 _DTYPES = {"bytes": tf.string, "int64": tf.int64, "float32": tf.float32}
-_WHITE = 255.0
 _PIXELS_A_CORE = 8192
 """Size of an image, in pixels per core, from which threads are faster than the graph."""
 _MOST_CORES: dict[str | None, int] = {"jpeg": 8, "png": 8, "any": 8, "raw": 3}
@@ -168,7 +166,6 @@ class BatchDecoder:
     """Decodes batches or single elements, given their tags, in threads or worker processes."""
 
     def __init__(self, team: Team, decoder: FeatureDecoder, elements: Elements) -> None:
-        """Fill batches by `team`, whose threads use `decoder`."""
         self._decoder = decoder
         self._elements = elements
         self._team = team
@@ -176,10 +173,7 @@ class BatchDecoder:
         """Number of parallel calls: enough that no thread waits until others finish a batch."""
 
     def __call__(self, tags: Any) -> Any:
-        """Return the elements of tags, int64[batch], or of a single tag, as tensors of a graph.
-
-        The error for a bad record names its shard, number and offset.
-        """
+        """Return the elements of tags, int64[batch], or of a single tag, as tensors of a graph."""
         return _in_python(self._filled, [tags], self._decoder, self._elements, tags.shape)
 
     def _filled(self, tags: Ints) -> list[Any]:

@@ -62,9 +62,9 @@ def counted(dataset: Any, total: int | None, size: int, *, drop: bool = False) -
 def padded(dataset: Any, subset: Subset, request: Request, num_calls: int) -> Any:
     """Return full batches with sample weights, the same number for every host.
 
-    Padding rows have weight 0. Records have the weight rows / records, both counted over all hosts,
-    so the mean weight is 1. Keras divides the sum of weighted losses by the rows of a batch and
-    averages over batches. So its result is the mean over the records.
+    Padding rows have weight 0, and records rows / records, counted over all hosts. Keras divides
+    the sum of weighted losses by the rows of a batch, so the mean over batches is the mean over
+    records.
     """
     size, number = request.batch_size or 1, num_batches(subset, request)
     weight = number * size * request.config.shard_of[1] / subset.num_all

@@ -103,10 +103,7 @@ def load(request: Request) -> Any:
 
 
 def distribute(strategy: Any, request: Request) -> Any:
-    """Return the distributed dataset of a request, with the attribute `class_names`.
-
-    The replicas share each batch. Each host reads its part of each global batch.
-    """
+    """Return the distributed dataset of a request, with the attribute `class_names`."""
     replicas = strategy.num_replicas_in_sync
     if request.batch_size is None or request.batch_size % replicas:
         raise DatasetError(
@@ -168,7 +165,7 @@ def undecoded(request: Request, size: int) -> Any:
 def make_dataset(
     source: Source, request: Request, cursor: Callable[[], Cursor] | None = None
 ) -> Any:
-    """Return the `tf.data.Dataset` of a request. Raises like `reader.load`.
+    """Return the `tf.data.Dataset` of a request.
 
     Each iteration of the dataset begins at the result of `cursor()`. Without `cursor`, it continues
     with the next epochs.
@@ -264,7 +261,6 @@ class _Stages:
         return self._tags.payloads(size, num_reads, drop=drop)
 
     def _decoded(self, total: int | None) -> Any:
-        """Return the dataset of decoded elements, in the fastest way that the request allows."""
         subset, rows, records = self._source.subset, self._source.rows, self._records
         size, drop = self._size or 1, self._drop
         if rows is not None or self._fills:
