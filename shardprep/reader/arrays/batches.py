@@ -146,11 +146,10 @@ class ArrayBatches:
 
     def _seek(self, number: int) -> None:
         """Continue with global batch `number`, counted over all epochs."""
-        epochs, steps = self._options.epochs, self._num_batches
+        epochs = self._options.epochs
         self._next = number
         self._started.clear()
-        is_endless = epochs is None and steps > 0
-        stop = sys.maxsize if is_endless else (epochs or 0) * steps
+        stop = (sys.maxsize if epochs is None else epochs) * self._num_batches
         self._upcoming = iter(range(number, stop))
 
     def _start(self) -> None:

@@ -145,8 +145,7 @@ class Slots:
     def _map(self, first: int, stop: int) -> None:
         size, number = self.slot_bytes, stop - first
         os.ftruncate(self.file.descriptor, stop * size)
-        memory = mmap.mmap(self.file.descriptor, number * size, offset=first * size)
-        whole = memoryview(memory)
+        whole = memoryview(mmap.mmap(self.file.descriptor, number * size, offset=first * size))
         self._slots += [whole[i * size : (i + 1) * size] for i in range(number)]
         for slot in range(first, stop):
             self._free.add_unread(slot)

@@ -104,8 +104,7 @@ class Team:
         usual = max(2, busy, _WINDOW * self._num_workers)
         self.prefetch = usual if options.prefetch is None else options.prefetch
         """Number of batches to begin before they are asked for."""
-        share = -(-num_threads // (self._num_workers or 1))
-        self._threads_a_worker = options.num_threads or share
+        self._threads_a_worker = given or -(-num_threads // (self._num_workers or 1))
         # Without threads, `load` takes single elements: reusing their memory gains too little.
         num_kept = self.prefetch + 2 if num_threads else 0
         self._maker = BatchMaker(source, num_threads, num_kept, note, self._memory, examples)

@@ -79,8 +79,7 @@ class Places(NamedTuple):
         used = np.flatnonzero(np.bincount(self.shard))
         numbers = np.zeros(len(self.shards), np.int64)
         numbers[used] = np.arange(len(used))  # independent of other shards that may be open
-        hashes = "".join(self.shards[number].sha256 for number in used)
-        digest = hashlib.sha256(hashes.encode())
+        digest = hashlib.sha256("".join(self.shards[number].sha256 for number in used).encode())
         digest.update(numbers[self.shard].tobytes())
         digest.update(self.record.tobytes())
         return digest.hexdigest()[:16]
@@ -159,8 +158,7 @@ class PrefetchedBlocks:
         self._store, self._frames, self._order = store, frames, order
         self._lanes = order.lanes
         self._starts = [lane.start for lane in self._lanes]
-        counts = [lane.blocks.num_blocks for lane in self._lanes]
-        self._firsts = [0, *accumulate(counts)]
+        self._firsts = [0, *accumulate(lane.blocks.num_blocks for lane in self._lanes)]
         """Number of the first block of each lane, and the number of blocks."""
         self._lock = threading.Lock()
         self._held: OrderedDict[int, _Block] = OrderedDict()
@@ -276,8 +274,7 @@ class Records:
             for one, first in zip(several, firsts, strict=False)
         ]
         frames = Frames(tuple(shards), *map(np.concatenate, zip(*columns, strict=True)))
-        store = JoinedShards(one.store for one in several)
-        return cls(store, frames, verify_crc=verify_crc)
+        return cls(JoinedShards(one.store for one in several), frames, verify_crc=verify_crc)
 
     def __len__(self) -> int:
         return len(self.frames.shard)

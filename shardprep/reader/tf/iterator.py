@@ -60,8 +60,7 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
         subset = self._source.subset
         self.class_names = subset.class_names
         self.seed = request.seed
-        num_hosts = subset.batches.num_hosts
-        self._request = replace(request, seed=seed_of(request.seed, num_hosts))
+        self._request = replace(request, seed=seed_of(request.seed, subset.batches.num_hosts))
         self._num_own_batches = num_batches(subset, request)
         self._place = _Place(request.batch_size or 1)
         self._make()
@@ -102,8 +101,7 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
         Raises:
             DatasetError: the argument is not a state, or is of other records, batches or order.
         """
-        where = "reader.iterate.load_state_dict"
-        place = check_state(where, state, *self._identity())
+        place = check_state("reader.iterate.load_state_dict", state, *self._identity())
         if place.seed != self._request.seed:
             self._request = replace(self._request, seed=place.seed)
             self._make()

@@ -413,8 +413,7 @@ def _whole_image(request: Request, schema: Schema) -> WholeImage | None:
 
 def _examples(source: BatchSource, records: Records) -> ExampleReader:
     """TensorFlow decodes images that other libraries cannot."""
-    elements = Elements(source.schema, as_supervised=True)
-    fallback = Decoder(elements).pixels
+    fallback = Decoder(Elements(source.schema, as_supervised=True)).pixels
     return ExampleReader(records, source.decoder(fallback))
 
 

@@ -61,8 +61,7 @@ class Transform:
         return ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        sent = cloudpickle.dumps(self.function)
-        return _received, (sent, self.target, self.image_name)
+        return _received, (cloudpickle.dumps(self.function), self.target, self.image_name)
 
 
 def _received(function: bytes, target: Target, image_name: str) -> Transform:
