@@ -266,8 +266,8 @@ class Arguments:
     ) -> None:
         """Read the annotations of functions or dataclasses; `where` is shown in errors.
 
-        `elsewhere` maps hints to dataclasses, whose fields are options of other calls. If such an
-        option is given, the error shows the hint, with the name of the option instead of {}.
+        `elsewhere` maps hints to dataclasses of options of other calls. If such an option is given,
+        the error shows the hint, with the name of the option instead of {}.
         """
         self._where = where
         self._elsewhere = elsewhere or {}

@@ -145,7 +145,7 @@ def centers(size: Any) -> Any:
 def spatial_labels(labels: Any) -> Labels:
     """Return the labels that move with pixels, by key.
 
-    Labels that are a single mask get the key `CLASSES`; with three channels they are target images.
+    A single mask gets the key `CLASSES`, or with three channels the key of target images.
     """
     if labels is None:
         return {}
@@ -280,8 +280,7 @@ def resample_masks(values: Any, windows: Any, size: tuple[Any, Any], axis: int) 
     """Return masks after each is replaced by a window, by nearest pixel centres; see `follow`.
 
     Masks are [batch, n, height, width] if `axis` is 2, or [batch, height, width, 1] if it is 1.
-    Outside the image, masks of objects are 0, and a mask of classes has the highest value of its
-    dtype, which means "no class".
+    Outside the image, masks of objects are 0, and class masks have the highest value: "no class".
     """
     insides = []
     sides = tf.split(windows, 4, axis=1)  # grappler would turn [:, i, newaxis] into [:, i]

@@ -40,9 +40,9 @@ class AnnotationDecoder:
 
     Boxes are float32[n, 4], labels int64[n], crowds bool[n], object masks uint8[n, height, width].
     A class mask is uint8[height, width, 1], or uint16 with more than 254 classes; masks of a stack
-    are [length, height, width, 1], padded with ignored pixels. K keypoints are float32[n, K, 2] of
-    objects and float32[K, 2] of images, and their visibility is int64[n, K] and int64[K]. A target
-    image is uint8[height, width, 3], or uint16[height, width, 1] if it has 16 bits.
+    are [length, height, width, 1]. K keypoints are float32[n, K, 2] of objects and float32[K, 2] of
+    images, and their visibility is int64[n, K] and int64[K]. A target image is uint8[height, width,
+    3], or uint16[height, width, 1] if it has 16 bits.
     """
 
     def __init__(

@@ -164,7 +164,7 @@ def _same_part(pixels: Array, window: CropWindow, size: Size, wanted: Size) -> A
 
 
 def boxes_in(boxes: Array, window: CropWindow, size: Size, crop: Crop) -> tuple[Array, Array]:
-    """Return boxes in shares of a window, clipped to it, and bool[n]: which to keep."""
+    """Return boxes in shares of a window, clipped to it, and bool[n]: which of them to keep."""
     if isinstance(crop, WholeImage):
         return boxes, np.ones(len(boxes), bool)
     top, left, height, width, mirrored = window

@@ -118,7 +118,7 @@ def _agree(*rates: float) -> bool:
 def _repeated(
     rounds: list[_Timed], run: Callable[[], _Timed], rate: Callable[[_Timed], float]
 ) -> bool:
-    """Add rounds until the last two agree, at most `_MOST_ROUNDS`; return whether they do."""
+    """Add rounds until the last two agree; return whether they do."""
     while len(rounds) < 2 or not _agree(*map(rate, rounds[-2:])):
         if len(rounds) >= _MOST_ROUNDS:
             return False
@@ -303,9 +303,9 @@ def _run(
     begun: Iterator[Any] | None = None,
     most: int | None = None,
 ) -> _Timed:
-    """Return the times of training on batches for `seconds`, or longer if there are few steps.
+    """Return the times of training for `seconds`, or longer if there are few steps.
 
-    The run ends after `most` images, if given. The iterator `begun` is continued, if given.
+    The run ends after `most` images, if given. It continues the iterator `begun`, if given.
     """
     watch, steps, num_images = Stopwatch(), list[Times](), 0
     source, is_restart = begun, begun is None

@@ -105,8 +105,8 @@ class BlockShuffle:
 
     Positions are cut into *blocks* of equal length, also across shards. An epoch permutes the
     blocks, and shuffles the records of each *group* of successive blocks. So neighbours on the disk
-    are read together, and only one group must be in memory. For a lane of a `LaneShuffle`, places
-    and positions are counted from 0 within the lane.
+    are read together, and only one group must be in memory. In a lane of a `LaneShuffle`, places
+    and positions count from 0.
     """
 
     num_records: int

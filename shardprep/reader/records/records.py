@@ -149,9 +149,9 @@ class PrefetchedBlocks:
     """The blocks of an order, read ahead from object storage. Thread-safe.
 
     The records of a block are neighbours in the shards, and an epoch uses them within one group of
-    blocks (`BlockShuffle`). So a block usually takes one request, and stays in memory until all of
-    its records are taken. The blocks of the next group of a lane are requested before they are
-    needed. Block numbers count through all lanes. Rows are the rows of the host (see `Order`).
+    blocks. So a block usually takes one request, and stays in memory until all of its records are
+    taken. The next group of a lane is requested before it is needed. Block numbers count through
+    all lanes. Rows are the rows of the host (see `Order`).
     """
 
     def __init__(self, store: RemoteShards | JoinedShards, frames: Frames, order: Order) -> None:

@@ -254,7 +254,7 @@ def open_records(
 ) -> Records:
     """Return the records of a dataset at `places`, in this order.
 
-    `store` reads their shards. Without it, the shards are checked and opened.
+    Without `store`, their shards are checked and opened.
     """
     files, shards = dataset.files, {shard.name: shard for shard in places.shards}
     if store is None:

@@ -116,7 +116,7 @@ def folds(
 def distribute(classes: Ints, groups: Ints, k: int, key: int) -> Ints:
     """Return the fold of each record, int64[records] from 0 to k − 1.
 
-    `classes` and `groups` are int64[records], class and group of each record; `key` decides ties.
+    `classes` and `groups` are int64[records]; `key` decides ties.
     """
     random = random_numbers(key, 0, len(classes))
     number_of = np.bincount(classes)

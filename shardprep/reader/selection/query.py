@@ -385,8 +385,8 @@ class Weights:
 def weighted_draws(where: str, weights: Any, numbers: Ints, dataset: OpenDataset) -> WeightedDraws:
     """Return the draws of an epoch from the records with these numbers, by their weights.
 
-    `numbers` and an array of weights are in the order of the split. `where` names the call in
-    errors. DatasetError if weights are invalid, or too few are above 0.
+    `numbers` and an array of weights are in the order of the split. DatasetError if weights are
+    invalid, or too few are above 0.
     """
     asked = weights if isinstance(weights, Weights) else Weights(weights)
     if isinstance(asked.values, str):

@@ -104,8 +104,8 @@ def twins(subset: Subset, place: Path, decoder: FeatureDecoder, note: Note | Non
     """Return the subset with twins for its shards. Missing twins are written first.
 
     Another process that needs to write twins with these options waits. `place` is the folder of all
-    caches. `decoder` decodes images; it is an error if they differ in size. `note` gets the bad
-    records, which readers replace; without it, the first one is raised.
+    caches. It is an error if images differ in size. `note` gets the bad records, which readers
+    replace; without it, the first one is raised.
     """
     size = decoder.image_size
     if size is None:
@@ -173,7 +173,7 @@ def _write_missing(
 
 
 def _num_bytes(subset: Subset, shards: list[Shard], size: tuple[int, int]) -> int:
-    """Return the estimated size of twins; one record is read for the size of other features."""
+    """Return the estimated size of twins; reads one record for the size of other features."""
     (record,) = subset.records.read(np.zeros(1, np.int64))
     others = _FRAME_BYTES
     with contextlib.suppress(RecordError):  # a bad record is reported when it is decoded

@@ -110,7 +110,7 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
     def drawn(self, draw: Any, *, is_first: bool) -> Any:
         """Return the batch of `draw()` and count it; raise StopIteration at the end of the epoch.
 
-        `is_first` means that nothing was drawn from this iterator before.
+        `is_first`: nothing was drawn from this iterator before.
         """
         place, end = self._place, len(self)
         if is_first and place.is_begun and place.batch >= end:
