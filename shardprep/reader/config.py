@@ -1,7 +1,4 @@
-"""Options of the readers: crops, `ReadConfig`, arguments of `load`, `batches`, `loader`, `keras`.
-
-TensorFlow and NumPy are not imported here.
-"""
+"""Options of the readers: arguments, `ReadConfig` and crops, without TensorFlow and NumPy."""
 
 from __future__ import annotations
 
@@ -88,7 +85,7 @@ class BadRecord:
 
 
 class StackPart(NamedTuple):
-    """Images of a stack to read: each `every`-th, of these the middle `max_length` (None: all)."""
+    """Images of a stack to read: each `every`-th, of these the middle `max_length` if given."""
 
     every: int = 1
     max_length: int | None = None
@@ -302,10 +299,7 @@ class ReadConfig:
 
 @dataclass(frozen=True)
 class Request:
-    """Names, types, defaults and checks of the arguments that `reader.load` describes.
-
-    Properties give the values of arguments whose defaults depend on other arguments.
-    """
+    """The arguments of `reader.load`, with their types, defaults and checks."""
 
     path: Place
     split: AnySplit = "train"
@@ -334,7 +328,7 @@ class Request:
 
     @cached_property
     def crop(self) -> Crop | None:
-        """The crop of each image, or None for whole images. DatasetError if two are given."""
+        """None for whole images. DatasetError if two crops are given."""
         return _only_crop("reader", self)
 
     @property
@@ -343,7 +337,6 @@ class Request:
 
     @property
     def is_shuffled(self) -> bool:
-        """Whether the records of an epoch have another order than in the shards."""
         if self.shuffle is None:
             return self.weights is not None or is_training(self.split)
         return self.shuffle
@@ -356,7 +349,7 @@ class Request:
 
 @dataclass(frozen=True)
 class EpochOptions:
-    """Names, types and defaults of the arguments that `batches`, `loader` and `keras` share."""
+    """The arguments that `batches`, `loader` and `keras` share."""
 
     batch_size: Count
     _: KW_ONLY
@@ -379,7 +372,7 @@ class EpochOptions:
 
     @cached_property
     def crop(self) -> Crop | None:
-        """The crop of each image, or None for whole images. DatasetError if two are given."""
+        """None for whole images. DatasetError if two crops are given."""
         return _only_crop("Dataset.batches", self)
 
     @property
@@ -389,7 +382,7 @@ class EpochOptions:
 
 @dataclass(frozen=True)
 class BatchOptions(EpochOptions):
-    """Names, types, defaults and checks of the arguments that `Dataset.batches` describes."""
+    """The arguments of `Dataset.batches`."""
 
     _: KW_ONLY
     epochs: Count | None = 1
@@ -400,7 +393,7 @@ class BatchOptions(EpochOptions):
 
 @dataclass(frozen=True)
 class LoaderOptions(EpochOptions):
-    """Names, types, defaults and checks of the arguments that `Dataset.loader` describes."""
+    """The arguments of `Dataset.loader`."""
 
     _: KW_ONLY
     num_shards: Count | None = None
@@ -412,7 +405,7 @@ class LoaderOptions(EpochOptions):
 
 @dataclass(frozen=True)
 class KerasOptions(EpochOptions):
-    """Names, types, defaults and checks of the arguments that `Dataset.keras` describes."""
+    """The arguments of `Dataset.keras`."""
 
     _: KW_ONLY
     num_shards: Count = 1
@@ -421,7 +414,7 @@ class KerasOptions(EpochOptions):
 
 
 def seed_of(given: int | None, num_hosts: int) -> int:
-    """Return `given`, or if it is None, 0 for several hosts and a random seed for a single host.
+    """Return `given`, or without it 0 for several hosts and a random seed for a single host.
 
     Hosts do not communicate: with different seeds, records would be read twice or not at all.
     """

@@ -1,7 +1,7 @@
 """`Dataset.batches(…, sharding=)`: batches as global JAX arrays.
 
-A process decodes only the rows of its own devices. JAX is called only by the thread that takes the
-batches. No call waits for another process, so processes may be at different batches, and a transfer
+A process decodes only the rows of its own devices. Only the thread that takes the batches calls
+JAX, and no call waits for another process. So processes may be at different batches, and a transfer
 never comes between the collectives of training steps.
 """
 
@@ -22,7 +22,6 @@ from shardprep.reader.order.order import Order
 from shardprep.reader.validators import short_repr
 
 _WHERE = "Dataset.batches"
-_ROWS_ONLY = "use NamedSharding(mesh, PartitionSpec('data'))"
 
 
 def with_shard(options: BatchOptions, schema: Schema) -> BatchOptions:
@@ -72,7 +71,8 @@ def _parts_of_processes(sharding: Any) -> dict[int, tuple[int, ...]]:
         slices = sharding.devices_indices_map((sharding.num_devices,))
     except (IndexError, ValueError) as error:
         what = f"sharding={short_repr(sharding)} does not divide only rows"
-        raise DatasetError(_WHERE, what, _ROWS_ONLY) from error
+        hint = "use NamedSharding(mesh, PartitionSpec('data'))"
+        raise DatasetError(_WHERE, what, hint) from error
     parts: dict[int, set[int]] = {}
     for device, (rows,) in slices.items():
         parts.setdefault(device.process_index, set()).add(rows.start or 0)

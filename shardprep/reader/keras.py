@@ -52,7 +52,6 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # keras carrie
 
     @property
     def num_batches(self) -> int:
-        """Number of batches that this process takes from an epoch."""
         # `fit` passes shuffle=True by default, and Keras would draw the batches in another order.
         # All versions from 3.5 on read this property before they use the attribute `shuffle`.
         frame = inspect.currentframe()
@@ -73,7 +72,6 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # keras carrie
         return self._as_keras_takes(element)
 
     def on_epoch_begin(self) -> None:
-        """Note that an epoch begins. Keras calls this."""
         self._is_in_epoch = True
 
     def on_epoch_end(self) -> None:

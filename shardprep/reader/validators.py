@@ -1,8 +1,7 @@
 """Checks of the readers' arguments: allowed values, conversion, and errors for other values.
 
-An annotation declares the values of an argument: `batch_size: Annotated[int, whole(1)]`. A `Kind`
-checks and converts a value, so that NumPy's integers are accepted like Python's. Decorators check
-the arguments of a function by its annotations (`validated`), the fields of a dataclass
+An annotation declares the values of an argument: `batch_size: Annotated[int, whole(1)]`. Decorators
+check the arguments of a function by its annotations (`validated`), the fields of a dataclass
 (`validated_fields`), or a function whose options are fields of a dataclass (`WithOptions`).
 """
 
@@ -35,7 +34,6 @@ _Options = TypeVar("_Options")
 _First = TypeVar("_First")
 _Result = TypeVar("_Result")
 _Class = TypeVar("_Class")
-_INT64_BITS = 63
 _SYNONYMS = dict.fromkeys(("ram", "mem", "in_memory", "in-memory", "in memory"), "memory")
 _NOT_FOLDERS = {
     "auto", "memory", "none", "true", "false", "yes", "no", "on", "off", "disk", *_SYNONYMS,
@@ -55,7 +53,7 @@ _MODULE_NAMES = {"tensorflow": "TensorFlow", "keras": "Keras"}
 
 
 class Kind(NamedTuple):
-    """The values that an argument may have, for `Annotated[type, Kind(…)]`."""
+    """The values of an argument, for `Annotated[type, Kind(…)]`."""
 
     take: Callable[[Any], Any]
     """Returns the converted value; raises TypeError or ValueError if the value is not allowed."""
@@ -63,7 +61,7 @@ class Kind(NamedTuple):
     """Descriptions of the allowed values, for errors."""
 
 
-def whole(least: int | None = None, *, bits: int = _INT64_BITS) -> Kind:
+def whole(least: int | None = None, *, bits: int = 63) -> Kind:
     """Return the kind of whole numbers from `least` (or −2**`bits`) to 2**`bits` − 1; no bools."""
     lowest = -(1 << bits) if least is None else least
 
@@ -268,8 +266,8 @@ class Arguments:
     ) -> None:
         """Read the annotations of functions or dataclasses; `where` is shown in errors.
 
-        `elsewhere` maps hints to dataclasses, whose fields are options of other calls. If such an
-        option is given, the error shows the hint, with the name of the option instead of {}.
+        `elsewhere` maps hints to dataclasses of options of other calls. If such an option is given,
+        the error shows the hint, with the name of the option instead of {}.
         """
         self._where = where
         self._elsewhere = elsewhere or {}
@@ -287,7 +285,7 @@ class Arguments:
         }
 
     def bind(self, signature: inspect.Signature, args: Any, kwargs: Any) -> inspect.BoundArguments:
-        """Return the converted arguments of a call. DatasetError for a wrong name or value."""
+        """Return the arguments of a call, converted. DatasetError for a wrong name or value."""
         for name in kwargs:
             if name not in signature.parameters:
                 what = f"got an unexpected keyword argument {short_repr(name)}"
@@ -337,8 +335,7 @@ def validated(
 ) -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
     """Return a decorator that checks and converts the arguments of a function.
 
-    If an argument is not allowed, DatasetError is raised and the function is not called. `where`
-    and `elsewhere` are the arguments of `Arguments`.
+    DatasetError if an argument is not allowed. For `where` and `elsewhere`, see `Arguments`.
     """
 
     def decorated(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
@@ -369,8 +366,8 @@ def validated_fields(where: str) -> Callable[[type[_Class]], type[_Class]]:
 class WithOptions(Generic[_P, _Options]):
     """A decorator: callers pass the fields of a dataclass, the function gets an instance of it.
 
-    So only the dataclass declares name, type, default and check of each option. The instance is the
-    last parameter of the function; arguments before it, such as `self`, are passed on.
+    The instance is the last parameter of the function; arguments before it, such as `self`, are
+    passed on.
     """
 
     def __init__(

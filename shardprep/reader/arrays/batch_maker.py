@@ -29,11 +29,11 @@ from shardprep.reader.records.shards import submitted
 BatchName = tuple[int, int] | Ints
 """Epoch and number of a global batch, or the tags of a batch."""
 _DECODED = 24
-"""Largest usual size of decoded images, divided by the size of their record."""
+"""Usual maximum ratio of the sizes of a decoded image and its record."""
 _VARYING = 16
-"""Usual maximum factor for a dimension that varies, such as the number of objects."""
+"""Usual maximum of a dimension that varies, such as the number of objects."""
 _CHANGED = 4
-"""Usual growth of a batch by a transform, from uint8 to float32."""
+"""Usual growth of a batch by a transform: from uint8 to float32."""
 _GROUP = 8
 """Number of rows that a thread parses before it decodes their images. Decoding evicts the code and
 data of the interpreter from the core's cache, so that Python then runs at a third of its speed."""
@@ -53,7 +53,6 @@ class BatchSource:
     """The rows of the host (see `Order`)."""
     schema: Schema
     names: tuple[str, ...]
-    """Features of a batch."""
     decode: bool
     order: Order
     options: BatchOptions
@@ -66,7 +65,6 @@ class BatchSource:
         return self.order.batch(*name) if isinstance(name, tuple) else name
 
     def decoder(self, fallback: Callable[[bytes], Pixels] | None = None) -> FeatureDecoder:
-        """Return the decoder of the examples; for `fallback` see `FeatureDecoder`."""
         options = self.options
         return FeatureDecoder(
             self.schema,
@@ -93,7 +91,7 @@ class BatchSource:
         return growth * size * self.num_rows + ALIGNMENT * len(decoder.names)
 
     def for_workers(self, num_threads: int, on_error: Literal["raise", "skip"]) -> BatchSource:
-        """Return the source to send to workers, which need neither sharding nor weights."""
+        """Workers need neither sharding nor weights."""
         options = replace(
             self.options,
             sharding=None,
@@ -142,10 +140,9 @@ class Filling:
 
 
 class BatchMaker:
-    """Makes batches with threads of this process, in memory that is reused.
+    """Makes batches with threads of this process.
 
-    The images of a batch are not overwritten while anybody holds their array or a view of it.
-    Afterwards, a later batch uses their memory.
+    The memory of a batch is used again when nobody holds its array or a view of it.
     """
 
     def __init__(
@@ -159,8 +156,8 @@ class BatchMaker:
     ) -> None:
         """Keep the memory of `num_kept` batches; `note` is called for each bad record.
 
-        With 0 threads, the thread that finishes a batch fills it. `examples` are the examples of
-        the source, with another decoder or decoded already.
+        With 0 threads, the thread that finishes a batch fills it. `examples` replace the examples
+        of the source: the same ones with another decoder, or decoded already.
         """
         self._source = source
         self._examples = examples = source.examples() if examples is None else examples
@@ -177,10 +174,7 @@ class BatchMaker:
         self._free = FreePieces[memoryview](self._memory, num_kept)
 
     def begin(self, name: BatchName, new_images: NewArray | None = None) -> Filling:
-        """Start to fill a batch of at least one row.
-
-        `new_images` allocates the array for images of one size.
-        """
+        """Start to fill a batch of at least one row; `new_images` allocates images of one size."""
         order = self._source.order
         tags = self._source.tags(name)
         if isinstance(name, tuple):
@@ -209,7 +203,7 @@ class BatchMaker:
     def finish(self, filling: Filling) -> dict[str, Any]:
         """Wait until a batch is filled; return its values by feature, padded, in the box format.
 
-        Bad records are replaced if the options say so. Otherwise the first error is raised.
+        Bad records are replaced, or the first error is raised, as the option `on_error` says.
         """
         if not self._num_threads:
             filling.run(self._examples)
@@ -223,7 +217,6 @@ class BatchMaker:
         return self._finished(filling.columns)
 
     def transformed(self, filling: Filling, values: dict[str, Any]) -> Any:
-        """Return the values of a finished batch, or the result of the user's transform."""
         transform = self._source.transform
         return values if transform is None else transform(values, filling.keys)
 

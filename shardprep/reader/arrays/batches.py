@@ -1,7 +1,6 @@
 """The iterator of batches, which threads or worker processes fill ahead of use.
 
-Order and content do not depend on threads and processes. The images of a batch are not overwritten
-while anybody holds their array or a view of it. Afterwards, a later batch uses their memory.
+Order and content do not depend on threads and processes.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _STATE = "Dataset.batches.load_state_dict"
 
 
 class _Skipped:
-    """The bad records that were replaced. It holds no reference that keeps the iterator alive."""
+    """The bad records that were replaced. Has no reference that keeps the iterator alive."""
 
     def __init__(self) -> None:
         self.errors: dict[int, RecordError] = {}
@@ -147,11 +146,10 @@ class ArrayBatches:
 
     def _seek(self, number: int) -> None:
         """Continue with global batch `number`, counted over all epochs."""
-        epochs, steps = self._options.epochs, self._num_batches
+        epochs = self._options.epochs
         self._next = number
         self._started.clear()
-        is_endless = epochs is None and steps > 0
-        stop = sys.maxsize if is_endless else (epochs or 0) * steps
+        stop = (sys.maxsize if epochs is None else epochs) * self._num_batches
         self._upcoming = iter(range(number, stop))
 
     def _start(self) -> None:
@@ -183,7 +181,7 @@ class ArrayBatches:
 
 
 class AheadBatches(ArrayBatches):
-    """Batches whose elements move to a device one batch ahead of use, if they are filled by then.
+    """Batches that move to a device one batch ahead of use, if they are filled by then.
 
     Subclasses define `_moved`, which begins to copy an element to the device and returns the copy.
     """
@@ -199,7 +197,6 @@ class AheadBatches(ArrayBatches):
         return element
 
     def close(self) -> None:
-        """Stop threads and processes, and drop batches. The iterator then has no next batch."""
         self._ahead = None
         super().close()
 

@@ -56,8 +56,7 @@ def collate(items: Any, first_label: Number = 0) -> tuple[list[Any], list[dict[s
         what = "needs torch, which is not installed"
         raise DatasetError(_WHERE, what, "install torch") from error
     _check(items)
-    pixels = _tensors([image for image, _ in items])
-    images = [one.permute(2, 0, 1) for one in pixels]
+    images = [one.permute(2, 0, 1) for one in _tensors([image for image, _ in items])]
     targets: list[dict[str, Any]] = [{} for _ in items]
     values = [_values(target, image.shape[:2], first_label) for image, target in items]
     for names in (_LARGE, {name for one in values for name in one} - _LARGE):

@@ -1,6 +1,6 @@
 """`reader.Dataset`: the images and labels of a split as NumPy arrays, by index or in batches.
 
-TensorFlow is not imported. Split expressions, features and pixels are the same as in `reader.load`.
+TensorFlow is not imported. Splits, features and pixels are the same as in `reader.load`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from shardprep.reader.config import (
     seed_of,
 )
 from shardprep.reader.decode.features import ExampleReader, FeatureDecoder, middle_image
-from shardprep.reader.decode.targets import check_boxes, check_stacks, element_names, target_of
+from shardprep.reader.decode.targets import check_options, element_names, target_of
 from shardprep.reader.order.epoch import EpochOrder
 from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.order import Order
@@ -405,8 +405,7 @@ class Dataset:
         return Order(within, GlobalBatches(len(within), size, host, num_hosts), seed)
 
     def _check_batches(self, options: BatchOptions) -> None:
-        check_boxes(_BATCHES, self.schema, options)
-        check_stacks(_BATCHES, self.schema, options)
+        check_options(_BATCHES, self.schema, options)
         check_mix(_BATCHES, self.path, {"weights": options.weights})
         check_weights(_BATCHES, options)
         if options.sharding is not None and (options.ragged or not self._decode):
@@ -446,7 +445,6 @@ class Dataset:
 
 
 def _check_transform(where: str, subject: str, transform: Any) -> None:
-    """Raise DatasetError if a transform cannot be called with image and target."""
     named = parameters(transform)
     if named is None:
         return

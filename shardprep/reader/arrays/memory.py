@@ -59,7 +59,7 @@ class FreePieces(Generic[_Piece]):
     """Pieces of memory that no array uses; copies to a device may still read some of them."""
 
     def __init__(self, memory: HostMemory, most: int | None = None) -> None:
-        """Keep at most `most` pieces, the latest (None: no limit)."""
+        """Keep at most `most` pieces, the latest; None for no limit."""
         self._memory = memory
         self._pieces = deque[tuple[_Piece, Callable[[], bool]]](maxlen=most)
 
@@ -67,11 +67,11 @@ class FreePieces(Generic[_Piece]):
         return len(self._pieces)
 
     def add(self, piece: _Piece) -> None:
-        """Free a piece whose arrays are gone."""
+        """Add a piece whose arrays are gone."""
         self._pieces.append((piece, self._memory.fence()))
 
     def add_unread(self, piece: _Piece) -> None:
-        """Free a piece that never had an array."""
+        """Add a piece that never had an array."""
         self._pieces.append((piece, _has_ended))
 
     def take(self) -> _Piece | None:
@@ -112,7 +112,7 @@ def _received(passed: Any) -> SharedFile:
 
 
 class Slots:
-    """The slots of the process that assigns them to workers and reads the arrays in them."""
+    """Slots, in the process that assigns them to workers and reads the arrays in them."""
 
     def __init__(self, slot_bytes: int, number: int, memory: HostMemory) -> None:
         """Create `number` slots of at least `slot_bytes`; `memory` pins them when they are used."""
@@ -126,7 +126,7 @@ class Slots:
         self._map(0, number)
 
     def take(self) -> int:
-        """Return the number of a free slot. If none is free, double the number of slots first."""
+        """Return a free slot. If none is free, double the number of slots first."""
         while (slot := self._free.take()) is None:
             self._map(len(self._slots), 2 * len(self._slots))
         return slot
@@ -143,25 +143,22 @@ class Slots:
         return array
 
     def _map(self, first: int, stop: int) -> None:
-        size = self.slot_bytes
+        size, number = self.slot_bytes, stop - first
         os.ftruncate(self.file.descriptor, stop * size)
-        memory = mmap.mmap(self.file.descriptor, (stop - first) * size, offset=first * size)
-        whole = memoryview(memory)
-        count = stop - first
-        self._slots += [whole[i * size : (i + 1) * size] for i in range(count)]
+        whole = memoryview(mmap.mmap(self.file.descriptor, number * size, offset=first * size))
+        self._slots += [whole[i * size : (i + 1) * size] for i in range(number)]
         for slot in range(first, stop):
             self._free.add_unread(slot)
 
 
 class WorkerSlots:
-    """The slots of a shared file, as a worker process uses them."""
+    """Slots of a shared file, in a worker process."""
 
     def __init__(self, file: SharedFile, slot_bytes: int) -> None:
         self._file, self._slot_bytes = file, slot_bytes
         self._memory: Array = np.empty(0, np.uint8)
 
     def array(self, slot: int) -> Bytes:
-        """Return the bytes of a slot."""
         start = slot * self._slot_bytes
         if start >= len(self._memory):
             num_bytes = os.fstat(self._file.descriptor).st_size

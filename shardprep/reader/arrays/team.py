@@ -1,8 +1,8 @@
 """Choose who fills batches: threads of this process, or worker processes once they are ready.
 
-Workers need a while to start, and until then threads fill batches. The first batch is as early as
-without workers, because they start after it. With more cores, threads of one process only wait for
-each other: they hold the lock of the interpreter for about 60 microseconds of each record.
+Workers start after the first batch, so that it is as early as without them. Until they are ready,
+threads fill batches. On many cores, threads of one process mostly wait for each other: they hold
+the lock of the interpreter for about 60 microseconds of each record.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ from shardprep.reader.records.shards import NUM_READS
 _MOST_THREADS = 8
 """Number of cores up to which threads of one process are as fast as several processes."""
 _WORKER_THREADS = 4
-"""Number of threads of a worker."""
 _WINDOW = 2
-"""Number of batches to prepare for each worker."""
+"""Number of batches in preparation for each worker."""
 _MEMORY_SHARE = 1 / 4
 """Largest share of the free memory that batches in progress take."""
 _WHERE = "reader"
@@ -76,10 +75,7 @@ class _Filled:
 
 
 class Team:
-    """The threads and worker processes of an iterator.
-
-    Threads start with the first batch, and workers when it is filled.
-    """
+    """The threads and worker processes of an iterator. Threads start with the first batch."""
 
     def __init__(
         self,
@@ -108,8 +104,7 @@ class Team:
         usual = max(2, busy, _WINDOW * self._num_workers)
         self.prefetch = usual if options.prefetch is None else options.prefetch
         """Number of batches to begin before they are asked for."""
-        share = -(-num_threads // (self._num_workers or 1))
-        self._threads_a_worker = options.num_threads or share
+        self._threads_a_worker = given or -(-num_threads // (self._num_workers or 1))
         # Without threads, `load` takes single elements: reusing their memory gains too little.
         num_kept = self.prefetch + 2 if num_threads else 0
         self._maker = BatchMaker(source, num_threads, num_kept, note, self._memory, examples)

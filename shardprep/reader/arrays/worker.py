@@ -97,7 +97,7 @@ def serve(
 ) -> None:
     """Fill batches until the parent closes the pipe. The parent handles Ctrl-C.
 
-    `environment` is the parent's current one, because the fork server may have an older one.
+    `environment` is the current one of the parent; the fork server may have an older one.
     """
     os.environ.update(environment)
     gc.freeze()  # modules are never garbage
@@ -191,7 +191,8 @@ def _packed(values: Any, slot: Bytes) -> tuple[bytes, Places]:
             return False
         if len(data) < _SMALL_BYTES:
             return True
-        start = _next_place(max((stop for _, stop in places), default=0))
+        stop = max((stop for _, stop in places), default=0)
+        start = -(-stop // ALIGNMENT) * ALIGNMENT
         if start + len(data) > len(slot):
             return True
         places.append((start, start + len(data)))
@@ -207,16 +208,12 @@ def _packed(values: Any, slot: Bytes) -> tuple[bytes, Places]:
 
 
 def _images_first(values: dict[str, Any], slot: Bytes) -> dict[str, Any]:
-    """Return the values, first the arrays that are already in the slot."""
+    """Return the values, beginning with the arrays that are already in the slot."""
     is_placed = {
         name: isinstance(value, np.ndarray) and np.may_share_memory(value, slot)
         for name, value in values.items()
     }
     return dict(sorted(values.items(), key=lambda one: not is_placed[one[0]]))
-
-
-def _next_place(stop: int) -> int:
-    return -(-stop // ALIGNMENT) * ALIGNMENT
 
 
 def unpacked(answer: Answer, slot: Bytes) -> Any:

@@ -28,7 +28,6 @@ _SILENT_S = 300.0
 """Seconds without a message until workers are replaced: longer than slow storage needs."""
 _END_S = 10.0
 """Maximum seconds to wait for the end of a process that has closed its pipe."""
-_MOST_DEATHS = 2
 _MOST_FAILED_STARTS = 3
 _WHERE = "reader"
 
@@ -51,12 +50,10 @@ class Ticket:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the batch has arrived, without an error."""
         self._pool.receive()
         return self.answer is not None and self.answer.error is None
 
     def result(self) -> Any:
-        """Wait for the batch; return its values by feature, or the result of a transform."""
         if self._values is None:
             answer = self._pool.answer_to(self)
             if answer.error is not None:
@@ -73,7 +70,7 @@ class Ticket:
 
 
 class _Worker:
-    """A process, and the tickets of the batches that it has not answered yet, oldest first."""
+    """A process, and the tickets that it has not answered yet, oldest first."""
 
     def __init__(self, pool: WorkerPool) -> None:
         context = worker_process.start_server(pool.preloaded)
@@ -94,7 +91,7 @@ class _Worker:
 
 
 class WorkerPool:
-    """Worker processes that start at once, and fill batches once they are ready. Thread-safe."""
+    """Worker processes that fill batches. They start at once. Thread-safe."""
 
     def __init__(
         self,
@@ -135,7 +132,6 @@ class WorkerPool:
         return [one for one in self._workers if one.is_up and len(one.tickets) < BEGUN]
 
     def begin(self, name: BatchName) -> Ticket:
-        """Return the ticket of a batch that a worker will fill."""
         with self._changed:
             ticket = Ticket(self, Task(name, self.slots.take()))
             self._waiting.append(ticket)
@@ -159,7 +155,6 @@ class WorkerPool:
         return ticket.answer
 
     def receive(self) -> None:
-        """Handle the messages that have arrived."""
         with self._changed:
             self._receive(0.0)
 
@@ -192,7 +187,6 @@ class WorkerPool:
         return bool(ready)
 
     def close(self) -> None:
-        """End the workers at once."""
         _end(self._workers, os.getpid())
 
     def _handle(self, worker: _Worker) -> None:
@@ -206,7 +200,6 @@ class WorkerPool:
         self._assign()
 
     def _assign(self) -> None:
-        """Give the waiting batches to workers, in order, so that none waits for a later one."""
         while self._waiting and (free := self._with_room()):
             worker, ticket = min(free, key=lambda one: len(one.tickets)), self._waiting.pop(0)
             worker.tickets.append(ticket)
@@ -221,14 +214,14 @@ class WorkerPool:
             raise self._given_up(what, "free some memory, or ")
         for ticket in worker.tickets:
             ticket.num_deaths += 1
-            if ticket.num_deaths == _MOST_DEATHS:
+            if ticket.num_deaths == 2:
                 ticket.answer = Answer(error=self._lost(ticket.task, how))
         self._workers[self._workers.index(worker)] = _Worker(self)
         self._waiting[:0] = [ticket for ticket in worker.tickets if ticket.answer is None]
         self._assign()
 
     def _given_up(self, what: str, hint: str) -> StartError:
-        """End the workers, and return the error that all waiting batches get."""
+        """End the workers; return the error, which all waiting batches get."""
         error = StartError(_WHERE, what, f"{hint}give num_workers=0")
         for ticket in [*self._waiting, *(one for own in self._workers for one in own.tickets)]:
             ticket.answer = Answer(error=error)

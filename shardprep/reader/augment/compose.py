@@ -116,7 +116,7 @@ def classic(size: Size, num_classes: Count | None = None) -> Compose:
 
 
 def _given(op: Callable[..., Any], labels: Any) -> tuple[Any, ...]:
-    """Return a tuple of the labels to pass to an op, empty if it gets none.
+    """Return a tuple of the labels to pass to an op, empty without labels.
 
     Ops that move pixels, except Mosaic, get only boxes and masks: XLA does not compile strings.
     """
@@ -140,7 +140,7 @@ def _parameters(op: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 def _labels_only(op: Move) -> Any:
     """Return a graph of the op that returns only labels, not compiled with XLA.
 
-    Batches differ in their number of boxes, and XLA would compile the whole op for each number.
+    Batches differ in their number of boxes, and XLA would compile the op again for each number.
     """
 
     def run(images: Any, labels: Any, seed: Any) -> Any:

@@ -104,12 +104,11 @@ class Flip(Move):
 
     def _exchanged(self, labels: Labels, flipped: Any) -> Labels:
         labels = dict(labels)
-        all_pairs = (self.mirrored, self.mirrored_points)
-        for (key, visible), field, pairs in zip(
-            ALL_POINTS.items(), ("mirrored", "mirrored_points"), all_pairs, strict=True
-        ):
+        fields = ("mirrored", "mirrored_points")
+        for (key, visible), field in zip(ALL_POINTS.items(), fields, strict=True):
             if key not in labels:
                 continue
+            pairs = getattr(self, field)
             if pairs is None:
                 what = f"{key!r} of left and right are exchanged, but the pairs are not known"
                 hint = f"give Flip({field}=…), the `mirrored` of the schema's feature, or ()"
@@ -383,9 +382,9 @@ def _transposed(images: Any, labels: Labels, chosen: Any) -> Moved:
 def _filling(frames: Any, offsets: Any, least: float) -> Any:
     """Return the window of each image to resample, so that its frame shows as much as possible.
 
-    `frames` are shares of the result. `offsets`, float32[batch, 2], choose the visible part of the
-    image: 0 for top or left, 1 for bottom or right. `least` is the smallest size of the whole image
-    as a share of the result.
+    `frames` are shares of the result. `offsets`, float32[batch, 2], choose the visible part: 0 for
+    top or left, 1 for bottom or right. `least` is the smallest size of the whole image as a share
+    of the result.
     """
     sides = frames[:, 2:] - frames[:, :2]
     scale = tf.maximum(tf.reduce_max(sides, axis=1, keepdims=True), least)

@@ -48,7 +48,6 @@ _ROUNDING = 1e-6
 _WHITE = 255.0
 _WHOLE = ((0.0, 0.0, 1.0, 1.0),)
 Labels = dict[str, Any]
-"""Boxes, masks, keypoints and the labels of objects, by key."""
 Moved = tuple[Any, Labels]
 """A batch of images, and its boxes and masks."""
 
@@ -79,7 +78,7 @@ class Move(ABC):
 
     @abstractmethod
     def _moved(self, images: Any, labels: Labels, seed: Any) -> Moved:
-        """Return the moved batch of images, with its boxes and masks."""
+        """The arguments are batches."""
 
 
 def checked(images: Any) -> Any:
@@ -146,7 +145,7 @@ def centers(size: Any) -> Any:
 def spatial_labels(labels: Any) -> Labels:
     """Return the labels that move with pixels, by key.
 
-    Labels that are a single mask get the key `CLASSES`; with three channels they are target images.
+    A single mask gets the key `CLASSES`, or with three channels the key of target images.
     """
     if labels is None:
         return {}
@@ -160,7 +159,7 @@ def spatial_labels(labels: Any) -> Labels:
 
 
 def join_labels(labels: Any, spatial: Labels) -> Any:
-    """Return `labels` with the boxes and masks of `spatial`: the inverse of `spatial_labels`."""
+    """Return `labels` with the values of `spatial`: the inverse of `spatial_labels`."""
     if isinstance(labels, dict):
         return {**labels, **spatial}
     return spatial.get(CLASSES, spatial.get(_TARGET, labels))
@@ -281,8 +280,7 @@ def resample_masks(values: Any, windows: Any, size: tuple[Any, Any], axis: int) 
     """Return masks after each is replaced by a window, by nearest pixel centres; see `follow`.
 
     Masks are [batch, n, height, width] if `axis` is 2, or [batch, height, width, 1] if it is 1.
-    Outside the image, masks of objects are 0, and a mask of classes has the highest value of its
-    dtype, which means "no class".
+    Outside the image, masks of objects are 0, and class masks have the highest value: "no class".
     """
     insides = []
     sides = tf.split(windows, 4, axis=1)  # grappler would turn [:, i, newaxis] into [:, i]

@@ -17,16 +17,13 @@ from shardprep.reader.decode.crop import boxes_in, moved, nearest_pixels
 from shardprep.reader.decode.targets import PADDING, BoxLimit, formatted, formatted_points
 
 _MODES = {"uint8": "L", "uint16": "I;16"}
-"""dtype of the pixels of a mask → mode of its PNG in Pillow."""
+"""Pixel dtype of a mask → mode of its PNG in Pillow."""
 
 
 class _Form(NamedTuple):
-    """Shape and dtype of the array that a feature is decoded to."""
-
     shape: tuple[int, ...]
     """Shape of the values of an image, or of each of its objects."""
     number: int
-    """Number of values: the product of `shape`."""
     dtype: Any
     is_pixels: bool
 
@@ -43,9 +40,9 @@ class AnnotationDecoder:
 
     Boxes are float32[n, 4], labels int64[n], crowds bool[n], object masks uint8[n, height, width].
     A class mask is uint8[height, width, 1], or uint16 with more than 254 classes; masks of a stack
-    are [length, height, width, 1], padded with ignored pixels. K keypoints are float32[n, K, 2] of
-    objects and float32[K, 2] of images, and their visibility is int64[n, K] and int64[K]. A target
-    image is uint8[height, width, 3], or uint16[height, width, 1] if it has 16 bits.
+    are [length, height, width, 1]. K keypoints are float32[n, K, 2] of objects and float32[K, 2] of
+    images, and their visibility is int64[n, K] and int64[K]. A target image is uint8[height, width,
+    3], or uint16[height, width, 1] if it has 16 bits.
     """
 
     def __init__(
@@ -70,7 +67,7 @@ class AnnotationDecoder:
         self._part = part
 
     def columns(self, num_rows: int) -> dict[str, Array]:
-        """Return uninitialized arrays by feature for a batch; object[rows] if shapes may differ."""
+        """Return uninitialized arrays by feature; object[rows] if shapes may differ."""
         columns: dict[str, Array] = {}
         for name, (shape, dtype) in self.shapes().items():
             is_one = name not in PADDING and (self._decode or not self._forms[name].is_pixels)
@@ -81,7 +78,6 @@ class AnnotationDecoder:
         return columns
 
     def shapes(self) -> dict[str, tuple[tuple[int | None, ...], Any]]:
-        """Return feature → (shape, dtype) of a row of a padded batch; None is a varying length."""
         shapes: dict[str, tuple[tuple[int | None, ...], Any]] = {}
         for name, feature in self._features.items():
             form = self._forms[name]
@@ -97,10 +93,10 @@ class AnnotationDecoder:
         return shapes
 
     def values(self, raw: Mapping[str, Any], size: tuple[int, ...] | None) -> dict[str, Any]:
-        """Return the arrays of an example by feature. Raises ValueError if a value is damaged.
+        """Return the arrays of an example by feature. ValueError if a value is damaged.
 
-        `size` is height and width of the image, or None if masks are not decoded. If there is a
-        crop, the arrays still describe the whole image: call `cropped` next.
+        `size` is height and width of the image, or None if masks are not decoded. With a crop, the
+        arrays still describe the whole image: call `cropped` next.
         """
         values: dict[str, Any] = {}
         number, rows = 1, None
@@ -158,8 +154,8 @@ class AnnotationDecoder:
     ) -> dict[str, Any]:
         """Return the part of `values` in a window of the image, at the size of the crop.
 
-        `size` is height and width of the whole image. Boxes are clipped, and objects that are not
-        visible enough are dropped. Masks are resized by the nearest pixel centers.
+        `size` is height and width of the whole image. Objects that are not visible enough are
+        dropped.
         """
         if self._crop is None:
             return values
@@ -174,7 +170,7 @@ class AnnotationDecoder:
         return moved(values, self._features, window, size, self._crop.size)
 
     def padded(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a batch with objects padded to `max_boxes`, or to the longest row."""
+        """Return a batch whose objects, and masks of stacks, are padded to one length."""
         length = self._limit.max_boxes if self._limit else None
         padded = {**columns}
         for name, feature in self._features.items():

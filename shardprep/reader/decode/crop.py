@@ -70,7 +70,7 @@ class JpegCrop(NamedTuple):
 
 
 def jpeg_crop(data: bytes | memoryview, crop: Crop, key: int) -> JpegCrop | None:
-    """Return what to decode of a JPEG, by its header; None if simplejpeg cannot decode it."""
+    """Return what to decode of a JPEG; None if simplejpeg cannot decode it."""
     try:
         height, width, *_ = simplejpeg.decode_jpeg_header(data)
         check_stored_size(height, width)
@@ -135,9 +135,9 @@ def moved(
     size: Size,
     wanted: Size,
 ) -> dict[str, Any]:
-    """Return values by feature as a window shows them, except for boxes, which are unchanged.
+    """Return values by feature as a window shows them; boxes are unchanged.
 
-    `size` is height and width of the whole image, `wanted` of the resized pixels.
+    `size` is height and width of the whole image, `wanted` of the result.
     """
     changed = dict(values)
     for name, feature in features.items():
@@ -155,7 +155,7 @@ def moved(
 
 
 def _same_part(pixels: Array, window: CropWindow, size: Size, wanted: Size) -> Any:
-    """Return the part of a target image that matches a window of its image, which has `size`."""
+    """Return the part of a target image that matches a window of its image of `size`."""
     out = np.empty((*wanted, pixels.shape[2]), pixels.dtype)
     ratios = (pixels.shape[0] / size[0], pixels.shape[1] / size[1]) * 2
     sides = (side * ratio for side, ratio in zip(window[:4], ratios, strict=True))
@@ -164,7 +164,7 @@ def _same_part(pixels: Array, window: CropWindow, size: Size, wanted: Size) -> A
 
 
 def boxes_in(boxes: Array, window: CropWindow, size: Size, crop: Crop) -> tuple[Array, Array]:
-    """Return boxes in shares of a window, clipped to it, and bool[n]: which to keep."""
+    """Return boxes in shares of a window, clipped to it, and bool[n]: which of them to keep."""
     if isinstance(crop, WholeImage):
         return boxes, np.ones(len(boxes), bool)
     top, left, height, width, mirrored = window
@@ -185,7 +185,8 @@ def moved_points(
 ) -> tuple[Array, Array]:
     """Return keypoints relative to a window, and their visibility; both are 0 outside of it.
 
-    In a mirrored window, each keypoint takes the place of its pair, by index in `pairs`.
+    In a mirrored window, the keypoints of each pair are exchanged: `pairs[i]` is the index that
+    takes the place of `i`.
     """
     top, left, height, width, mirrored = window
     moved = (points * size - np.array([top, left], np.float64)) / (height, width)

@@ -38,7 +38,7 @@ _DTYPES = {"bytes": np.object_, "int64": np.int64, "float32": np.float32}
 
 
 class FeatureDecoder:
-    """Decodes the payloads of records to values by feature, Python objects or NumPy arrays."""
+    """Decodes the payloads of records to values by feature."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class FeatureDecoder:
         """Decode the features `names`; without `decode`, images and masks stay bytes.
 
         `fallback` decodes images that Pillow and simplejpeg cannot decode; it may raise any error.
-        `options` have the crop and the part of stacks; None for whole images and stacks.
+        Without `options`, images and stacks are whole.
         """
         crop = None if options is None else options.crop
         self.names = names
@@ -88,12 +88,12 @@ class FeatureDecoder:
 
     @property
     def _shape(self) -> tuple[int | None, ...]:
-        """Shape of an image, or of the selected images of a stack; None is a varying length."""
+        """None is a varying length."""
         length = (self._part.max_length,) if self._is_stack else ()
         return (*length, *(self.image_size or (None, None)), self._num_channels)
 
     def columns(self, num_rows: int) -> Columns:
-        """Return uninitialized arrays by feature for a batch, except for images of one shape."""
+        """Return uninitialized arrays for a batch, except for images of one shape."""
         columns = {name: self._column(name, num_rows) for name in self._plain_features}
         if self.image_shape is None:
             columns[self.image_name] = np.empty(num_rows, object)
@@ -112,7 +112,7 @@ class FeatureDecoder:
     def item(self, payload: memoryview, out: Pixels | None = None) -> dict[str, Any]:
         """Return the values of one example by feature, without a crop.
 
-        `out`, an array of `image_shape`, gets the pixels of the image.
+        `out`, an array of `image_shape`, gets the pixels.
         """
         raw = self._raw(payload)
         values = {name: self._value(name, raw) for name in self._plain_features}
@@ -128,7 +128,7 @@ class FeatureDecoder:
             pass
 
     def steps(self, payload: memoryview, columns: Columns, row: int, key: int) -> Iterator[None]:
-        """Do the same as `fill` in two steps: parse, then decode images and annotations."""
+        """Do what `fill` does in two steps: parse, then decode images and annotations."""
         raw, rows, crop = self._raw(payload), columns[self.image_name], self._crop
         for name in self._plain_features:
             columns[name][row] = self._value(name, raw)
@@ -153,7 +153,7 @@ class FeatureDecoder:
                 columns[name][row] = value
 
     def fill_crop(self, values: dict[str, Any], columns: Columns, row: int, key: int) -> None:
-        """Write the crop of decoded values to a row of each column; pop the image of `values`."""
+        """Write the crop of decoded values to a row; pop the image of `values`."""
         if self._crop is None:
             raise ValueError("no crop is given")
         image, rows = values.pop(self.image_name), columns[self.image_name]
@@ -252,7 +252,7 @@ class FeatureDecoder:
             self._fill_annotations(self.annotations.values(raw, size), window, size, columns, row)
 
     def _stack_row(self, rows: Array, row: int, shape: tuple[int, ...]) -> Array:
-        """Return the memory of a row for images of `shape`, without channels; zero its padding."""
+        """Return a row for images of `shape`, without channels; zero its padding."""
         if rows.dtype == object:
             rows[row] = images = np.empty((*shape, self._num_channels), self.dtype)
             return images
@@ -266,7 +266,7 @@ class FeatureDecoder:
     def _cropped(
         self, data: bytes | memoryview, crop: Crop, key: int, out: Pixels, part: JpegCrop | None
     ) -> tuple[CropWindow, Size]:
-        """Fill `out` with the crop of an image; return the window and the size of the image."""
+        """Fill `out` with the crop; return the window and the size of the whole image."""
         if part is not None and fill_jpeg(data, part, out):
             window, size = part.window, part.size
         else:
@@ -290,7 +290,7 @@ class FeatureDecoder:
         return out
 
     def _pixels(self, data: bytes | memoryview, out: Pixels | None = None) -> Pixels:
-        """Return the pixels of an image. If `out` is given, JPEG and PNG are decoded into it."""
+        """`out` gets the pixels of a JPEG or PNG."""
         if self.encoding == "raw":
             if self._stored_shape is None:
                 raise ValueError("the image has raw pixels, but the schema has no image size")
@@ -335,7 +335,7 @@ class FeatureDecoder:
 class ExampleReader:
     """Reads and decodes examples by their numbers in `records`. Thread-safe.
 
-    If a record, Example or image is damaged, the RecordError has file, record number and offset.
+    RecordError with file, record number and offset if a record, Example or image is damaged.
     """
 
     records: Records
@@ -349,7 +349,6 @@ class ExampleReader:
             raise self.error_of(number, error) from error
 
     def steps(self, number: int, columns: Columns, row: int, key: int) -> Iterator[None]:
-        """Fill a row of a batch in two steps, see `FeatureDecoder.steps`."""
         payload = self.records.payload(number)
         try:
             yield from self.decoder.steps(payload, columns, row, key)
@@ -379,7 +378,6 @@ class DecodedExamples:
         self.decoder.fill_crop(values, columns, row, key)
 
     def batch(self, numbers: Ints) -> dict[str, Any]:
-        """Return the values of examples by feature, without a crop."""
         columns = {name: column[numbers] for name, column in self.arrays.items()}
         return self.decoder.padded(columns) if self.decoder.needs_padding else columns
 
@@ -400,7 +398,7 @@ def _only(name: str, feature: Feature, raw: dict[str, Any]) -> Any:
 
 
 def _several(name: str, feature: Feature, values: list[Any]) -> np.ndarray[Any, Any]:
-    """Return the values of a vector, of rows, or of texts (padded with "") as an array."""
+    """Return the values of a vector, of rows, or of texts (padded with "")."""
     if feature.kind == "vector":
         if len(values) != feature.num_values:
             what = f"holds {len(values)} values, not {feature.num_values} {feature.dtype}"

@@ -79,42 +79,31 @@ def target_of(schema: Schema) -> Target:
 
 
 def element_names(schema: Schema, *, as_supervised: bool) -> tuple[str, ...]:
-    """Return the features of an element: image and target, or all without `as_supervised`."""
+    """Return the features of image and target, or all without `as_supervised`."""
     names = (schema.image_name, *target_of(schema).names)
     return names if as_supervised else tuple(schema.features)
 
 
 def padding(values: Mapping[str, Any]) -> dict[str, int]:
-    """Return name → padding value of features of objects, as in `values`; {} without boxes."""
+    """Return name → padding value of the features of objects, named as in `values`; or {}."""
     if BOX in values:
         return PADDING
     return {KEYS[name]: value for name, value in PADDING.items()} if KEYS[BOX] in values else {}
 
 
-def check_boxes(where: str, schema: Schema, options: Request | BatchOptions) -> None:
-    """Raise DatasetError if an option for boxes is given and the dataset has no boxes."""
-    if BOX in schema.features or (POINTS in schema.features and options.max_boxes is None):
-        return
-    if options.max_boxes is not None:
-        what = f"max_boxes={options.max_boxes}"
-    elif options.box_format != "rel_yxyx":
-        what = f"box_format={options.box_format!r}"
-    else:
-        return
-    raise DatasetError(where, f"{what}, but the dataset has no boxes", "leave it out")
-
-
-def check_stacks(where: str, schema: Schema, options: Request | BatchOptions) -> None:
-    """Raise DatasetError if an option for stacks is given and the dataset has none."""
-    if schema.is_stack:
-        return
-    if options.every != 1:
-        what = f"every={options.every}"
-    elif options.max_length is not None:
-        what = f"max_length={options.max_length}"
-    else:
-        return
-    raise DatasetError(where, f"{what}, but the dataset has no stacks", "leave it out")
+def check_options(where: str, schema: Schema, options: Request | BatchOptions) -> None:
+    """Raise DatasetError if an option for boxes or stacks is given and the dataset has none."""
+    has_boxes, is_stack = BOX in schema.features, schema.is_stack
+    for name, default, has_any, noun in (
+        ("max_boxes", None, has_boxes, "boxes"),
+        ("box_format", "rel_yxyx", has_boxes or POINTS in schema.features, "boxes"),
+        ("every", 1, is_stack, "stacks"),
+        ("max_length", None, is_stack, "stacks"),
+    ):
+        value = getattr(options, name)
+        if value != default and not has_any:
+            what = f"{name}={value!r}, but the dataset has no {noun}"
+            raise DatasetError(where, what, "leave it out")
 
 
 class BoxLimit:
@@ -151,7 +140,7 @@ _SIDES: dict[str, Callable[[Any, Any, Any, Any], list[Any]]] = {
 def formatted_points(points: Any, box_format: BoxFormat, size: Any, library: Any) -> Any:
     """Return keypoints, float32[…, 2] as y, x in 0 to 1, in the order and unit of `box_format`.
 
-    Padding rows (−1) are left unchanged; for `size` and `library` see `formatted`.
+    Padding rows (−1) are unchanged; for `size` and `library` see `formatted`.
     """
     changed = points
     if not box_format.startswith("rel_"):
@@ -162,10 +151,10 @@ def formatted_points(points: Any, box_format: BoxFormat, size: Any, library: Any
 
 
 def formatted(boxes: Any, box_format: BoxFormat, size: Any, library: Any) -> Any:
-    """Return boxes in the format `box_format`; padding rows (−1) are left unchanged.
+    """Return boxes in the format `box_format`; padding rows (−1) are unchanged.
 
-    `boxes` are float32[…, 4] as ymin, xmin, ymax, xmax in 0 to 1, an array or tensor of `library`:
-    numpy or tensorflow. `size` is height and width of the image as float32, for formats in pixels.
+    `boxes` are float32[…, 4] as ymin, xmin, ymax, xmax in 0 to 1, of `library`: numpy or
+    tensorflow. `size` is height and width of the image as float32, for formats in pixels.
     """
     if box_format == "rel_yxyx":
         return boxes

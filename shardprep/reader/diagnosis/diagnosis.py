@@ -93,12 +93,12 @@ class Stopwatch:
         self._is_pending = self._is_restart = False
 
     def ask(self) -> None:
-        """Record that the wait for a batch begins, unless it has begun."""
+        """Note that the wait for a batch begins, unless it has begun."""
         if not self._is_pending:
             self._asked, self._is_pending = self._clock(), True
 
     def drawn(self, *, is_restart: bool) -> None:
-        """Record the arrival of the batch; `is_restart` if it is the first of its iterator."""
+        """Note that the batch has arrived; `is_restart` if it is the first of its iterator."""
         self._drawn = self._clock()
         self._is_restart, self._is_pending = is_restart, False
 
@@ -136,7 +136,7 @@ def _settled(run: Sequence[Times]) -> Sequence[Times]:
 
 
 def images_of(batch: Any) -> Any:
-    """Return the images of a batch, which is a dict, (images, targets) or only images."""
+    """Return the images of a batch: a dict, (images, targets) or only images."""
     if isinstance(batch, dict):
         return batch[IMAGE]
     return batch[0] if isinstance(batch, tuple) else batch
@@ -257,7 +257,7 @@ def reading_counts(measured: Measured) -> bool:
 
 
 def candidates(measured: Measured, here: Circumstances) -> list[Candidate]:
-    """Return the changes that are worth a try, in the order of the trials."""
+    """Return the changes that are worth a try, in the order to try them."""
     chosen = []
     costs = _costs(measured, here)
     if reading_counts(measured):
@@ -283,7 +283,7 @@ def conclude(
     tried: Sequence[Change],
     unsure: Collection[str] | None = (),
 ) -> Diagnosis:
-    """Return the diagnosis: the advice is the fastest change, or one that saves processor time.
+    """Return the diagnosis. It advises the fastest change, or one that saves processor time.
 
     `unsure` has the advice of changes whose rounds disagree; None if rounds without a change do.
     """

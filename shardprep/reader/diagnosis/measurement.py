@@ -118,7 +118,7 @@ def _agree(*rates: float) -> bool:
 def _repeated(
     rounds: list[_Timed], run: Callable[[], _Timed], rate: Callable[[_Timed], float]
 ) -> bool:
-    """Add rounds until the last two agree, at most `_MOST_ROUNDS`; return whether they do."""
+    """Add rounds until the last two agree; return whether they do."""
     while len(rounds) < 2 or not _agree(*map(rate, rounds[-2:])):
         if len(rounds) >= _MOST_ROUNDS:
             return False
@@ -148,10 +148,10 @@ class _Measurement:
     def diagnosis(self, begun: Iterator[Any], batch: Any) -> Diagnosis:
         """Return the diagnosis; `begun` is an iterator of the dataset, `batch` its first batch.
 
-        Training is measured several times, between other runs, because the load of the machine
-        changes within seconds. For the same reason, a change of an endless dataset alternates with
-        training, and the median of the gains is used. The gain of any other change is relative to
-        all runs of training, and the last of them is after the trials.
+        The load of the machine changes within seconds. So training is measured several times,
+        between other runs. A change of an endless dataset alternates with training, and the median
+        of the gains is used. The gain of any other change is relative to all runs of training, the
+        last of them after the trials.
         """
         self._compile(batch)
         rounds = [_run(self.dataset, self.turn, self.train, begun=begun)]
@@ -181,14 +181,13 @@ class _Measurement:
         return functools.reduce(_Timed.plus, [r for r in rounds if _agree(self._rate(r), last)])
 
     def _agreed(self, run: Callable[[float], _Timed], name: str = "") -> _Timed:
-        """Return the last two rounds of `run`, each of half a turn, which agree if possible."""
+        """Return the last two rounds of `run`, of half a turn each, which agree if possible."""
         rounds = list[_Timed]()
         if not _repeated(rounds, lambda: run(self.turn / 2), lambda one: one.rate):
             self.unsure.add(name)
         return rounds[-2].plus(rounds[-1])
 
     def _alone(self, batch: Any, training: float) -> dict[str, Any]:
-        """Return the figures of the model alone, and of the whole pipeline alone."""
         _rest(self.turn)
         model = self._agreed(lambda seconds: _run(itertools.repeat(batch), seconds, self.train))
         endless = _pipeline(replace(self.request, repeat=True), training * self.turn / _FILL)
@@ -216,7 +215,7 @@ class _Measurement:
         )
 
     def _compile(self, batch: Any) -> None:
-        """Train on a full batch and on one of the size of the last batch, so that both compile."""
+        """Train on a batch of each size, so that the step is compiled for both."""
         self.train(batch)
         size, number = self.request.batch_size or 1, self.subset.epoch_records
         rest = number * (self.request.num_epochs or 0) % size
@@ -234,7 +233,6 @@ class _Measurement:
         return _run(itertools.repeat(on_device), self.turn, self.train).rate
 
     def _read(self, dataset: Any) -> float:
-        """Return the rate of a pipeline without training, in images per second."""
         _rest(self.turn)
         begun = iter(dataset)
         next(begun)
@@ -305,9 +303,9 @@ def _run(
     begun: Iterator[Any] | None = None,
     most: int | None = None,
 ) -> _Timed:
-    """Return the times of training on batches for `seconds`, or longer if there are few steps.
+    """Return the times of training for `seconds`, or longer if there are few steps.
 
-    The run ends after `most` images, if given. The iterator `begun` is continued, if given.
+    The run ends after `most` images, if given. It continues the iterator `begun`, if given.
     """
     watch, steps, num_images = Stopwatch(), list[Times](), 0
     source, is_restart = begun, begun is None
@@ -335,7 +333,7 @@ def _run(
 def _settled(batches: Iterable[Any], seconds: float, train: _Train) -> _Timed:
     """Return the second run of a new iterator; the first is not counted.
 
-    Before that, paused iterators get time to fill their buffers, because this occupies the cores.
+    Paused iterators first get time to fill their buffers, because this occupies the cores.
     """
     _rest(2 * seconds)
     begun = iter(batches)
@@ -394,14 +392,12 @@ def _train_on(step: Any, batch: Any) -> Iterator[_Train]:
 
 
 class _Changed(NamedTuple):
-    """The pipeline and the step after a change."""
-
     dataset: Any
     train: _Train
     evict: Callable[[], None] = lambda: None
     """Removes the files of a cache from the page cache."""
     num_images: int | None = None
-    """Number of images after which a run ends: of a sample cached in files; None: no end."""
+    """Number of images after which a run ends, of a sample cached in files; None: no end."""
 
 
 @contextmanager
@@ -448,7 +444,7 @@ def _sample(request: Request, num_images: float) -> Request:
 
 
 def _image_bytes(subset: Subset, request: Request) -> int | None:
-    """Return the size of a decoded image in bytes, or None if images differ in size."""
+    """Return the size of a decoded image, or None if images differ in size."""
     size = subset.image_size(request)
     return None if size is None else 3 * size[0] * size[1]
 

@@ -74,7 +74,6 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
         self._watch.ask()
 
     def draw(self, iterator: Iterator[Any]) -> list[Any]:
-        """Return the batches of a step, and measure how long it takes to draw them."""
         self._watch.ask()
         batches = list(itertools.islice(iterator, self.model.steps_per_execution))
         self._watch.drawn(is_restart=self._iterator() is not iterator)

@@ -37,13 +37,13 @@ _GROUP_BYTES = 32 << 20
 _GROUP_RECORDS = 1 << 14
 _MOST_LANES = 16
 _FEW_LANES = 8
-"""Number of lanes allowed even if each has fewer than `_LANE_RECORDS` records of a batch."""
+"""Number of lanes up to which a lane may have fewer than `_LANE_RECORDS` records of a batch."""
 _LANE_RECORDS = 8
 _LANE_WIDTH = 4
-"""Smallest number of blocks that a lane mixes at a time."""
+"""Minimum number of blocks that a lane mixes at a time."""
 _Key = TypeVar("_Key")
 _LANE = 3
-"""Separates the keys of lanes from other keys derived from the key of an epoch."""
+"""Separates the keys of lanes from other keys that are derived from the key of an epoch."""
 
 
 class Lane(NamedTuple):
@@ -69,7 +69,8 @@ class EpochOrder(Protocol):
     """The order of the records of all hosts in an epoch, given the key of the seed.
 
     A *position* numbers the records of a selection from 0, in the order of the shards. A *place*
-    numbers the records of an epoch in training order (`global_batches`); `places` must increase.
+    numbers the records of an epoch in training order (`global_batches`). Arguments `places`
+    increase.
     """
 
     @property
@@ -91,7 +92,7 @@ class EpochOrder(Protocol):
 
 
 class GroupPlace(NamedTuple):
-    """A place of a BlockShuffle, as a group and an offset in the group."""
+    """A place of a BlockShuffle: a group, and an offset in it."""
 
     group: int
     skip: int
@@ -104,8 +105,8 @@ class BlockShuffle:
 
     Positions are cut into *blocks* of equal length, also across shards. An epoch permutes the
     blocks, and shuffles the records of each *group* of successive blocks. So neighbours on the disk
-    are read together, and only one group must be in memory. For a lane of a `LaneShuffle`, places
-    and positions are counted from 0 within the lane.
+    are read together, and only one group must be in memory. In a lane of a `LaneShuffle`, places
+    and positions count from 0.
     """
 
     num_records: int
@@ -308,9 +309,9 @@ class StoredOrder:
 
     num_records: int
     block_length: int
-    """Number of records of a block that is read ahead."""
+    """Number of records of a block to read ahead."""
     group_width: int
-    """Number of blocks that are read ahead at a time."""
+    """Number of blocks to read ahead at a time."""
 
     @property
     def description(self) -> str:
@@ -346,15 +347,10 @@ def block_sizes(
     record_bytes: float, block_length: int | None = None, group_width: int | None = None
 ) -> tuple[int, int]:
     """Return block length (records) and group width (blocks); defaults as in `lane_shuffle`."""
-    length = block_length or usual_block_length(record_bytes)
+    fitting = int(_BLOCK_BYTES // max(1, record_bytes))
+    length = block_length or min(BLOCK_LENGTH, max(_MIN_BLOCK_LENGTH, fitting))
     group_records = min(_GROUP_RECORDS, int(_GROUP_BYTES // max(1, record_bytes)))
     return length, group_width or max(_MIN_GROUP_WIDTH, group_records // length)
-
-
-def usual_block_length(record_bytes: float) -> int:
-    """Return the default block length in records; see `lane_shuffle`."""
-    fitting = int(_BLOCK_BYTES // max(1, record_bytes))
-    return min(BLOCK_LENGTH, max(_MIN_BLOCK_LENGTH, fitting))
 
 
 class _Latest(Generic[_Key]):

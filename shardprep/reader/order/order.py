@@ -46,7 +46,7 @@ from shardprep.reader.order.permutation import key_of, mix
 from shardprep.reader.validators import Arguments, Number, Seed, short_repr, whole
 
 _PASS = 4
-"""Separates the keys of passes from other keys derived from the key of a seed."""
+"""Separates the keys of passes from other keys that are derived from the key of a seed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -167,7 +167,7 @@ def _cycle(shares: tuple[int, ...]) -> _Cycle:
 _PARTS = ("records", "global batch", "drop_remainder", "num_batches", "shuffle", "reshuffle")
 """Names of the values in an `identity` after the version, for errors."""
 _VERSION = "2"
-"""First part of an `identity`; it changes when the order of equal options changes."""
+"""First part of an `identity`. It changes when equal options give another order."""
 _HINT = "load it with the dataset, the split and the options it was saved with"
 _NO_STATE = "use the result of state_dict()"
 _IN_BLOCKS = LaneShuffle | StoredOrder | MixedDraws
@@ -209,7 +209,7 @@ class Order:
         return self.within_epoch.own(self.batches)
 
     def num_batches(self, *, drop: bool) -> int:
-        """Return the number of global batches of an epoch; with `drop`, of full batches only."""
+        """Return the number of global batches of an epoch; with `drop`, only of full ones."""
         return self.batches.num_full + (bool(self.batches.num_left) and not drop)
 
     def num_own_batches(self, *, drop: bool) -> int:
@@ -234,7 +234,7 @@ class Order:
         return within.spans(self.key, self._repeated(epoch), self.batches, start, stop)
 
     def _repeated(self, epoch: int) -> int:
-        """Return the epoch that decides the order of `epoch`: always 0 without `reshuffle`."""
+        """Return the epoch whose order `epoch` has: 0 without `reshuffle`."""
         return epoch if self.reshuffle else 0
 
     def tags(self, epoch: int, start: int, stop: int) -> Ints:
@@ -298,10 +298,11 @@ def identity(records_digest: str, order: Order, *, drop: bool) -> str:
 
 
 def check_state(where: str, state: object, of: str, num_batches: int) -> State:
-    """Return the argument of `load_state_dict` as a State, checked against the iterator.
+    """Return the argument of `load_state_dict` as a State.
 
-    `of` is the iterator's `identity`, and `num_batches` its number of global batches per epoch.
-    Raises a DatasetError that names the call `where` if the state is malformed or of other batches.
+    `of` is the `identity` of the iterator, and `num_batches` its number of global batches per
+    epoch. DatasetError if the state is malformed or of other batches; `where` is the call to name
+    in it.
     """
     if not isinstance(state, Mapping):
         raise DatasetError(where, f"{short_repr(state)} is not a state", _NO_STATE)

@@ -42,7 +42,7 @@ from shardprep.reader.records.shards import (
 _GAP_BYTES = 256 << 10
 """Largest gap between two records, in bytes, that is read to save a second request."""
 _MOST_GROUP_BYTES = 128 << 20
-"""Maximum bytes of a group of every lane together; above this, no block is read ahead."""
+"""Maximum bytes of one group of each lane together; above, no block is read ahead."""
 _NUM_GROUPS = 4
 """Number of groups in memory per lane: two that batches use, and two requested ahead."""
 _TURNS_AHEAD = 2
@@ -79,8 +79,7 @@ class Places(NamedTuple):
         used = np.flatnonzero(np.bincount(self.shard))
         numbers = np.zeros(len(self.shards), np.int64)
         numbers[used] = np.arange(len(used))  # independent of other shards that may be open
-        hashes = "".join(self.shards[number].sha256 for number in used)
-        digest = hashlib.sha256(hashes.encode())
+        digest = hashlib.sha256("".join(self.shards[number].sha256 for number in used).encode())
         digest.update(numbers[self.shard].tobytes())
         digest.update(self.record.tobytes())
         return digest.hexdigest()[:16]
@@ -126,9 +125,9 @@ class Frames:
         return starts
 
     def runs(self, gap_bytes: int) -> Iterator[tuple[ByteRange, list[tuple[int, int]]]]:
-        """Yield the byte range of each run of neighbouring frames, with a list of its frames.
+        """Yield the byte range of each run of neighbouring frames, and its frames.
 
-        The list has (start in the range, size in bytes). `starts_run` says where a run starts.
+        A frame is (start in the range, size in bytes). `starts_run` says where a run starts.
         """
         starts = np.flatnonzero(self.starts_run(gap_bytes)).tolist()
         shard, offset, length = self.shard.tolist(), self.offset.tolist(), self.length.tolist()
@@ -150,17 +149,16 @@ class PrefetchedBlocks:
     """The blocks of an order, read ahead from object storage. Thread-safe.
 
     The records of a block are neighbours in the shards, and an epoch uses them within one group of
-    blocks (`BlockShuffle`). So a block usually takes one request, and stays in memory until all of
-    its records are taken. The blocks of the next group of a lane are requested before they are
-    needed. Block numbers count through all lanes. Rows are the rows of the host (see `Order`).
+    blocks. So a block usually takes one request, and stays in memory until all of its records are
+    taken. The next group of a lane is requested before it is needed. Block numbers count through
+    all lanes. Rows are the rows of the host (see `Order`).
     """
 
     def __init__(self, store: RemoteShards | JoinedShards, frames: Frames, order: Order) -> None:
         self._store, self._frames, self._order = store, frames, order
         self._lanes = order.lanes
         self._starts = [lane.start for lane in self._lanes]
-        counts = [lane.blocks.num_blocks for lane in self._lanes]
-        self._firsts = [0, *accumulate(counts)]
+        self._firsts = [0, *accumulate(lane.blocks.num_blocks for lane in self._lanes)]
         """Number of the first block of each lane, and the number of blocks."""
         self._lock = threading.Lock()
         self._held: OrderedDict[int, _Block] = OrderedDict()
@@ -276,8 +274,7 @@ class Records:
             for one, first in zip(several, firsts, strict=False)
         ]
         frames = Frames(tuple(shards), *map(np.concatenate, zip(*columns, strict=True)))
-        store = JoinedShards(one.store for one in several)
-        return cls(store, frames, verify_crc=verify_crc)
+        return cls(JoinedShards(one.store for one in several), frames, verify_crc=verify_crc)
 
     def __len__(self) -> int:
         return len(self.frames.shard)
@@ -371,8 +368,8 @@ class Records:
 
         A record is bad if its number is in `bad` or if `use` raises RecordError, which is passed to
         `note`. The search wraps around in the lane of the record, or in all records without lanes,
-        and passes over records of other datasets. So in a `LaneShuffle` or a mix the result is the
-        same on any number of hosts. DatasetError if no record is good.
+        and skips records of other datasets. So in a `LaneShuffle` or a mix the result is the same
+        on any number of hosts. DatasetError if no record is good.
         """
         starts = [lane.start for lane in self._lanes] or [0]
         lane = bisect_right(starts, position)
@@ -399,7 +396,7 @@ class Records:
         return {i for i, dataset in enumerate(datasets) if dataset == own}
 
     def map_ranges(self, function: Callable[[range], _T], size: int) -> Iterator[_T]:
-        """Call a function with ranges of `size` numbers in threads; yield its results in order."""
+        """Call a function in threads with ranges of `size` numbers; yield its results in order."""
         num_threads = max(usable_cores(), NUM_READS if self.is_remote else 1)
         numbers, begun = range(len(self)), deque[Future[_T]]()
         with ThreadPoolExecutor(num_threads, "shardprep-map") as pool:
@@ -423,7 +420,7 @@ class Records:
         return self._unframed(number, part.num_bytes, framed)
 
     def _unframed(self, number: int, num_bytes: int, framed: Bytes) -> memoryview | RecordError:
-        """Return the payload of a frame of `num_bytes`; read a damaged frame once more."""
+        """Return the payload of a frame of `num_bytes`. A damaged frame is read once more."""
         if len(framed) < num_bytes:
             what = f"{len(framed):,} of {num_bytes:,} bytes"
             return self.damaged(number, f"its shard was truncated while it was read: {what}")
@@ -439,7 +436,7 @@ class Records:
             return self.damaged(number, error.what)
 
     def damaged(self, number: int, what: str) -> RecordError:
-        """Return the error for a damaged record, with the location of the record."""
+        """Return the error for a damaged record, with its location."""
         name, record, offset = self.place(number)
         where = f"{self.store.located(name)}, record {record}"
         return RecordError(where, what, self.store.way_out(name), offset=offset)
@@ -451,7 +448,6 @@ class Records:
 
     @cached_property
     def digest(self) -> str:
-        """Hash of the records in their order; see `Places.digest`."""
         return self.places.digest
 
 

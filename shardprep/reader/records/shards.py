@@ -75,7 +75,7 @@ class LocalShards:
     def __init__(
         self, folder: Path, shards: Mapping[str, Shard], files: LocalFiles | None = None
     ) -> None:
-        """Take manifest entries by name; `files` detects whether the dataset was replaced."""
+        """Take manifest entries by name; `files` detects that the dataset was replaced."""
         self.folder = folder
         self.shards = shards
         self._local = files
@@ -95,7 +95,7 @@ class LocalShards:
         return f"remove {self.folder}, a cache that will be filled again"
 
     def read(self, part: ByteRange) -> bytes:
-        """Return the bytes of a range; fewer if the shard ends before the end of the range."""
+        """Return the bytes of a range; fewer if the shard ends before."""
         file = self._files.get(part.shard)  # this reference keeps it open
         try:
             return read_at(file.number, part.num_bytes, part.start)
@@ -139,7 +139,7 @@ class RemoteShards:
     def read(self, part: ByteRange) -> bytes | memoryview:
         """Return a range from a local copy of its shard, or else from the store.
 
-        If copying the shard has failed, the error of the copy is raised.
+        If the shard cannot be copied, because it was replaced for example, that error is raised.
         """
         errors = self._threads(part.shard).errors
         if part.shard in errors:
@@ -148,18 +148,16 @@ class RemoteShards:
         return self._read_store(part) if data is None else data
 
     def read_copy(self, part: ByteRange) -> bytes | None:
-        """Return the bytes of a range from the local copy of its shard, or None without a copy."""
         return self._staged.read(self.shards[part.shard], part.start, part.num_bytes)
 
     def has_copy(self, name: str) -> bool:
         return self._staged.path(self.shards[name]).exists()
 
     def begin(self, part: ByteRange) -> Future[bytes | memoryview]:
-        """Return the future of `read` in a thread."""
         return submitted(self._threads(part.shard).readers, self.read, part)
 
     def read_anew(self, part: ByteRange) -> memoryview:
-        """Delete the local copy of a shard, and return the bytes of a range from the store."""
+        """Delete the local copy of a shard, and read a range from the store."""
         self._staged.drop(self.shards[part.shard])
         return self._read_store(part)
 
@@ -171,7 +169,7 @@ class RemoteShards:
         return list(self._threads(parts[0].shard).readers.map(self.read, parts))
 
     def _threads(self, first: str) -> _Threads:
-        """Return the threads of this process; start them if needed, to copy `first` first."""
+        """Return the threads of this process; when started, they copy the shard `first` first."""
         threads = self._process_threads
         if threads is not None and threads.process == os.getpid():
             return threads
@@ -186,7 +184,6 @@ class JoinedShards:
     """Shards of several datasets, named by path or address. Can be pickled."""
 
     def __init__(self, stores: Iterable[Shards]) -> None:
-        """Join the stores of single datasets."""
         self.datasets: dict[str, int] = {}
         """Name of a shard → number of its dataset, from 0."""
         self._local: dict[str, tuple[LocalShards, str]] = {}
@@ -206,7 +203,6 @@ class JoinedShards:
 
     @property
     def is_remote(self) -> bool:
-        """Whether any shard is in object storage."""
         return bool(self._remote.shards)
 
     def located(self, name: str) -> str:
@@ -231,7 +227,7 @@ class JoinedShards:
         return self.read(part) if part.shard in self._local else self._remote.read_anew(part)
 
     def read_copy(self, part: ByteRange) -> bytes | memoryview | None:
-        """Return the bytes of a range from this machine, or None without a copy of its shard."""
+        """Return a range from this machine, or None without a copy of its shard."""
         return self.read(part) if part.shard in self._local else self._remote.read_copy(part)
 
     def has_copy(self, name: str) -> bool:
@@ -267,7 +263,7 @@ class _Threads:
 
 
 def _fitting(shards: dict[str, RemoteShard], staged: StagedShards, first: str) -> list[str]:
-    """Return the names of the shards whose copies fit the limit, in cyclic order from `first`."""
+    """Return the shards whose copies fit the limit, in cyclic order from `first`."""
     names = list(shards)
     begin = names.index(first)
     room = limit = staged.limit()
@@ -293,7 +289,7 @@ def _copy(
     errors: dict[str, DatasetError],
     stop: threading.Event,
 ) -> None:
-    """Copy shards until no shard waits or fits, `stop` is set, or the program ends."""
+    """Copy shards until none waits or fits, a copy fails, `stop` is set or the program ends."""
     # The threads are not daemons: the interpreter would kill daemons inside native code at exit.
 
     def is_over() -> bool:

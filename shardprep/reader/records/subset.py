@@ -1,7 +1,4 @@
-"""Open the records of a dataset or mix that one host reads, and decide their order.
-
-Shards, indexes and options are checked.
-"""
+"""Open and check the records of a dataset or mix that one host reads, and decide their order."""
 
 from __future__ import annotations
 
@@ -19,14 +16,13 @@ from shardprep.dataset.schema import BOX_LABEL, MASK, TARGET_IMAGE, Schema
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Ints
 from shardprep.reader.config import ReadConfig, Request, check_mix, check_weights, seed_of
-from shardprep.reader.decode.targets import check_boxes, check_stacks
+from shardprep.reader.decode.targets import check_options
 from shardprep.reader.order.epoch import (
     BlockShuffle,
     EpochOrder,
     StoredOrder,
     block_sizes,
     lane_shuffle,
-    usual_block_length,
 )
 from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.order import MixedDraws, Order
@@ -195,7 +191,8 @@ class Subset:
 
     @property
     def block_length(self) -> int:
-        return usual_block_length(self.datasets.record_bytes)
+        length, _ = block_sizes(self.datasets.record_bytes)
+        return length
 
     def group_records(self, config: ReadConfig) -> int:
         """Return the number of records to read together from object storage."""
@@ -237,7 +234,7 @@ def _joined(
     staging_bytes: int | None = None,
     verify_crc: bool = True,
 ) -> Records:
-    """Return the records of all datasets; `numbers` are their record numbers in each dataset."""
+    """`numbers` are the record numbers in each dataset."""
     every = [
         open_records(
             one, Places.of(one.manifest, own), staging_bytes=staging_bytes, verify_crc=verify_crc
@@ -257,7 +254,7 @@ def open_records(
 ) -> Records:
     """Return the records of a dataset at `places`, in this order.
 
-    `store` reads their shards. Without it, the shards are checked and opened.
+    Without `store`, their shards are checked and opened.
     """
     files, shards = dataset.files, {shard.name: shard for shard in places.shards}
     if store is None:
@@ -303,8 +300,7 @@ def open_request(request: Request) -> Subset:
             "give random_resized_crop, center_crop or ReadConfig(image_size=(height, width)), "
             "leave out batch_size, or build with --size",
         )
-    check_boxes("reader", subset.schema, request)
-    check_stacks("reader", subset.schema, request)
+    check_options("reader", subset.schema, request)
     if subset.schema.is_stack:
         _check_stack_request(subset, request)
     if (target := subset.schema.features.get(TARGET_IMAGE)) is not None:

@@ -23,7 +23,7 @@ from shardprep.errors import DatasetError, shown, some_of
 
 WHERE = "reader.select"
 MAX_SHOWN = 80
-"""Maximum number of characters of a key, a condition or an error of pyarrow in an error."""
+"""Maximum number of characters of a text in an error."""
 _COMPARE: dict[type, Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
     ast.Gt: operator.gt, ast.GtE: operator.ge,
@@ -45,11 +45,11 @@ class Condition(NamedTuple):
     """Columns of the item table that it uses."""
     text: str
     texts: Mapping[str, list[str | bool]]
-    """Column of texts → the values that it is compared with."""
+    """Column of texts → values that it is compared with."""
 
     @classmethod
     def of(cls, where: Any, columns: pa.Schema, classes: Sequence[str]) -> Self:
-        """Return the condition of an argument `where`, with `label_name` if there are classes."""
+        """Return the condition of an argument `where`; with `classes`, `label_name` is a column."""
         types = {
             one.name: one.type.value_type if pa.types.is_dictionary(one.type) else one.type
             for one in columns
@@ -65,7 +65,7 @@ class Condition(NamedTuple):
         return cls(parser.parse(where), [*({*parser.used} - {LABEL_NAME})], text, parser.texts)
 
     def check(self, cells: pa.Table, stored: Callable[[str], pa.ChunkedArray]) -> None:
-        """Raise DatasetError for True in a column without booleans, and for values in another case.
+        """Raise DatasetError if a value differs from the cells of its column in case or type.
 
         `stored` returns a column of all records, for values that `cells` do not have.
         """
@@ -84,7 +84,7 @@ class Condition(NamedTuple):
 
 
 def refused(text: str, what: str, hint: str) -> DatasetError:
-    """Return the error for the condition `text`: the problem and a hint."""
+    """Return the error for the condition `text`."""
     return DatasetError(WHERE, f"where={shown(text, MAX_SHOWN)}: {what}", hint)
 
 
@@ -93,8 +93,6 @@ def _there(types: Mapping[str, pa.DataType]) -> str:
 
 
 class _Parser:
-    """Makes an expression of a dict or a text; `used` has its columns in order."""
-
     def __init__(self, text: str, types: Mapping[str, pa.DataType], classes: Sequence[str]) -> None:
         self._text, self._types, self._classes = text, types, classes
         self._quoted: dict[str, str] = {}
@@ -170,7 +168,7 @@ class _Parser:
         return _COMPARE[type(op)](*sides)
 
     def _column(self, node: ast.expr) -> str | None:
-        """Return the column that a node names, None for a value. Other names are errors."""
+        """Return the column that a node names, or None for a value. Other names are errors."""
         if not isinstance(node, ast.Name | ast.Attribute | ast.BinOp):
             return None
         name = ast.unparse(node).replace(" / ", "/")  # such as Roi.X1 and dicom/PatientAge

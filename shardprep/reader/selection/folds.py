@@ -116,7 +116,7 @@ def folds(
 def distribute(classes: Ints, groups: Ints, k: int, key: int) -> Ints:
     """Return the fold of each record, int64[records] from 0 to k − 1.
 
-    `classes` and `groups` are int64[records], class and group of each record; `key` decides ties.
+    `classes` and `groups` are int64[records]; `key` decides ties.
     """
     random = random_numbers(key, 0, len(classes))
     number_of = np.bincount(classes)
@@ -155,7 +155,7 @@ def distribute(classes: Ints, groups: Ints, k: int, key: int) -> Ints:
 
 
 def distribute_pairs(pairs: Ints, groups: Ints, k: int, key: int) -> Ints:
-    """Return the fold of each record like `distribute`, for records with any number of classes.
+    """Return the fold of each record like `distribute`, if records have any number of classes.
 
     `pairs` are int64[pairs, 2]: index of a record in `groups`, and one of its classes.
     """
@@ -208,7 +208,7 @@ def distribute_pairs(pairs: Ints, groups: Ints, k: int, key: int) -> Ints:
 def _level(filled: Any, number: int, sizes: Any) -> Any:
     """Return how many of `number` records each fold gets, so that the emptiest become equally full.
 
-    Of these folds, the ones with the smallest `sizes` get the remainder.
+    Folds with small `sizes` get the remainder.
     """
     order = np.argsort(filled, kind="stable")
     low = filled[order]

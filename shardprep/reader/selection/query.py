@@ -1,7 +1,4 @@
-"""Queries of the item table: `reader.select`, `reader.table`, and weights of classes and records.
-
-`reader.class_weights` gives the weights of classes, the option `weights` of readers of records.
-"""
+"""Queries of the item table: `reader.select`, `reader.table`, weights of classes and records."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ OBJECT_CLASSES = "object_labels"
 _COLUMN_OF = {LABEL: "label", LABELS: "labels", BOX_LABEL: OBJECT_CLASSES}
 """Feature with classes → its column in the item table."""
 _MAX_NAMES = 10
-"""Maximum number of names of classes in an error."""
+"""Maximum number of class names in an error."""
 _TARGETS = ("label", "labels", "target", "text")
 _PLACES = ("status", "kind", "reason", "shard", "record", "offset", "length")
 """Columns that `reader.table` does not have."""
@@ -282,7 +279,7 @@ def _class_numbers(where: str, column: ClassColumn | None, label: Sequence[str |
 
 
 def _matches(rows: ItemRows, condition: Condition) -> Any:
-    """Return bool[rows]: whether a condition is true for each row. Null counts as false."""
+    """Return bool[rows]: whether the condition is true for the row. Null counts as false."""
     condition.check(rows.table, lambda name: rows.dataset.record_rows((name,))[name])
     numbers = pa.array(np.arange(len(rows.numbers)))
     columns = {name: rows.table[name] for name in rows.table.column_names}
@@ -305,7 +302,7 @@ def _matches(rows: ItemRows, condition: Condition) -> Any:
 
 
 def _numbers_of_keys(dataset: OpenDataset, keys: Path | Sequence[str]) -> Any:
-    """Return the numbers of the records with these keys. DatasetError if a key is unknown."""
+    """DatasetError if a key is unknown."""
     wanted = _read_keys(keys) if isinstance(keys, Path) else keys
     known = dataset.record_rows(("key",))["key"].combine_chunks()
     indices = pc.index_in(pa.array(wanted, pa.string()), known)
@@ -330,9 +327,9 @@ def _numbers_of_keys(dataset: OpenDataset, keys: Path | Sequence[str]) -> Any:
 
 
 def _by_name(keys: Sequence[str], texts: Sequence[str]) -> dict[str, list[int]]:
-    """Return text → indices in `keys` of the keys that it matches.
+    """Return text → indices of the `keys` that it matches.
 
-    A text is a key, a printed key with escapes, or the file name of a key, with or without its
+    A text is a key, a printed key with escapes, or the name of a file with or without its
     extension.
     """
     matches: dict[str, list[int]] = {text: [] for text in texts}
@@ -388,8 +385,8 @@ class Weights:
 def weighted_draws(where: str, weights: Any, numbers: Ints, dataset: OpenDataset) -> WeightedDraws:
     """Return the draws of an epoch from the records with these numbers, by their weights.
 
-    `numbers` and an array of weights are in the order of the split. `where` names the call in
-    errors. DatasetError if weights are invalid, or too few are above 0.
+    `numbers` and an array of weights are in the order of the split. DatasetError if weights are
+    invalid, or too few are above 0.
     """
     asked = weights if isinstance(weights, Weights) else Weights(weights)
     if isinstance(asked.values, str):

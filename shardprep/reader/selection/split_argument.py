@@ -1,10 +1,6 @@
 """The arguments `path` and `split` of the readers, and the record numbers of a split.
 
-A path is one dataset or a `Mix` of several in fixed shares. A split is an expression such as
-"train[:90%]+validation", an `EvenSplit`, or a `Selection`.
-
-The options of `load` are checked before NumPy is imported. So NumPy, and `Selection`, which needs
-NumPy, are imported where record numbers are computed.
+The options of `load` are checked without NumPy, so it is imported where numbers are computed.
 """
 
 from __future__ import annotations
@@ -121,8 +117,6 @@ def even_splits(split: str, n: Count, *, drop_remainder: bool = False) -> tuple[
     return tuple(EvenSplit(split, i, n, drop_remainder) for i in range(n))
 
 
-_EVALUATION = ("validation", "test")
-
 if TYPE_CHECKING:
     AnySplit: TypeAlias = str | EvenSplit | Selection
 else:
@@ -134,16 +128,16 @@ else:
 
 
 def is_training(split: AnySplit) -> bool:
-    """Return whether both readers shuffle a split by default.
+    """Return whether readers shuffle a split by default.
 
     They do, unless the name of each of its parts starts with "validation" or "test".
     """
     name = split.split if isinstance(split, EvenSplit) else getattr(split, "name", split)
-    return not all(part.strip().startswith(_EVALUATION) for part in str(name).split("+"))
+    return not all(part.strip().startswith(("validation", "test")) for part in str(name).split("+"))
 
 
 def numbers_of(manifest: Manifest, split: AnySplit) -> Ints:
-    """Return the record numbers of a split, int64[records], in the order of the split.
+    """Return int64[records], the record numbers of a split in its order.
 
     DatasetError if the split does not exist, belongs to another dataset, or is empty.
     """
@@ -200,9 +194,7 @@ def split_ranges(manifest: Manifest, split: str | EvenSplit) -> list[range]:
         start = _position(match["start"], 0, len(whole))
         ranges.append(whole[start : _position(match["stop"], len(whole), len(whole))])
     if isinstance(split, EvenSplit):
-        total = sum(map(len, ranges))
-        own = part_range(total, split.index, split.number, drop_remainder=split.drop_remainder)
-        ranges = _slice(ranges, own)
+        ranges = _part(ranges, split)
     ranges = [one for one in ranges if one]
     if not ranges:
         counts = ", ".join(f"{name} {s.num_records:,}" for name, s in manifest.splits.items())
@@ -211,18 +203,14 @@ def split_ranges(manifest: Manifest, split: str | EvenSplit) -> list[range]:
     return ranges
 
 
-def part_range(num_records: int, index: int, number: int, *, drop_remainder: bool = False) -> slice:
-    """Return the slice of part `index` of `number`; the first parts may have a record more."""
-    size, more = divmod(num_records, number)
-    more = 0 if drop_remainder else more
-    start = size * index + min(index, more)
-    return slice(start, start + size + (index < more))
-
-
-def _slice(ranges: list[range], part: slice) -> list[range]:
+def _part(ranges: list[range], split: EvenSplit) -> list[range]:
+    size, more = divmod(sum(map(len, ranges)), split.number)
+    more = 0 if split.drop_remainder else more
+    start = size * split.index + min(split.index, more)
+    stop = start + size + (split.index < more)
     parts, before = [], 0
     for one in ranges:
-        parts.append(one[max(part.start - before, 0) : max(part.stop - before, 0)])
+        parts.append(one[max(start - before, 0) : max(stop - before, 0)])
         before += len(one)
     return parts
 

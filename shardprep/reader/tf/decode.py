@@ -1,10 +1,9 @@
 """Decode records outside of the graph, or in it, with the same results as `decode/`.
 
-Threads or worker processes of this package decode each image into its row of the batch, and the
-graph gets only tags. If the graph decodes records, every image is allocated and then copied into
-its batch; raw images are copied four times. But only one thread of a process at a time runs Python,
-and a switch to another thread costs as much as a small image. So on many cores the graph is faster
-than threads for small whole images without annotations, and everywhere for single ones.
+Threads or worker processes decode each image into its row of the batch, and the graph gets only
+tags. The graph would allocate every image and copy it into its batch. But only one thread of a
+process at a time runs Python, and a switch to another thread costs as much as a small image. So on
+many cores the graph decodes small whole images without annotations, and everywhere single ones.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ from shardprep.reader.order.order import Order
 from shardprep.reader.tf.python_calls import in_python
 
 _DTYPES = {"bytes": tf.string, "int64": tf.int64, "float32": tf.float32}
-_WHITE = 255.0
 _PIXELS_A_CORE = 8192
 """Size of an image, in pixels per core, from which threads are faster than the graph."""
 _MOST_CORES: dict[str | None, int] = {"jpeg": 8, "png": 8, "any": 8, "raw": 3}
@@ -51,14 +49,14 @@ class Elements:
         self.names = element_names(schema, as_supervised=as_supervised)
 
     def pack(self, features: dict[str, Any]) -> Any:
-        """Return (image, target) or only the image, or without `as_supervised` all features."""
+        """Return (image, target), the image alone, or without `as_supervised` all features."""
         if not self._as_supervised:
             return {name: features[name] for name in self.names}
         return self.target.pair(features[self.schema.image_name], features)
 
 
 class Decoder:
-    """Parses records without annotations, and decodes their images."""
+    """Parses records without annotations, and decodes their images, in the graph."""
 
     def __init__(self, elements: Elements) -> None:
         self._elements = elements
@@ -128,16 +126,16 @@ def _spec(feature: Feature) -> Any:
 
 
 def _dense(texts: Any, length: int) -> Any:
-    """Return a sparse tensor of texts as a dense one, [(batch,) length], padded with ""."""
+    """Return a sparse tensor of texts as [(batch,) length], padded with ""."""
     shape = tf.concat([tf.shape(texts, tf.int64)[:-1], [length]], 0)
     dense = tf.sparse.to_dense(tf.sparse.reset_shape(texts, shape), "")
     return tf.ensure_shape(dense, (*texts.shape[:-1], length))
 
 
 def largest(boxes: Any, number: int) -> Any:
-    """Return the indices of the `number` largest boxes, [n, 4] or [batch, n, 4], in order.
+    """Return the sorted indices of the `number` largest boxes, [n, 4] or [batch, n, 4].
 
-    Of boxes with equal areas, the first is taken. Padding rows (−1) are the smallest.
+    Of boxes with equal areas, the first are taken. Padding rows (−1) are the smallest.
     """
     areas = (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
     areas = tf.where(boxes[..., 0] < 0, -1.0, areas)
@@ -165,10 +163,9 @@ def threads_are_faster(image_size: tuple[int, int] | None, encoding: str | None)
 
 
 class BatchDecoder:
-    """Decodes batches, or single elements, given their tags, in threads or worker processes."""
+    """Decodes batches or single elements, given their tags, in threads or worker processes."""
 
     def __init__(self, team: Team, decoder: FeatureDecoder, elements: Elements) -> None:
-        """Fill batches by `team`, whose threads use `decoder`."""
         self._decoder = decoder
         self._elements = elements
         self._team = team
@@ -176,10 +173,7 @@ class BatchDecoder:
         """Number of parallel calls: enough that no thread waits until others finish a batch."""
 
     def __call__(self, tags: Any) -> Any:
-        """Return the elements of tags, int64[batch], or of a single tag, as tensors of a graph.
-
-        The error for a bad record names its shard, number and offset.
-        """
+        """Return the elements of tags, int64[batch], or of a single tag, as tensors of a graph."""
         return _in_python(self._filled, [tags], self._decoder, self._elements, tags.shape)
 
     def _filled(self, tags: Ints) -> list[Any]:

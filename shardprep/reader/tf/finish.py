@@ -62,9 +62,9 @@ def counted(dataset: Any, total: int | None, size: int, *, drop: bool = False) -
 def padded(dataset: Any, subset: Subset, request: Request, num_calls: int) -> Any:
     """Return full batches with sample weights, the same number for every host.
 
-    Padding rows have weight 0. Records have the weight rows / records, both counted over all hosts,
-    so the mean weight is 1. Keras divides the sum of weighted losses by the rows of a batch and
-    averages over batches, so the result is the mean over the records.
+    Padding rows have weight 0, and records rows / records, counted over all hosts. Keras divides
+    the sum of weighted losses by the rows of a batch, so the mean over batches is the mean over
+    records.
     """
     size, number = request.batch_size or 1, num_batches(subset, request)
     weight = number * size * request.config.shard_of[1] / subset.num_all
@@ -88,7 +88,9 @@ def padded(dataset: Any, subset: Subset, request: Request, num_calls: int) -> An
         return dataset
     spec = dataset.element_spec
     empty = tf.nest.map_structure(
-        lambda one, value: tf.fill(known(one.shape), value), spec, padding_values(spec)
+        lambda one, value: tf.fill([length or 0 for length in one.shape], value),
+        spec,
+        padding_values(spec),
     )
     return dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat(more))
 
@@ -116,8 +118,8 @@ def batched(dataset: Any, size: int, num_calls: int, *, drop: bool, keep_order: 
 def count_steps(distributed: Any, replicas: int) -> Any:
     """Return a distributed dataset whose `len()` and `cardinality` are steps of all replicas.
 
-    tf.distribute counts the batches of a host, but each step takes `replicas` of them. So Keras
-    would run too many steps: the first extra step changes the loss before it fails.
+    tf.distribute counts the batches of a host, but a step takes `replicas` of them. Keras would run
+    too many steps: the first extra step changes the loss before it fails.
     """
     if isinstance(distributed, tf.data.Dataset):
         return distributed
@@ -135,11 +137,6 @@ def count_steps(distributed: Any, replicas: int) -> Any:
     return distributed
 
 
-def known(shape: Any) -> list[int]:
-    """Return a shape as a list, with 0 for unknown lengths."""
-    return [length or 0 for length in shape]
-
-
 def _ceil(number: int, size: int) -> int:
     return -(-number // size)
 
@@ -153,7 +150,7 @@ class Finisher:
     def __init__(self, request: Request, target: Target, key: int, schema: Schema) -> None:
         """`key` is the key of the order, from which the seeds of `augment` are derived.
 
-        Flips of this package get the pairs of keypoints of `schema` that are exchanged.
+        Flips of this package get the keypoint pairs of `schema`.
         """
         bound = getattr(request.augment, "for_keypoints", None)
         self._augment = request.augment if bound is None else bound(schema)
@@ -236,17 +233,17 @@ class Finisher:
         return changed[0], changed[1]
 
     def _seed(self, tag: Any) -> Any:
-        """Return a seed, int32[2], derived from the first tag of a batch."""
+        """Return int32[2], derived from the first tag of a batch."""
         first = tf.reshape(tag, (-1,))[0]
         pair = [mix(self._key, first, 1), mix(self._key, first, 2)]
         return tf.cast(tf.stack(pair), tf.int32)
 
 
 def trim_boxes(target: dict[str, Any], max_boxes: int | None) -> dict[str, Any]:
-    """Return an augmented target with its objects in `max_boxes` rows.
+    """Return an augmented target with its objects in `max_boxes` rows; None for as many as needed.
 
-    If `max_boxes` is None, there are as many rows as the batch needs. `target` is a dict by `KEYS`,
-    of a batch or an image. Padding rows are found by the label −1: Keras layers change their boxes.
+    `target` is a dict by `KEYS`, of a batch or an image. Padding rows are found by the label −1:
+    Keras layers change their boxes.
     """
     boxes = target[KEYS[BOX]]
     if KEYS[BOX_LABEL] in target:
@@ -276,7 +273,7 @@ def trim_boxes(target: dict[str, Any], max_boxes: int | None) -> dict[str, Any]:
 _SHARE = 1 / 16
 """Largest share of free memory for the results of all parallel calls of one stage."""
 _LEAST_CALLS = 2
-"""Smallest number of parallel calls, for large batches: one batch is made while another is used."""
+"""Minimum number of parallel calls: one batch is made while another is used."""
 _BATCHES_AHEAD, _IMAGES_AHEAD = 2, 64
 
 
@@ -305,12 +302,12 @@ def parallel_calls(config: ReadConfig, batch_bytes: int | None) -> Calls:
 
 
 def ahead(dataset: Any, *, is_batched: bool) -> Any:
-    """Return a dataset that prepares elements of `dataset` ahead, while the accelerator works."""
+    """Return a dataset that prepares elements ahead, while the accelerator works."""
     return dataset.prefetch(_BATCHES_AHEAD if is_batched else _IMAGES_AHEAD)
 
 
 def untuned() -> Any:
-    """Return `tf.data.Options` without autotuning; maps of the user still run in parallel."""
+    """Return `tf.data.Options` without autotuning."""
     options = tf.data.Options()
     options.autotune.enabled = False
     options.autotune.initial_parallelism = usable_cores()

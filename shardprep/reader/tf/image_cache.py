@@ -55,9 +55,9 @@ _SECONDS_A_LINE = 5.0
 _log = logging.getLogger("shardprep.reader")
 _MOST_ROWS, _FEW_ROWS = 64, 8
 _BYTES_A_TURN = 4 << 20
-"""Largest size in bytes of the images of a batch that fills a cache; at least one image."""
+"""Maximum size of the images of a batch that fills a cache; at least one image."""
 Note = Callable[[Records, int, RecordError], None]
-"""Is called for each bad record: with records, its number in them, and its error."""
+"""Is called for a bad record, with records, its number in them, and its error."""
 
 
 def cache_of(subset: Subset, request: Request) -> str:
@@ -84,7 +84,7 @@ def cache_of(subset: Subset, request: Request) -> str:
 
 
 def _bytes_per_pixel(subset: Subset, request: Request) -> float:
-    """Return the decoded size of a record, image and masks, in bytes per pixel of the image."""
+    """Return the decoded size of a record with its masks, per pixel of the image."""
     names = element_names(subset.schema, as_supervised=request.as_supervised)
     num_bytes = 3.0
     if MASK in names:
@@ -104,8 +104,8 @@ def twins(subset: Subset, place: Path, decoder: FeatureDecoder, note: Note | Non
     """Return the subset with twins for its shards. Missing twins are written first.
 
     Another process that needs to write twins with these options waits. `place` is the folder of all
-    caches. `decoder` decodes images; it is an error if they differ in size. `note` gets the bad
-    records, which readers replace; without it, the first one is raised.
+    caches. It is an error if images differ in size. `note` gets the bad records, which readers
+    replace; without it, the first one is raised.
     """
     size = decoder.image_size
     if size is None:
@@ -129,7 +129,7 @@ def twins(subset: Subset, place: Path, decoder: FeatureDecoder, note: Note | Non
 
 
 def small_twin(subset: Subset, folder: Path, decoder: FeatureDecoder, note: Note | None) -> Subset:
-    """Return the subset after decoding all its records to a single shard in an empty folder."""
+    """Return the subset with all its records decoded to one shard in an empty folder."""
     (folder / INDEX_DIR).mkdir()
     first = subset.records.shards[0]
     schema = subset.schema.with_images(decoder.image_size or (0, 0), "raw")
@@ -173,7 +173,7 @@ def _write_missing(
 
 
 def _num_bytes(subset: Subset, shards: list[Shard], size: tuple[int, int]) -> int:
-    """Return the estimated size of twins; one record is read for the size of other features."""
+    """Return the estimated size of twins; reads one record for the size of other features."""
     (record,) = subset.records.read(np.zeros(1, np.int64))
     others = _FRAME_BYTES
     with contextlib.suppress(RecordError):  # a bad record is reported when it is decoded
@@ -188,14 +188,14 @@ def _twin_name(shard: Shard) -> str:
 
 
 def _twin(folder: Path, shard: Shard) -> Shard:
-    """Return a manifest entry for the twin of a shard; raise OSError if the twin is missing."""
+    """Return a manifest entry for the twin of a shard. OSError if the twin is missing."""
     name = _twin_name(shard)
     size = (folder / name).stat().st_size
     return shard.model_copy(update={"name": name, "num_bytes": size})
 
 
 def _is_whole(folder: Path, shard: Shard) -> bool:
-    """Return whether a twin is complete: its index, which is written last, matches."""
+    """Whether a twin is complete: its index, which is written last, matches."""
     try:
         read_index(folder, _twin(folder, shard))
     except (DatasetError, OSError):
@@ -318,7 +318,7 @@ def _locked(folder: Path, *, waits: bool = True) -> Iterator[None]:
 
 
 def _remove(folder: Path, shards: Iterable[Shard]) -> None:
-    """Delete the twins of `shards`, and the folder if none is left. The caller holds the lock."""
+    """Delete twins, and the folder if none is left. The caller holds the lock."""
     for shard in shards:
         (folder / _twin_name(shard)).unlink(missing_ok=True)
         (folder / index_name(_twin_name(shard))).unlink(missing_ok=True)

@@ -60,8 +60,7 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
         subset = self._source.subset
         self.class_names = subset.class_names
         self.seed = request.seed
-        num_hosts = subset.batches.num_hosts
-        self._request = replace(request, seed=seed_of(request.seed, num_hosts))
+        self._request = replace(request, seed=seed_of(request.seed, subset.batches.num_hosts))
         self._num_own_batches = num_batches(subset, request)
         self._place = _Place(request.batch_size or 1)
         self._make()
@@ -102,8 +101,7 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
         Raises:
             DatasetError: the argument is not a state, or is of other records, batches or order.
         """
-        where = "reader.iterate.load_state_dict"
-        place = check_state(where, state, *self._identity())
+        place = check_state("reader.iterate.load_state_dict", state, *self._identity())
         if place.seed != self._request.seed:
             self._request = replace(self._request, seed=place.seed)
             self._make()
@@ -112,7 +110,7 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
     def drawn(self, draw: Any, *, is_first: bool) -> Any:
         """Return the batch of `draw()` and count it; raise StopIteration at the end of the epoch.
 
-        `is_first` means that nothing was drawn from this iterator before.
+        `is_first`: nothing was drawn from this iterator before.
         """
         place, end = self._place, len(self)
         if is_first and place.is_begun and place.batch >= end:

@@ -103,10 +103,7 @@ def load(request: Request) -> Any:
 
 
 def distribute(strategy: Any, request: Request) -> Any:
-    """Return the distributed dataset of a request, with the attribute `class_names`.
-
-    The replicas share each batch. Each host reads its part of each global batch.
-    """
+    """Return the distributed dataset of a request, with the attribute `class_names`."""
     replicas = strategy.num_replicas_in_sync
     if request.batch_size is None or request.batch_size % replicas:
         raise DatasetError(
@@ -168,7 +165,7 @@ def undecoded(request: Request, size: int) -> Any:
 def make_dataset(
     source: Source, request: Request, cursor: Callable[[], Cursor] | None = None
 ) -> Any:
-    """Return the `tf.data.Dataset` of a request. Raises like `reader.load`.
+    """Return the `tf.data.Dataset` of a request.
 
     Each iteration of the dataset begins at the result of `cursor()`. Without `cursor`, it continues
     with the next epochs.
@@ -255,17 +252,15 @@ class _Stages:
         self.calls = parallel_calls(config, self._size and self._size * image_bytes)
 
     def dataset(self, total: int | None) -> Any:
-        """Return the dataset. `total` is its number of records, or None to set no cardinality."""
+        """`total` is the number of records, or None to set no cardinality."""
         with one_pipeline():
             return self._finished(self._decoded(total))
 
     def payloads(self, size: int, *, drop: bool = False) -> Any:
-        """Return the dataset of batches of (bytes, tag)."""
         num_reads = self._request.config.num_parallel_calls_for_interleave_files or _NUM_READS
         return self._tags.payloads(size, num_reads, drop=drop)
 
     def _decoded(self, total: int | None) -> Any:
-        """Return the dataset of decoded elements, in the fastest way that the request allows."""
         subset, rows, records = self._source.subset, self._source.rows, self._records
         size, drop = self._size or 1, self._drop
         if rows is not None or self._fills:
@@ -307,7 +302,7 @@ class _Stages:
 
     @property
     def _fills(self) -> bool:
-        """Whether threads or workers decode elements, instead of the graph of TensorFlow."""
+        """Whether threads or workers decode elements, instead of the graph."""
         request, schema, config = self._request, self._elements.schema, self._request.config
         is_changed = request.crop is not None or _whole_image(request, schema) is not None
         if is_changed or schema.is_stack or config.on_error != "raise" or config.num_workers:
@@ -328,22 +323,20 @@ class _Stages:
 
     @as_written
     def _by_record(self, records: Any) -> Any:
-        """Return the dataset of elements that the graph decodes from a dataset of (bytes, tag)."""
+        """Let the graph decode a dataset of (bytes, tag)."""
         decode = self._decoder.one
         function = self._tagged(lambda record, _: decode(record))
-        return self._batched(self._mapped(records, function, self.calls.images))
+        dataset = self._mapped(records, function, self.calls.images)
+        if self._size is None:
+            return dataset
+        number = self.calls.finish
+        return batched(dataset, self._size, number, drop=self._drop, keep_order=self._keep_order)
 
     @as_written
     def _raw_batches(self, records: Any) -> Any:
         decode = self._decoder.raw_batch
         function = self._tagged(lambda records, _: decode(records))
         return self._mapped(records, function, self.calls.batches)
-
-    def _batched(self, dataset: Any) -> Any:
-        if self._size is None:
-            return dataset
-        number = self.calls.finish
-        return batched(dataset, self._size, number, drop=self._drop, keep_order=self._keep_order)
 
     def _mapped(self, dataset: Any, function: Callable[..., Any], num_calls: int) -> Any:
         return dataset.map(function, num_calls, deterministic=self._keep_order)
@@ -419,9 +412,8 @@ def _whole_image(request: Request, schema: Schema) -> WholeImage | None:
 
 
 def _examples(source: BatchSource, records: Records) -> ExampleReader:
-    """Return a reader of `records`; TensorFlow decodes images that other libraries cannot."""
-    elements = Elements(source.schema, as_supervised=True)
-    fallback = Decoder(elements).pixels
+    """TensorFlow decodes images that other libraries cannot."""
+    fallback = Decoder(Elements(source.schema, as_supervised=True)).pixels
     return ExampleReader(records, source.decoder(fallback))
 
 

@@ -71,8 +71,8 @@ def first_element() -> Any:
 def as_written(function: _Function) -> _Function:
     """Return a function that TensorFlow traces, with all functions it calls, without AutoGraph.
 
-    AutoGraph would read the source for branches and loops to convert. It would find none, and that
-    takes several times as long as tracing.
+    AutoGraph would look for branches and loops to convert, and find none. That takes several times
+    as long as tracing.
     """
     unconverted: _Function = tf.autograph.experimental.do_not_convert(function)
     return unconverted

@@ -103,8 +103,8 @@ class EpochTags:
 def _checked(records: Records, dtypes: Mapping[str, str]) -> Callable[[Ints], list[bytes]]:
     """Return a function that reads the payloads of rows, and checks each when it is first read.
 
-    Records are checked before TensorFlow parses them: its error for a record that is not an Example
-    quotes bytes that are not text, and its size limit for a PNG is three times that for a JPEG.
+    TensorFlow's error for a record that is not an Example quotes bytes that are not text, and its
+    size limit for a PNG is three times that for a JPEG.
     """
     decoder, is_good = ExampleDecoder(dtypes, _PICTURES), bytearray(len(records))
 

@@ -77,14 +77,13 @@ class Cuda:
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
 
     def register(self, address: int, num_bytes: int) -> int:
-        """Register memory as pinned; return 0 or the number of an error."""
+        """Return 0 or the number of an error."""
         return int(_CUDA.cudart().cudaHostRegister(address, num_bytes, 0))
 
     def unregister(self, address: int) -> None:
         _CUDA.cudart().cudaHostUnregister(address)
 
     def synchronize(self) -> None:
-        """Wait until the device has done all pending work."""
         _CUDA.synchronize(self._device)
 
 
@@ -322,7 +321,7 @@ class Loader:
         return self._batches.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state. Argument and errors as for `ArrayBatches.load_state_dict`."""
+        """Continue from a state; errors as for `ArrayBatches.load_state_dict`."""
         self._batches.load_state_dict(state)
         self._epoch = None
 
@@ -334,7 +333,7 @@ class Loader:
 def process_of(index: int | None, number: int | None) -> tuple[int, int]:
     """Return (rank, number of processes) from the arguments, the process group or the environment.
 
-    (0, 1) if all of them are missing. DatasetError if only one argument is given.
+    (0, 1) if none of them has both. DatasetError if only one argument is given.
     """
     if (index is None) != (number is None):
         given = f"num_shards={number}, shard_index={index}"

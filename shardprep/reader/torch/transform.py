@@ -24,9 +24,6 @@ from shardprep.reader.array_types import Array
 from shardprep.reader.decode.annotations import boxes_as
 from shardprep.reader.decode.targets import Target
 
-_SEED_BITS = 32
-"""Number of bits of the seed of NumPy's generator."""
-
 
 @dataclass(frozen=True, slots=True)
 class Transform:
@@ -44,10 +41,11 @@ class Transform:
         with _generators_kept():
             for row, key in enumerate(keys):
                 size = columns[IMAGE][row].shape[-3:-1]
-                sample = self.target.pair(*_typed({n: c[row] for n, c in columns.items()}, size))
+                typed = {name: _typed(name, one[row], size) for name, one in columns.items()}
+                sample = self.target.pair(typed[IMAGE], typed)
                 torch.default_generator.manual_seed(key)
                 random.seed(key)
-                np.random.seed(key % (1 << _SEED_BITS))  # noqa: NPY002 - users draw from it
+                np.random.seed(key)  # noqa: NPY002 - users draw from it
                 inputs = sample if isinstance(sample, tuple) else (sample,)
                 samples.append(self.function(*inputs))
         if BOX in columns or any(name.startswith(ROWS) for name in columns):
@@ -63,8 +61,7 @@ class Transform:
         return ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        sent = cloudpickle.dumps(self.function)
-        return _received, (sent, self.target, self.image_name)
+        return _received, (cloudpickle.dumps(self.function), self.target, self.image_name)
 
 
 def _received(function: bytes, target: Target, image_name: str) -> Transform:
@@ -85,13 +82,7 @@ def _generators_kept() -> Iterator[None]:
             np.random.set_state(of_numpy)  # noqa: NPY002
 
 
-def _typed(values: dict[str, Any], size: tuple[int, int]) -> tuple[Any, dict[str, Any]]:
-    """Return the image of a sample and all values, in the types that transforms know."""
-    typed = {name: _of_type(name, value, size) for name, value in values.items()}
-    return typed[IMAGE], typed
-
-
-def _of_type(name: str, value: Any, size: tuple[int, int]) -> Any:
+def _typed(name: str, value: Any, size: tuple[int, int]) -> Any:
     from torchvision import tv_tensors  # takes a second
 
     if name == BOX:
@@ -136,7 +127,7 @@ def mapped(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _sent(value: Any) -> Any:
-    """Return a tensor as an array to send to another process, and other values unchanged."""
+    """Return a tensor as an array that can be sent, and other values unchanged."""
     if not isinstance(value, torch.Tensor):
         return value
     kind, attributes = type(value), dict(value.__dict__)
