@@ -43,11 +43,11 @@ _ORDER = (
 def decide(view: View) -> View:
     """Return the view with all that the evidence decides; QuestionError if several readings fit.
 
-    Nothing is decided if the recipe states labels or annotations. For a source with stacks, only
-    exports and masks in arrays are looked for.
+    If the recipe states labels or annotations, only splits are decided. For a source with stacks,
+    only exports and masks in arrays are looked for.
     """
     if not view.recipe.may_be_annotated:
-        return view
+        return view if view.recipe.items else _with_splits(view)
     if options := view.documents.export_options():
         own = {k: one for k, one in options.items() if k == "exclude" or view.is_open(k)}
         return view.read_as(Reading(own, _of_export(view)))
@@ -59,6 +59,18 @@ def decide(view: View) -> View:
         return _decided(view, STAGES)
     except QuestionError as error:
         raise _question(view, _with_parts(view, error.choices)) from None
+
+
+def _with_splits(view: View) -> View:
+    """Return the view with the splits of lists or tables; several readings are only noted."""
+    for stage in (splits, splits_by_tables):
+        fit = [one for one in stage(view) if one.options.keys() <= {"split", "join"}]
+        if len(fit) > 1 or not all(one.is_certain for one in fit):
+            shown = " or ".join(f"{one.flags} ({one.why})" for one in fit if one.options)
+            fit = [Reading({}, f"all images are in train; there may be splits: {shown}")]
+        for reading in fit:
+            view = view.read_as(reading)
+    return view
 
 
 def _with_parts(view: View, choices: Sequence[Choice]) -> Sequence[Choice]:
