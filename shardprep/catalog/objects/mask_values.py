@@ -151,7 +151,10 @@ _MOST_CLASSES_IN_TURN = 2
 
 
 def are_numbers(masks: Iterable[Collection[int]]) -> int:
-    """Return how many different n there are if the values of all masks are 1 to n, else 0."""
+    """Return how many different n there are if the values of each mask are 1 to n, else 0.
+
+    The result is also 0 for a single n, or if no n is above 2: such values may be classes.
+    """
     highest: set[int] = set()
     for mask in masks:
         number = _highest_number(mask)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from shardprep.catalog.targets import class_names
 from shardprep.dataset.manifest import ELSEWHERE, LEFT_OUT
 from shardprep.dataset.schema import MOST_POINTS
-from shardprep.errors import OptionName, SourceError, shown
+from shardprep.errors import OptionName, SourceError, shown, some_of
 from shardprep.image.annotation_types import (
     IS_CROWD,
     Annotation,
@@ -149,8 +149,8 @@ class ObjectTable:
     def add_outline(self, row: int, outline: Outline) -> None:
         self._outlines[row] = outline
 
-    def lose_points(self, image: int, reason: str, count: int = 1) -> None:
-        self._lost_points[image][reason] += count
+    def lose_points(self, image: int, reason: str) -> None:
+        self._lost_points[image][reason] += 1
 
     def extend(
         self,
@@ -198,6 +198,14 @@ class ObjectTable:
             self._num_elsewhere += sum(counts.values())
             counts = dict.fromkeys(counts, 0)
         self.missing.update(counts)
+
+    def check_listed(self, documents: Sequence[str], key: str) -> None:
+        """Raise SourceError if no image of `documents` is listed; `key` is one of the source."""
+        if not self.listed:
+            missing = next(iter(self.missing), "")
+            such = f", such as {shown(missing)}," if missing else ""
+            what = f"none of its images{such} is in the source"
+            raise SourceError(some_of(documents), what, f"a key looks like {shown(key)}")
 
     def renumber(self, start: int, images: Sequence[int], classes: Sequence[int]) -> None:
         """Replace image i by `images[i]`, class i by `classes[i]`, in the rows from `start`."""

@@ -21,7 +21,7 @@ from shardprep.catalog.tables.key_index import (
     paths_of,
 )
 from shardprep.catalog.tables.table import Rows, Table, stacked
-from shardprep.errors import OptionName, SourceError
+from shardprep.errors import OptionName, SourceError, shown
 from shardprep.recipe.rules import SLICE, letters_of
 from shardprep.source.string_column import Coded, Texts, positions
 
@@ -44,6 +44,13 @@ class TableMatch:
     id_column: str
     """The column of ids, or the path template that makes ids of several columns."""
     rows_without_image: tuple[str, ...]
+
+    def check(self, key: str) -> None:
+        """Raise SourceError if no row belongs to an image; `key` is one of the source."""
+        if (self.key_of < 0).all():
+            such = shown(self.rows_without_image[0]) if self.table.rows else "none"
+            what = f"has no id of an image of the source ({such})"
+            raise SourceError(self.table.name, what, f"a key looks like {shown(key)}")
 
     def cells(self, column: str) -> Coded[str]:
         """Return the cell of a column for each key, or "" if the key has no row."""

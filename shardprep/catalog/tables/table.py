@@ -101,9 +101,13 @@ class Table:
         return f"column:{names}" if self.is_own else f"csv:{self.files}:{id_column}:{names}"
 
     @property
+    def file_names(self) -> list[str]:
+        return [name for name, _ in self.parts] or [self.name]
+
+    @property
     def files(self) -> str:
         """The name of the table as options take it: file names joined by commas."""
-        return ",".join(name for name, _ in self.parts) or self.name
+        return ",".join(self.file_names)
 
     def with_cells(self, name: str, cells: Mapping[str, str]) -> Table:
         """Return the table under another name, with columns whose cell is the same in all rows."""

@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 
 from shardprep.catalog.objects.formats import box_format
 from shardprep.catalog.objects.formats.annotated_source import (
-    NUM_SAMPLES,
     AnnotatedSource,
     Sign,
     coverage,
     named_as_images,
     of_own_documents,
     read_each,
+    sampled,
 )
 from shardprep.catalog.objects.formats.box_format import SizeOf
 from shardprep.catalog.objects.formats.coco import outline_of
@@ -76,7 +76,6 @@ _LABELS = re.compile(r"class|label|categor|type|species|breed|target|(^|_)name",
 _OF_TENSORFLOW = frozenset(("filename", "class", "xmin", "ymin", "xmax", "ymax"))
 """Columns of a table whose rows are always objects, even with one row for each image."""
 _PATH = re.compile("[./]")
-_TRUE = ("1", "true")
 _NO_SHAPE = (TypeError, ValueError, LookupError, OverflowError, RecursionError)
 _FURTHER: dict[str, Callable[[AnnotatedSource], bool]] = {
     "iscrowd": attrgetter("keeps_crowds"),
@@ -92,7 +91,6 @@ _MOST_COMPARED = 100_000
 _ROUNDING = 1.01
 """Maximum difference in pixels between a stated side and the distance of two corners."""
 _SIDES = ("height", "width"), ("imageheight", "imagewidth"), ("imgheight", "imgwidth")
-_UNITS = "pixels", "shares of the sides"
 _MOST_HEADS = 256
 _SAMPLE = 200
 
@@ -109,10 +107,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     if not wanted:
         label = _find_label(table, columns, rule.table.id_column, lists)
     match = match_table(index, table, rule.table.id_column)
-    if (match.key_of < 0).all():
-        such = shown(match.rows_without_image[0]) if table.rows else "none"
-        hint = f"a key looks like {shown(index.keys[0])}"
-        raise SourceError(table.name, f"has no id of an image of the source ({such})", hint)
+    match.check(index.keys[0])
     places = [table.column(name) for name in columns.names]
     boxes = _of_columns(table, places) if len(places) == 4 else _of_cells(table, places[0], source)
     values = boxes.array()
@@ -148,10 +143,11 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
             objects.list_image(image, _side(table.rows[row], sides) if sides else None)
     if rule.kind != "column":  # such a row is of a mask, or of an image that is left out
         objects.missing.update(_without_image(boxes, match))
-    meaning = f"{box_format.WORDS[form]}{told}, in {_UNITS[is_relative]}"
+    unit = "shares of the sides" if is_relative else "pixels"
+    meaning = f"{box_format.WORDS[form]}{told}, in {unit}"
     return objects.found(
         f"{table.name}, boxes in {', '.join(columns.names)}: {meaning}",
-        [name for name, _ in table.parts] or [table.name],
+        table.file_names,
         findings=findings,
         notation=BoxColumns(columns.names, form),
         skeletons={} if source.keypoints else None,
@@ -182,7 +178,7 @@ def _objects(
     corners = box_format.corners(boxes.array(), form)
     cells = {one: table.cells(table.column(columns[one])).take(rows) for one in columns if one}
     flags = cells.pop("iscrowd", None)
-    crowds = {} if flags is None else {IS_CROWD: [cell in _TRUE for cell in flags]}
+    crowds = {} if flags is None else {IS_CROWD: [cell in ("1", "true") for cell in flags]}
     objects.extend(match.key_of[rows].tolist(), corners, objects.numbers_of(names), crowds)
     for number, points in boxes.polygons.items():
         objects.add_outline(number, outline_of(points))
@@ -344,9 +340,9 @@ def recognise_documents(source: AnnotatedSource) -> list[Sign]:
     """Return the `Sign` of JSON documents of single images that list boxes, or []."""
     members = named_as_images(source, ".json")
     named = coverage(source.index, [member.key for member in members])
-    texts = read_each(members[:: -(-len(members) // NUM_SAMPLES) or 1])
     documents = of_own_documents(source, members)
     with contextlib.suppress(SourceError):
+        texts = read_each(sampled(members))
         rows = [row for one in texts for row in object_rows(one.data, one.key)]
         if option := _rule_of(table_of(documents, rows), source, documents)[0]:
             how = f"{documents.partition(':')[0]}: boxes of {named}"

@@ -164,10 +164,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         table.miss(missing, is_elsewhere=not is_listed)
         labels.update(dict.fromkeys(reader.labels))
         num_tags += reader.num_tags
-    if not table.listed:
-        such = f", such as {next(iter(table.missing))!r}," if table.missing else ""
-        hint = f"a key looks like {index.keys[0]}"
-        raise SourceError(some_of(keys), f"none of its images{such} is in the source", hint)
+    table.check_listed(keys, index.keys[0])
     others = sorted(table.classes.keys() - {""}, key=natural_order)
     names = tuple(dict.fromkeys((*labels, *others)))
     return table.found(
@@ -219,8 +216,7 @@ def _add(table: ObjectTable, image: int, shape: _Shape, size: tuple[int, int] | 
     try:
         box, outline = _object(shape, size)
     except (KeyError, ValueError, OverflowError):
-        is_known = shape.kind in _SHAPES
-        table.drop(image, MALFORMED if is_known else table.unread(shape.kind))
+        table.drop(image, MALFORMED if shape.kind in _SHAPES else table.unread(shape.kind))
         return
     number = table.number_of(shape.facts.get("label", "").strip())
     table.add(image, box, number, outline=outline)

@@ -17,7 +17,7 @@ import numpy as np
 from shardprep.catalog.objects.formats.annotated_source import (
     MOST_BYTES,
     MOST_VALUES,
-    NUM_SAMPLES,
+    NO_CLASSES,
     AnnotatedSource,
     Sign,
     Text,
@@ -25,6 +25,7 @@ from shardprep.catalog.objects.formats.annotated_source import (
     has_many_values,
     named_as_images,
     read_each,
+    sampled,
 )
 from shardprep.catalog.objects.formats.box_format import box_of, ellipse, pasted_runs, rectangle
 from shardprep.catalog.objects.formats.pairing import Pairing
@@ -36,7 +37,6 @@ from shardprep.image.masks import MAX_PIXELS, decode_mask
 from shardprep.image.rasterize import outline_mask, runs_of
 from shardprep.recipe.object_rules import FormatRule, PointRule
 
-_NO_CLASSES = ("__ignore__", "_background_")
 NO_OBJECT_OF_POINT = "no object of its group"
 """Reason to leave out a point of LabelMe."""
 _SHAPES = ("polygon", "rectangle", "oriented_rectangle", "circle", "mask")
@@ -155,11 +155,9 @@ def _points_of(document: dict[str, Any]) -> list[_Point]:
                 ((x, y),) = shape["points"]
                 place = float(x), float(y)
             except _DAMAGE:
-                place = None
-            if place is not None and not all(map(math.isfinite, place)):
-                place = None
-            name = str(shape.get("label"))
-            found.append(_Point(name, None if group is None else str(group), place))
+                place = math.nan, math.nan
+            name, group = str(shape.get("label")), None if group is None else str(group)
+            found.append(_Point(name, group, place if all(map(math.isfinite, place)) else None))
     return found
 
 
@@ -202,8 +200,7 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
     """Return the `Sign` of LabelMe files that are named like the images, or []."""
     members = named_as_images(source, ".json")
     signs = by_sample(source, members, is_labelme, "labelme", "LabelMe")
-    sample = members[:: max(1, len(members) // NUM_SAMPLES)][:NUM_SAMPLES] if signs else []
-    texts = [text.data for text in read_each(sample)]
+    texts = [text.data for text in read_each(sampled(members) if signs else ())]
     has_outlines = any(map(_OUTLINED.search, texts))
     have_shapes = any(map(_SHAPED.search, texts))
     return [replace(one, has_outlines=has_outlines) for one in signs if have_shapes]
@@ -264,7 +261,7 @@ def _objects(
         if kind == "point":
             continue
         label, group = str(shape["label"]), shape.get("group_id")
-        if label in _NO_CLASSES:
+        if label in NO_CLASSES:
             continue
         if kind not in _SHAPES:
             bad[ObjectTable.unread(kind)] += 1

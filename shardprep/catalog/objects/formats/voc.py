@@ -26,7 +26,6 @@ from shardprep.recipe.object_rules import BoxColumns, FormatRule
 from shardprep.storage.text_file import decoded
 
 _SPLIT_LISTS = "ImageSets/Main/"
-_ANNOTATIONS = "Annotations/"
 _ORDER = ("test", "validation", "train")
 """Splits in order of precedence, for an image on several lists."""
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
@@ -65,8 +64,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
             table.missing[key] = len(content.names)
     if not pairing.documents:
         what = "none is named like an image" if keys else "none has the root 'annotation'"
-        where = OptionName("boxes", rule.kind)
-        raise SourceError(where, f"of the XML files of the source {what}")
+        raise SourceError(OptionName("boxes", rule.kind), f"of the XML files of the source {what}")
     if unreadable:
         findings.append(f"XML files cannot be read and have no image: {some_of(unreadable)}")
     lists = [m for m in source.documents.members(".txt") if _SPLIT_LISTS in f"/{m.key}"]
@@ -106,8 +104,7 @@ def _add(
     table.list_image(image, content.size)
     for number, (name, box) in enumerate(zip(content.names, content.boxes, strict=True), 1):
         if numbers:
-            place = table.number_of(name)
-            table.add(image, box or NO_BOX, place, outline=Segment(number))
+            table.add(image, box or NO_BOX, table.number_of(name), outline=Segment(number))
         elif box is None:
             table.drop(image, MALFORMED)
         else:
@@ -130,7 +127,7 @@ def _list_splits(lists: Iterable[Text], index: KeyIndex, findings: list[str]) ->
     num_twice = 0
     for split in _ORDER:
         key, names = of_split.get(split, ("", ()))
-        beside = key.removesuffix(_SPLIT_LISTS + key.rpartition("/")[2]) + _ANNOTATIONS
+        beside = key.removesuffix(_SPLIT_LISTS + key.rpartition("/")[2]) + "Annotations/"
         for name in names:
             found = pairing.find_listed(name, beside, split)
             if found is None:
@@ -183,7 +180,7 @@ def parse_voc(data: bytes) -> VocFile:
     NotVocError if the root is not `annotation`. VocError if the file is damaged, too large, nested
     too deeply, or has a document type definition.
     """
-    if _has_dtd(data):
+    if _DTD in data or (b"\0" in data and _DTD in data.replace(b"\0", b"")):  # also in UTF-16
         raise VocError("has a document type definition (DTD), which no annotation needs")
     if len(data) > _FEW_BYTES and sum(data.count(part) * n for part, n in _PARTS) > _MOST_PARTS:
         raise VocError(f"is XML of more than {_MOST_PARTS:,} parts")
@@ -201,12 +198,6 @@ def parse_voc(data: bytes) -> VocFile:
         for element in root.iter():
             element.tag = _local(element.tag)
     return _content(root)
-
-
-def _has_dtd(data: bytes) -> bool:
-    """Return True if a DTD may begin at any place, in an 8-bit encoding or in UTF-16."""
-    has_zeros = b"\0" in data
-    return _DTD in data or (has_zeros and _DTD in data.replace(b"\0", b""))
 
 
 def _tree(data: bytes) -> tuple[ET.Element | None, Exception | None]:
