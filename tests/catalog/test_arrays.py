@@ -208,6 +208,15 @@ FILES: dict[str, tuple[str, Callable[[], bytes]]] = {
 }  # fmt: skip
 
 
+def test_long_rows_of_hdf5_are_read_once(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:  # four rows are a block
+        rows = np.array(PHOTOS, "S2000000")
+        file.create_dataset("x", data=rows, chunks=(1,), compression="gzip")
+    made = built(tmp_path / "a.h5", tmp_path / "out", format="keep")
+    found = records(Path(made.location))
+    assert [found[key]["image"][0] for key in sorted(found)] == PHOTOS
+
+
 @pytest.mark.parametrize("form", FILES)
 def test_encoded_images_keep_their_bytes_and_labels(form: str, tmp_path: Path) -> None:
     name, data = FILES[form]
