@@ -183,8 +183,7 @@ def pair_masks(
             what = f"{image} has several target images: {some_of(several)}"
             raise SourceError(pattern.option, what, "give a pattern that fits one of them")
     classes = {key: values["class"] for key, values in masks.items() if "class" in values}
-    noun = "target image" if pattern.is_target else "mask"
-    return MaskFiles(of_image, without, classes, noun)
+    return MaskFiles(of_image, without, classes, "target image" if pattern.is_target else "mask")
 
 
 class SeveralImagesError(AmbiguousIdError):

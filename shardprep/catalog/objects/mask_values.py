@@ -242,8 +242,7 @@ def _parsed(text: str, file: str) -> list[tuple[int | Colour, str]]:
         numbers = [i for i, cell in enumerate(row) if re.fullmatch(r"\d{1,5}", cell)]
         texts = [cell for i, cell in enumerate(row) if i not in numbers and cell]
         if len(numbers) >= 3 and texts:
-            colour = ",".join(row[i] for i in numbers[-3:])
-            found.append((_value(colour), texts[0]))
+            found.append((_value(",".join(row[i] for i in numbers[-3:])), texts[0]))
         elif len(numbers) == 1 and texts:
             found.append((_value(row[numbers[0]]), texts[0]))
         elif found:  # before that, a line is a header
@@ -342,8 +341,7 @@ def look(mask: Member, max_pixels: int) -> Seen | None:
         some = frozenset(itertools.islice(colours, _MOST_VALUES + 1))
         return Seen(frozenset(), some, num_pixels=len(rows))
     counts = value_counts(pixels)
-    middle = int(counts[_DARK:_LIGHT].sum())
-    is_blurred = is_lossy and middle <= _BLURRED * pixels.size
+    is_blurred = is_lossy and int(counts[_DARK:_LIGHT].sum()) <= _BLURRED * pixels.size
     return Seen(
         frozenset(np.flatnonzero(counts).tolist()), is_blurred=is_blurred, is_lossy=is_lossy
     )

@@ -284,8 +284,7 @@ class ObjectTable:
             if self._classes[row] == number
         )
         usual = max(lengths, key=lambda one: (lengths[one], one), default=0) // 3
-        names = tuple(map(str, range(usual)))
-        return (known or Skeleton())._replace(names=names)
+        return (known or Skeleton())._replace(names=tuple(map(str, range(usual))))
 
     def _keypoints(
         self, labels: Ints, skeletons: Mapping[str, Skeleton], skeleton: Skeleton

@@ -89,8 +89,7 @@ def _match(index: KeyIndex, table: Table, id_column: str) -> TableMatch:
     row_of = np.full(len(index.keys), -1, np.int64)
     rows = np.flatnonzero(key_of >= 0)[::-1]  # the first of several rows is assigned last
     row_of[key_of[rows]] = rows
-    missing = ids.take(np.flatnonzero(key_of < 0))
-    return TableMatch(table, row_of, key_of, title, tuple(missing))
+    return TableMatch(table, row_of, key_of, title, tuple(ids.take(np.flatnonzero(key_of < 0))))
 
 
 def find_rows(index: KeyIndex, table: Table, id_column: str, ids: Texts) -> Ints:
@@ -111,8 +110,7 @@ def _origins(table: Table) -> Coded[Origin]:
     _, stated = stated_splits(table)
     if not len(stated):
         return origins
-    pairs = zip(origins, stated, strict=True)
-    return Coded.of(one._replace(split=split) for one, split in pairs)
+    return Coded.of(one._replace(split=split) for one, split in zip(origins, stated, strict=True))
 
 
 def is_of_splits(title: str) -> bool:
@@ -177,14 +175,13 @@ def _of_split(cells: Texts, splits: Coded[str | None]) -> Texts:
     """Return the split and the cell of each row as one text."""
     codes = np.where(splits.codes < 0, len(splits.values), splits.codes)
     lead = Texts.of([*(f"{split}\n" for split in splits.values), "\n"]).take(codes)
-    nothing = Texts.of([""]).array[0]
-    return Texts(pc.binary_join_element_wise(lead.array, cells.array, nothing))
+    return Texts(pc.binary_join_element_wise(lead.array, cells.array, Texts.of([""]).array[0]))
 
 
 def united(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
-    """Return the tables; tables with equal headers are joined if they describe different images.
+    """Return the tables, with tables of equal headers stacked if their images differ.
 
-    These are tables of different splits (`train.csv`, `test.csv`), and tables without a common id.
+    Such tables are of different splits (`train.csv`, `test.csv`), or have no common id.
     """
     key = "united", *map(id, tables)
     if key not in index.known:

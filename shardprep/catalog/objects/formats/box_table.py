@@ -266,8 +266,7 @@ def _sizes(
     images = match.key_of[list(rows)].tolist()
     some = sorted({image for image in images if image >= 0})[:_MOST_HEADS]
     known = {image: size_of(image) or nothing for image in some}
-    sizes = [known.get(image, nothing) for image in images]
-    return np.array(sizes, np.float64).reshape(-1, 2)
+    return np.array([known.get(image, nothing) for image in images], np.float64).reshape(-1, 2)
 
 
 def _find_columns(table: Table) -> BoxColumns:

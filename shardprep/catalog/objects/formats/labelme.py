@@ -104,8 +104,7 @@ def read_points(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
     keys = _claimed(pairing, where)
     if not len(found):
         raise SourceError(where, "no file has a shape of the type point")
-    title = f"LabelMe, points of {counted(len(keys), 'JSON file')}"
-    return found.found(title, keys, str(where))
+    return found.found(f"LabelMe, points of {counted(len(keys), 'JSON file')}", keys, str(where))
 
 
 class _File(NamedTuple):

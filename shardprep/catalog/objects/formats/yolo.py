@@ -357,8 +357,7 @@ def _read_lines(data: bytes, shape: _Pose) -> _Lines:
             objects.append(_object(words, shape))
         except (ValueError, OverflowError):
             num_bad += 1
-            what = f"is not YOLO: line {number:,} is {shown(line.strip(), _MOST_SHOWN)!r}"
-            fault = fault or what
+            fault = fault or f"is not YOLO: line {number:,} is {shown(line.strip(), _MOST_SHOWN)!r}"
     return _Lines(objects, num_bad, fault)
 
 
