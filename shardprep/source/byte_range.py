@@ -157,7 +157,6 @@ class RefusedExtent(NamedTuple):
     """Size stated in the archive, at most `MOST_BYTES`."""
     reason: str
     kind: str = "unreadable"
-    """Kind of the rejection."""
 
     @property
     def span(self) -> PlainExtent:

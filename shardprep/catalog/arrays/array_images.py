@@ -187,7 +187,6 @@ def _within_limits(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> Iterator
 
 
 def _check_size(files: ArrayFiles, one: ChosenColumn) -> None:
-    """Raise SourceError if an array, or one image of it, is larger than a limit."""
     column, key = one.column, one.opened.key
     if column.dtype is None or column.is_truncated:
         return

@@ -183,8 +183,6 @@ def _lists_in(kind: Any, title: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows of a Parquet or CSV file."""
-
     schema: Any
     num_rows: int
     batches: _Batches
@@ -234,7 +232,7 @@ class _Rows:
         return ArrayFile(images, rows, self._read_cells, tuple(left_out), matrix)
 
     def _some(self, title: str) -> list[Any]:
-        """Return some values of a column that are not null; [] if all are null."""
+        """Return some values that are not null; [] if all are null."""
         for batch in self.batches([title], _FILES_AT_ONCE):
             values: list[Any] = batch.column(0).drop_null().to_pylist()
             if values:

@@ -29,8 +29,6 @@ IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
 class _Array(NamedTuple):
-    """An array of numbers in a file."""
-
     place: PlainExtent
     dtype: np.dtype[Any]
     shape: tuple[int, ...]

@@ -72,12 +72,12 @@ class Annotated:
     is_background: bool
     """Whether unlisted images count as images without objects, in splits with listed images."""
     has_rows: bool
-    """Whether a table has a row for each image, with boxes or without (`Found.has_rows`)."""
+    """As in `Found`."""
     strata: list[tuple[int, ...]]
     """Class indices in each image, as far as known without decoding masks."""
     splits: list[str | None] | None = None
     are_listed: bool = False
-    """Whether `splits` come from lists, so that an image on no list is in no split."""
+    """As in `Found`."""
     unmapped: tuple[str, ...] = ()
     findings: list[str] = field(default_factory=list)
 
@@ -142,7 +142,6 @@ def annotate(images: SourceImages, naming: Naming) -> Annotated:
 def _with_points(
     annotations: Sequence[Annotation | None], found: FoundPoints
 ) -> list[Annotation | None]:
-    """Return the annotations with the keypoints of images added; None becomes an annotation."""
     with_points = list(annotations)
     for image in found.points.keys() | found.lost.keys():
         one = with_points[image] or Annotation()
@@ -332,7 +331,6 @@ def _unmatched(without_image: Mapping[str, int], left_out: Collection[str]) -> C
 def _check_dropped(
     num_objects: int, dropped: Counter[str], most: float, without_image: Mapping[str, int]
 ) -> None:
-    """Raise SourceError if too many objects, or keypoints of images, are bad."""
     bad = {reason: count for reason, count in dropped.items() if reason not in NO_FAULTS}
     num_bad = sum(bad.values())
     total = num_objects + num_bad

@@ -144,7 +144,7 @@ _MOST_SPARSE = 8
 
 
 def _with_hint(values: MaskValues, documents: Documents) -> MaskValues:
-    files = naming_files(values, documents)
+    files = naming_files(values.present, documents)
     if not files:
         hint = f"masks: {NUMBERED}? {OptionName('instances')} keeps each apart"
         known = sorted({one for several in values.present for one in several} - {0})

@@ -190,14 +190,13 @@ def hold_numbers(masks: Iterable[Seen | None], documents: Documents) -> int:
         num_odd += is_odd
     number = are_numbers(seen) if num_odd <= _MOST_ODD * len(seen) else 0
     number = min(number, UNSURE) if num_odd else number
-    present = [tuple(values - {_NO_VALUE, _NO_WIDE_VALUE}) for values in seen]
-    is_named = number and naming_files(MaskValues(names=(), present=present), documents)
-    return 0 if is_named else number
+    present = [values - {_NO_VALUE, _NO_WIDE_VALUE} for values in seen]
+    return 0 if number and naming_files(present, documents) else number
 
 
-def naming_files(found: MaskValues, documents: Documents) -> list[str]:
-    """Return the keys of documents, for `--mask-values`, that name every value in the masks."""
-    present = {value for one in found.present for value in one}
+def naming_files(masks: Iterable[Collection[int]], documents: Documents) -> list[str]:
+    """Return the keys of documents, for `--mask-values`, that name the values of all masks."""
+    present = {value for mask in masks for value in mask}
     return [key for key, values in _named_values(documents) if present <= values]
 
 

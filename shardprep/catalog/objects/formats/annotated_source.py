@@ -94,7 +94,6 @@ class AnnotatedSource:
     numbers: bool = False
     """Give each object a segment with its number in the file, as in masks of object numbers."""
     keypoints: bool = False
-    """Keep the keypoints of objects."""
     keeps_crowds: bool = True
     """Mark crowds by the attribute `IS_CROWD`; otherwise they are ordinary objects."""
 

@@ -71,7 +71,6 @@ _POLYGON = re.compile(
 _BRACKETS = re.compile(r"\s*\[[\[(\s]*(-?[\d.]+\s*[,\s]\s*){3}-?[\d.]+\s*[\])]|\s*\[\s*\{.*:")
 _MOST_SEEN = 100
 _NUMBERS = re.compile(r"(\s-?\d[\d.]*){4}")
-"""Numbers in a cell, such as the box itself."""
 _LABELS = re.compile(r"class|label|categor|type|species|breed|target|(^|_)name", re.IGNORECASE)
 _OF_TENSORFLOW = frozenset(("filename", "class", "xmin", "ymin", "xmax", "ymax"))
 """Columns of a table whose rows are always objects, even with one row for each image."""
@@ -394,7 +393,7 @@ class _Boxes:
         self.form: BoxForm | None = None
         self._values = array("d")
 
-    def add(self, row: int, cells: Iterable[str], label: str | None = None) -> None:
+    def add(self, row: int, cells: Iterable[str | float], label: str | None = None) -> None:
         try:
             self._values.fromlist([float(cell) for cell in cells])
         except ValueError:
@@ -411,7 +410,7 @@ class _Boxes:
         else:
             if keeps_outline:
                 self.polygons[len(self.rows)] = points.ravel().tolist()
-            self.add(row, map(str, (*points.min(0), *points.max(0))))
+            self.add(row, (*points.min(0), *points.max(0)))
 
     def array(self) -> Floats:
         return np.array(self._values).reshape(-1, 4)

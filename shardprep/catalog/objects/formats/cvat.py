@@ -78,10 +78,9 @@ class _Reader:
                 self._parser.Parse(data[start : start + _PIECE], start + _PIECE >= len(data))
             except (expat.ExpatError, LookupError, ValueError) as error:
                 raise SourceError(self._key, f"is damaged XML ({error})", _HINT) from error
-            last = self._images.pop() if self._path[1:2] == ["image"] else None
-            yield from self._images
-            self._images = [] if last is None else [last]
-        yield from self._images
+            whole = self._images[: len(self._images) - (self._path[1:2] == ["image"])]
+            self._images = self._images[len(whole) :]
+            yield from whole
 
     def _refuse_dtd(self, *_: object) -> None:
         what = "has a document type definition (DTD), which no annotation needs"

@@ -38,7 +38,6 @@ from shardprep.image.rasterize import outline_mask, runs_of
 from shardprep.recipe.object_rules import FormatRule, PointRule
 
 NO_OBJECT_OF_POINT = "no object of its group"
-"""Reason to leave out a point of LabelMe."""
 _SHAPES = ("polygon", "rectangle", "oriented_rectangle", "circle", "mask")
 _SHAPED = re.compile(rb'"shapes"\s*:\s*\[\s*\{')
 _OUTLINED = re.compile(rb'"shape_type"\s*:\s*"(polygon|mask|circle)"')
@@ -115,10 +114,7 @@ class _File(NamedTuple):
 
 
 def _files(source: AnnotatedSource, pairing: Pairing) -> Iterator[_File]:
-    """Yield the files of LabelMe.
-
-    A file belongs to the image of the same name; without such an image, to the one in `imagePath`.
-    """
+    """Yield the files, each with the image of the same name, else with the one in `imagePath`."""
     for text in read_each(source.documents.members(".json"), 4 * MOST_BYTES):
         key = text.key
         if not text.fault and not is_labelme(text.data):

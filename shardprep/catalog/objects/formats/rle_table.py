@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -200,10 +200,9 @@ def runs_in(table: Table, index: KeyIndex, size_of: SizeOf) -> list[Sign]:
                 id_column = find_ids(index, replace(table, rows=halves))
             except SourceError:
                 return []
-        of_id = table.header.index(id_column)
-        ids = [row[of_id] for row in halves]
-        known = [*zip(rows, ids, strict=True)]
-        images = [index.find(text)[:1] for row, text in known if row[place] not in _NO_RUNS]
+        of_id, both = table.header.index(id_column), zip(rows, halves, strict=True)
+        ids = [half[of_id] for row, half in both if row[place] not in _NO_RUNS]
+        images = [index.find(text)[:1] for text in ids]
         num_sizes = 0
         for image, pairs in zip(images, runs, strict=True):
             size = size_of(image[0]) if image and num_sizes < _SAMPLE_IMAGES else None
@@ -211,11 +210,9 @@ def runs_in(table: Table, index: KeyIndex, size_of: SizeOf) -> list[Sign]:
             if size is not None and pairs is not None and pairs[-1].sum() > math.prod(size) + 1:
                 break
         else:
-            others = [name for name in table.header if name.lower() in _CLASS_COLUMNS]
-            others = [name for name in others if name != title]
+            others = [x for x in table.header if x.lower() in _CLASS_COLUMNS and x != title]
             option = ":".join(["rle", table.files, id_column, title, *others[:1]])
-            filled = Counter(text for row, text in known if row[place] not in _NO_RUNS)
-            are_apart = halves is rows and not others and max(filled.values()) > 1
+            are_apart = halves is rows and not others and len({*ids}) < len(ids)
             how = f"{table.name}: run lengths in column {title!r}"
             how += ", several of an image" if are_apart else ""
             return [Sign("masks", option, how, instances=are_apart)]
