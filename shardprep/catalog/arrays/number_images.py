@@ -57,7 +57,8 @@ def pictures(rows: Array, layout: Layout, levels: DepthRange, depth: int = 8) ->
     """Return uint8[n, m], a file of `m` bytes for each of `n` images, from rows of `layout`.
 
     `levels` are black and white of the numbers. "auto" takes them from each row, and "full" keeps
-    uint16 of one channel. Others are scaled to `depth` bits if they are grey, otherwise to 8.
+    uint16 of one channel. Other numbers, except uint8 and booleans, are scaled to `depth` bits if
+    they are grey, otherwise to 8.
     """
     if layout.size != (0, 0):
         rows = rows.reshape(len(rows), *layout.size, -1)

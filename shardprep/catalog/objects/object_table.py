@@ -79,6 +79,15 @@ class Found:
     """Keypoints of all objects; None if they are not read."""
 
 
+def stated_size(height: Any, width: Any) -> tuple[int, int] | None:
+    """Return height and width of an image from numbers or texts; None if they are impossible."""
+    try:
+        sides = float(height), float(width)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return (int(sides[0]), int(sides[1])) if all(1 <= x < MOST_SIDE for x in sides) else None
+
+
 class ObjectTable:
     """The objects of a source, in reading order, and annotated images that the source lacks."""
 
@@ -108,9 +117,9 @@ class ObjectTable:
         return len(self._images)
 
     def list_image(self, image: int, size: tuple[int, int] | None = None) -> None:
-        """Record an image as annotated; `size`, height and width, is ignored if impossible."""
+        """Record an image as annotated; `size` is a `stated_size`."""
         self.listed.add(image)
-        if size is not None and all(0 < side < MOST_SIDE for side in size):
+        if size is not None:
             self._sizes[image] = size
 
     def add(

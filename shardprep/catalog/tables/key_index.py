@@ -56,7 +56,7 @@ class Origin(NamedTuple):
     split: str | None = None
     """Split that the table or a column of it states for the id."""
     is_firm: bool = True
-    """Whether images already have the split; a list of a split can name other images."""
+    """False for a list of images, which may name images of other splits."""
     file: str = ""
     """The table or list; each writes its ids in one way."""
     is_of_path: bool = False
@@ -98,7 +98,7 @@ class KeyIndex:
         self._by_folder: dict[tuple[str, int], dict[str, list[int]]] = {}
         self._lookups: dict[tuple[str, int], Lookup] = {}
         self.known: dict[Hashable, Any] = {}
-        """What tables and these keys have in common, so that it is searched once."""
+        """Results of searches in tables, so that each is done once."""
 
     def find(self, text: str) -> Sequence[int]:
         """Return the positions of all keys that end in the id, with or without extension.

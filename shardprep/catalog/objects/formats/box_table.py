@@ -30,10 +30,10 @@ from shardprep.catalog.objects.formats.box_format import SizeOf
 from shardprep.catalog.objects.formats.coco import outline_of
 from shardprep.catalog.objects.object_table import (
     MALFORMED,
-    MOST_SIDE,
     ONE_CLASS,
     Found,
     ObjectTable,
+    stated_size,
 )
 from shardprep.catalog.tables.key_index import origin_of
 from shardprep.catalog.tables.object_lists import object_rows, unfolded
@@ -242,12 +242,7 @@ def _are_of_boxes(table: Table, boxes: _Boxes, match: TableMatch, sides: tuple[i
 
 
 def _side(row: Sequence[str], sides: tuple[int, int]) -> tuple[int, int] | None:
-    try:
-        height, width = (float(row[place]) for place in sides)
-    except ValueError:
-        return None
-    is_sane = 1 <= height < MOST_SIDE and 1 <= width < MOST_SIDE
-    return (int(height), int(width)) if is_sane else None
+    return stated_size(*(row[place] for place in sides))
 
 
 def _sizes(

@@ -34,6 +34,7 @@ from shardprep.catalog.objects.object_table import (
     Found,
     Ints,
     ObjectTable,
+    stated_size,
 )
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.dataset.schema import MOST_POINTS
@@ -187,12 +188,7 @@ def _image_of(entry: dict[str, Any]) -> tuple[str, Size]:
     name = entry["file_name"]
     if not isinstance(name, str):
         raise TypeError("not a text")
-    height: Any = entry.get("height")
-    width: Any = entry.get("width")
-    is_stated = all(
-        isinstance(side, int | float) and 1 <= side < MOST_SIDE for side in (height, width)
-    )
-    return name, (int(height), int(width)) if is_stated else None
+    return name, stated_size(entry.get("height"), entry.get("width"))
 
 
 def _segment_of(entry: dict[str, Any]) -> Segment:

@@ -31,7 +31,7 @@ from shardprep.catalog.objects.formats.box_format import (
     turned,
 )
 from shardprep.catalog.objects.formats.pairing import Pairing
-from shardprep.catalog.objects.object_table import MALFORMED, MOST_SIDE, Found, ObjectTable
+from shardprep.catalog.objects.object_table import MALFORMED, Found, ObjectTable, stated_size
 from shardprep.catalog.tables.key_index import AmbiguousIdError
 from shardprep.errors import SourceError, counted, some_of
 from shardprep.image.annotation_types import Outline, Polygons
@@ -155,7 +155,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
                 missing[name] += len(image.shapes)
                 continue
             is_listed = True
-            size = _size(image.facts)
+            size = stated_size(image.facts.get("height"), image.facts.get("width"))
             table.list_image(found, size)
             splits[found] = given_split([image.facts.get("subset", "")]) or splits[found]
             for shape in image.shapes:
@@ -201,14 +201,6 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
     how = f"{some_of([text.key for text in found], 2)}: CVAT for images, names {named}"
     has_outlines = any(_OUTLINED.search(text.data) for text in found)
     return named.signs(Sign("boxes", "cvat", how, has_outlines=has_outlines))
-
-
-def _size(facts: Mapping[str, str]) -> tuple[int, int] | None:
-    try:
-        height, width = int(facts["height"]), int(facts["width"])
-    except (KeyError, ValueError):
-        return None
-    return (height, width) if 0 < height < MOST_SIDE and 0 < width < MOST_SIDE else None
 
 
 def _add(table: ObjectTable, image: int, shape: _Shape, size: tuple[int, int] | None) -> None:

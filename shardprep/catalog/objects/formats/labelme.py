@@ -30,7 +30,7 @@ from shardprep.catalog.objects.formats.annotated_source import (
 from shardprep.catalog.objects.formats.box_format import box_of, ellipse, pasted_runs, rectangle
 from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.image_points import NOT_A_NUMBER, REPEATED, FoundPoints, PointList
-from shardprep.catalog.objects.object_table import MALFORMED, MOST_SIDE, Found, ObjectTable
+from shardprep.catalog.objects.object_table import MALFORMED, Found, ObjectTable, stated_size
 from shardprep.errors import OptionName, SourceError, counted
 from shardprep.image.annotation_types import Floats, Outline, Polygons, Runs, Skeleton
 from shardprep.image.masks import MAX_PIXELS, decode_mask
@@ -231,9 +231,7 @@ def _add(table: ObjectTable, image: int, document: dict[str, Any], poses: _Poses
 
 
 def _size(document: dict[str, Any]) -> tuple[int, int] | None:
-    height, width = document.get("imageHeight"), document.get("imageWidth")
-    are_sides = all(isinstance(one, int) and 0 < one < MOST_SIDE for one in (height, width))
-    return (height, width) if are_sides else None  # type: ignore[return-value]
+    return stated_size(document.get("imageHeight"), document.get("imageWidth"))
 
 
 def _num_objects(document: dict[str, Any]) -> int:

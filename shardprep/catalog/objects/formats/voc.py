@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from xml.etree import ElementTree as ET
@@ -18,7 +17,13 @@ from shardprep.catalog.objects.formats.annotated_source import (
     read_each,
 )
 from shardprep.catalog.objects.formats.pairing import Pairing
-from shardprep.catalog.objects.object_table import MALFORMED, NO_BOX, Found, ObjectTable
+from shardprep.catalog.objects.object_table import (
+    MALFORMED,
+    NO_BOX,
+    Found,
+    ObjectTable,
+    stated_size,
+)
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.image.annotation_types import Segment
@@ -197,7 +202,13 @@ def parse_voc(data: bytes) -> VocFile:
     if root.tag != tag:
         for element in root.iter():
             element.tag = _local(element.tag)
-    return _content(root)
+    objects = root.findall("object")
+    return VocFile(
+        _text(root.findtext("filename")),
+        stated_size(root.findtext("size/height"), root.findtext("size/width")),
+        [_text(one.findtext("name")) for one in objects],
+        [_corners(one.find("bndbox")) for one in objects],
+    )
 
 
 def _tree(data: bytes) -> tuple[ET.Element | None, Exception | None]:
@@ -224,17 +235,6 @@ def _check_depth(root: ET.Element) -> None:
     raise VocError(f"is nested more than {_MOST_DEPTH} elements deep")
 
 
-def _content(root: ET.Element) -> VocFile:
-    size = root.find("size")
-    objects = root.findall("object")
-    return VocFile(
-        _text(root.findtext("filename")),
-        None if size is None else _size(size),
-        [_text(one.findtext("name")) for one in objects],
-        [_corners(one.find("bndbox")) for one in objects],
-    )
-
-
 def _text(text: str | None) -> str:
     return (text or "")[:_MOST_TEXT].strip()
 
@@ -244,12 +244,3 @@ def _corners(box: ET.Element | None) -> tuple[float, ...] | None:
         return None if box is None else tuple(float(box.findtext(side, "")) for side in _SIDES)
     except ValueError:
         return None
-
-
-def _size(size: ET.Element) -> tuple[int, int] | None:
-    try:
-        height, width = (float(size.findtext(side) or 0) for side in ("height", "width"))
-    except ValueError:
-        return None
-    is_size = 1 <= height < math.inf and 1 <= width < math.inf
-    return (int(height), int(width)) if is_size else None
