@@ -145,19 +145,17 @@ _MOST_SPARSE = 8
 
 def _with_hint(values: MaskValues, documents: Documents) -> MaskValues:
     files = naming_files(values.present, documents)
-    if not files:
+    known = sorted({one for several in values.present for one in several} - {0})
+    if files:
+        flags = " or ".join(str(OptionName("mask_values", file)) for file in files[:2])
+        hint = f"classes of masks are called by their values; {flags} names them"
+    elif known and max(known) > _MOST_SPARSE * len(known):
+        named = OptionName("mask_values", ",".join(f"{one}=NAME" for one in known[:3]))
+        hint = f"masks have only the values 0, {some_of([*map(str, known)])}: {named} names them"
+    elif are_numbers(values.present):
         hint = f"masks: {NUMBERED}? {OptionName('instances')} keeps each apart"
-        known = sorted({one for several in values.present for one in several} - {0})
-        if known and max(known) > _MOST_SPARSE * len(known):
-            named = OptionName("mask_values", ",".join(f"{one}=NAME" for one in known[:3]))
-            hint = (
-                f"masks have only the values 0, {some_of([*map(str, known)])}: {named} names them"
-            )
-        elif not are_numbers(values.present):
-            return values
-        return replace(values, findings=(*values.findings, hint))
-    flags = " or ".join(str(OptionName("mask_values", file)) for file in files[:2])
-    hint = f"classes of masks are called by their values; {flags} names them"
+    else:
+        return values
     return replace(values, findings=(*values.findings, hint))
 
 
