@@ -74,7 +74,7 @@ class PlainExtent(range_reads.Span):
         return self
 
     def read(self) -> bytes:
-        return _read_at(self.file, self.offset, self.num_bytes)
+        return _reader(self.file)(self.offset, self.num_bytes)
 
     def read_into(self, buffer: memoryview) -> None:
         ahead = range_reads.open_file(self.file)
@@ -93,7 +93,7 @@ class PlainExtent(range_reads.Span):
     def read_range(self, at: int, num_bytes: int) -> bytes:
         """Return `num_bytes` bytes from offset `at` on, or fewer if the member ends earlier."""
         left = max(0, self.num_bytes - at)
-        return _read_at(self.file, self.offset + at, min(num_bytes, left))
+        return _reader(self.file)(self.offset + at, min(num_bytes, left))
 
 
 class ZipExtent(NamedTuple):
@@ -157,7 +157,6 @@ class RefusedExtent(NamedTuple):
     """Size stated in the archive, at most `MOST_BYTES`."""
     reason: str
     kind: str = "unreadable"
-    """Kind of the rejection."""
 
     @property
     def span(self) -> PlainExtent:
@@ -235,10 +234,6 @@ def _lzma_unpacker(head: bytes) -> tuple[Any, int]:
         "pb": properties // 45,
     }
     return lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=[lzma1]), 4 + size
-
-
-def _read_at(file: str, offset: int, num_bytes: int) -> bytes:
-    return _reader(file)(offset, num_bytes)
 
 
 def _reader(file: str) -> _Read:

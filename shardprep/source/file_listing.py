@@ -142,8 +142,6 @@ def _lies_in(inside: str, folder: str) -> bool:
 def _file(path: str, relative: str, inside: str) -> FoundFile:
     try:
         status = os.lstat(path)
-        if stat.S_ISREG(status.st_mode):  # the usual case
-            return FoundFile(path, relative, status.st_size, status.st_mtime_ns)
         if stat.S_ISLNK(status.st_mode):
             path = os.path.realpath(path)
             if not path.startswith(inside):
@@ -151,9 +149,9 @@ def _file(path: str, relative: str, inside: str) -> FoundFile:
             status = os.lstat(path)
     except OSError:
         return FoundFile(path, relative, problem=NOT_REGULAR)
-    if not stat.S_ISREG(status.st_mode):
-        return FoundFile(path, relative, problem=NOT_REGULAR)
-    return FoundFile(path, relative, status.st_size, status.st_mtime_ns)
+    if stat.S_ISREG(status.st_mode):
+        return FoundFile(path, relative, status.st_size, status.st_mtime_ns)
+    return FoundFile(path, relative, problem=NOT_REGULAR)
 
 
 def _objects(address: str, url: ObjectUrl, leave_out: Iterable[str]) -> list[FoundFile]:

@@ -178,11 +178,10 @@ def _get(window: Sequence[Span]) -> dict[str, list[tuple[int, bytes]]]:
 def _merged(spans: Iterable[Span]) -> list[Span]:
     merged: list[Span] = []
     for span in sorted(spans):
-        stop = span.offset + span.num_bytes
         if merged:
             last = merged[-1]
             gap = span.offset - last.offset - last.num_bytes
-            length = max(stop - last.offset, last.num_bytes)
+            length = max(span.offset + span.num_bytes - last.offset, last.num_bytes)
             if span.file == last.file and gap <= _NEAR_BYTES and length <= _MOST_BYTES:
                 merged[-1] = last._replace(num_bytes=length)
                 continue

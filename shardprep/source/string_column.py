@@ -126,8 +126,7 @@ class Coded(Sequence[_Value]):
     def counts(self) -> dict[_Value, int]:
         """Return the number of rows of each used value, in the order of `firsts`."""
         numbers = np.bincount(self.codes[self.are_there], minlength=len(self.values)).tolist()
-        firsts = self.firsts()
-        return {one: numbers[self.codes[row]] for row, one in firsts.items()}
+        return {one: numbers[self.codes[row]] for row, one in self.firsts().items()}
 
     def mapped(self, new_values: Iterable[_Other]) -> Coded[_Other]:
         """Return the column with its used values replaced by `new_values`, in `firsts` order."""
@@ -265,8 +264,7 @@ class Texts(Sequence[str]):
 
     def without_folders(self, number: int) -> Texts:
         """Return each path without its first folders; a path with fewer folders does not change."""
-        pattern = rf"^(?:[^/]*/){{{number}}}"
-        return Texts(pc.replace_substring_regex(self.array, pattern, ""))
+        return Texts(pc.replace_substring_regex(self.array, rf"^(?:[^/]*/){{{number}}}", ""))
 
     def replaced(self, rows: NDArray[Any], others: Texts) -> Texts:
         """Return the texts, with those in `rows` replaced by `others`."""

@@ -49,7 +49,6 @@ BLOCK_BYTES = 1 << 20
 _MAX_VERSION = 63
 """Highest version that `zipfile` reads."""
 UTF8_FLAG = 0x800
-_BACKSLASH = ord("\\")
 WINDOWS = (0, 10, 14)
 """Systems that write "\\" between folders: MS-DOS, NTFS, VFAT (APPNOTE 4.4.2)."""
 _FULL = 0xFFFFFFFF
@@ -194,7 +193,7 @@ class _Names:
                 raise _OddError
         if not data.all():  # zipfile ends a name at a null byte
             raise _OddError
-        if (data == _BACKSLASH).any() and np.isin(entries["made_by"] >> 8, WINDOWS).any():
+        if (data == ord("\\")).any() and np.isin(entries["made_by"] >> 8, WINDOWS).any():
             raise _OddError
         before = int(self._offsets[self._number])
         self._data[before : before + len(data)] = data
@@ -366,7 +365,7 @@ def _is_member(place: PlainExtent, at: int, stop: int) -> bool:
         return False
     _, version, flags, method, _, _, _, packed, _, name_bytes, extra_bytes = _LOCAL.unpack(header)
     after = at + _LOCAL.size + name_bytes + extra_bytes
-    if not (flags & _LATE_SIZE or packed == 0xFFFFFFFF):
+    if not (flags & _LATE_SIZE or packed == _FULL):
         after += packed
     return (
         version & 0xFF <= _MAX_VERSION

@@ -180,8 +180,7 @@ def vlen(rows: list[bytes]) -> Array:
 def hdf5_rows() -> bytes:
     out = io.BytesIO()
     with h5py.File(out, "w") as file:
-        kind = h5py.vlen_dtype(np.uint8)
-        file.create_dataset("x", data=vlen(PHOTOS), dtype=kind)
+        file.create_dataset("x", data=vlen(PHOTOS), dtype=h5py.vlen_dtype(np.uint8))
         file["y"] = LABELS
     return out.getvalue()
 
@@ -202,6 +201,7 @@ FILES: dict[str, tuple[str, Callable[[], bytes]]] = {
         }),
     ),
     "hdf5 of rows": ("a.h5", hdf5_rows),
+    "hdf5 of long rows": ("a.h5", lambda: hdf5({"x": np.array(PHOTOS, "S2000000"), "y": LABELS})),
     "tfrecord": ("a.tfrec", lambda: records_file(*(
         {"image": [photo], "class": [int(label)]}
         for photo, label in zip(PHOTOS, LABELS, strict=True)))),

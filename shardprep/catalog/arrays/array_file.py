@@ -109,7 +109,7 @@ def reading(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def opened_file(place: PlainExtent) -> Iterator[str | BinaryIO]:
-    """Return the path of a whole file, which libraries read without copies, or a stream."""
+    """Yield the path of a whole file, which libraries read without copies, or a stream."""
     if place.offset == 0 and not is_url(place.file):
         yield place.file
         return

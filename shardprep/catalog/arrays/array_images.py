@@ -40,7 +40,6 @@ _UINT16: DepthRange = (0.0, 65535.0)
 _DIGITS = re.compile(r"\d+")
 _TURNED = re.compile("emnist", re.IGNORECASE)
 """Matches files whose images are stored column by column. Nothing in the files says so."""
-_MANY = 4  # fewer .npy files may be splits
 WORK_BYTES = 1 << 30
 """Memory for blocks, keys and cells, in addition to one member."""
 
@@ -62,7 +61,7 @@ def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> 
     """Return the listing with the images of array files that the recipe names, or of all.
 
     Without `--images`, files of arrays are opened only if the source has no image, and TIFF and
-    DICOM files are stacks only if all images are. With `proposes`, unclear columns and ranges are
+    DICOM files are stacks only if most images are. With `proposes`, unclear columns and ranges are
     decided and returned as proposals instead of being an error.
     """
     parts = listing.images, listing.others, listing.skipped, listing.unpacker
@@ -93,7 +92,8 @@ def _of_one_set(files: ArrayFiles) -> Sequence[ChosenColumn]:
 
     Files of one set have equal names, except for splits and numbers, and images of one shape.
     """
-    columns, sets = [*files.clear(files.all())], defaultdict[Any, list[str]](list)
+    every = (one for opened in files.files for one in opened.candidates)
+    columns, sets = [*files.clear(every)], defaultdict[Any, list[str]](list)
     for one in columns:
         key, is_table = one.opened.key, one.opened.key.lower().endswith(TABLE_SUFFIXES)
         if _TURNED.search(key) or (is_table and one.opened.arrays.cells):
@@ -166,8 +166,7 @@ def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Memb
             if one.layout.has_samples and not is_target:
                 tables.append((keys, others.of(one, len(keys))))
     others.name_unused()
-    made = files.with_refused(builder.members())
-    return made, _table(tables, {one.opened.file for one in taken})
+    return files.with_refused(builder.members()), _table(tables, {one.opened.file for one in taken})
 
 
 def _within_limits(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> Iterator[ChosenColumn]:
@@ -182,13 +181,12 @@ def _within_limits(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> Iterator
         else:
             yield one
     loose = [one for one in taken if one.layout.axes == "NHW" and one.opened.key.endswith(".npy")]
-    if len(loose) >= _MANY:
+    if len(loose) > 3:  # fewer may be splits
         option = OptionName("images", "*.npy::THW")
         files.notes.append(f"{option} would store each of {len(loose)} arrays as a stack")
 
 
 def _check_size(files: ArrayFiles, one: ChosenColumn) -> None:
-    """Raise SourceError if an array, or one image of it, is larger than a limit."""
     column, key = one.column, one.opened.key
     if column.dtype is None or column.is_truncated:
         return

@@ -52,8 +52,6 @@ _PIXELS = re.compile(
 )
 """Text of the numbers of one image."""
 _NO_NUMBER = r"[\[\],;\s]+"
-_SIDES = 4
-"""Length of the list of a box."""
 _INDEXES = ("time", "index", "__index_level_0__")
 """Columns of numbers that are not pixels of a matrix."""
 _Batches = Callable[[Sequence[str], int], Iterator[Any]]
@@ -185,8 +183,6 @@ def _lists_in(kind: Any, title: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows of a Parquet or CSV file."""
-
     schema: Any
     num_rows: int
     batches: _Batches
@@ -203,7 +199,9 @@ class _Rows:
             blocks = partial(self._flat, pixels)
             images["pixels"] = ImageColumn(shape, np.dtype(dtype), blocks)
         for title in [title for title in kinds if title not in {*pixels}]:
-            kind = _unpacked(kinds[title])
+            kind = kinds[title]
+            if pa.types.is_dictionary(kind):
+                kind = kind.value_type
             is_files = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
             if paths := _lists_in(kind, title):
                 cells += paths
@@ -215,12 +213,10 @@ class _Rows:
                 if is_files and kind.get_field_index("path") >= 0:
                     cells.append(f"{title}.path")
                 continue
-            first, arranged = (
-                _numbers(next(filter(None, some), None)),
-                _Arranged.by(self.schema.field(title).type),
-            )
+            first = _numbers(next(filter(None, some), None))
+            arranged = _Arranged.by(self.schema.field(title).type)
             first = None if first is None else arranged(first[np.newaxis])[0]
-            are_boxes = first is not None and first.ndim == 2 and first.shape[1] == _SIDES
+            are_boxes = first is not None and first.ndim == 2 and first.shape[1] == 4
             if first is not None and not are_boxes and first.size >= MIN_FLAT:
                 blocks = partial(self._nested, title, rows_at_once(first.nbytes), arranged)
                 shape = self.num_rows, *first.shape
@@ -236,7 +232,7 @@ class _Rows:
         return ArrayFile(images, rows, self._read_cells, tuple(left_out), matrix)
 
     def _some(self, title: str) -> list[Any]:
-        """Return some values of a column that are not null; [] if all are null."""
+        """Return some values that are not null; [] if all are null."""
         for batch in self.batches([title], _FILES_AT_ONCE):
             values: list[Any] = batch.column(0).drop_null().to_pylist()
             if values:
@@ -390,11 +386,6 @@ def _is_list(kind: Any) -> bool:
 
 def _is_nested(kind: Any) -> bool:
     return _is_list(kind) and _is_list(kind.value_type)
-
-
-def _unpacked(kind: Any) -> Any:
-    """Return the type of the values of a dictionary-encoded column."""
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _is_cell(kind: Any) -> bool:

@@ -29,8 +29,6 @@ IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
 class _Array(NamedTuple):
-    """An array of numbers in a file."""
-
     place: PlainExtent
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -60,8 +58,7 @@ class _Array(NamedTuple):
 
     def blocks(self, axis: int) -> Iterator[NDArray[Any]]:
         if axis < 0:
-            whole = self.rows(0, self.shape[0], 0)
-            yield whole[np.newaxis]
+            yield self.rows(0, self.shape[0], 0)[np.newaxis]
             return
         length = self.shape[axis]
         step = rows_at_once(self.place.num_bytes // max(1, length))
@@ -84,11 +81,9 @@ def open_npy(place: PlainExtent, name: str) -> ArrayFile:
     extent = PlainExtent(place.file, place.offset + at, place.num_bytes - at)
     end = at + math.prod(shape) * dtype.itemsize
     if place.num_bytes > end and place.read_range(end, len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:
-        raise SourceError(
-            name, "holds several arrays", "save each in a file of its own, or as .npz"
-        )
-    array = _Array(extent, dtype, shape, "F" if is_fortran else "C")
-    return _array_file(array, name)
+        hint = "save each in a file of its own, or as .npz"
+        raise SourceError(name, "holds several arrays", hint)
+    return _array_file(_Array(extent, dtype, shape, "F" if is_fortran else "C"), name)
 
 
 def open_idx(place: PlainExtent, name: str) -> ArrayFile:
@@ -190,5 +185,4 @@ def _array_file(array: _Array, name: str, **column: Any) -> ArrayFile:
         return ArrayFile({}, {"": shape[0]}, read_cells)
     kind = dtype if array.scale is None else np.dtype(np.float64)
     facts = {"has_rows": False, "is_truncated": num_bytes > there, **column}
-    images = ImageColumn(shape, kind, blocks, **facts)
-    return ArrayFile({"": images}, {}, read_cells)
+    return ArrayFile({"": ImageColumn(shape, kind, blocks, **facts)}, {}, read_cells)

@@ -54,7 +54,10 @@ def open_hdf5(place: PlainExtent, name: str, most_bytes: int) -> ArrayFile:
 
 
 def open_datasets(opened: Open, most_bytes: int, most_at_once: int) -> ArrayFile:
-    """Return the datasets of a file; chunks of `most_at_once` bytes together are read once."""
+    """Return the datasets of a file.
+
+    Chunks are read once if those of a block of rows have at most `most_at_once` bytes.
+    """
     images: dict[str, ImageColumn] = {}
     singles: dict[str, list[str]] = defaultdict(list)
     cells: dict[str, int] = {}
@@ -107,7 +110,7 @@ def _by_group(images: dict[str, ImageColumn], opened: Open) -> dict[str, ImageCo
 
 
 def _role(found: Any, most_bytes: int) -> str:
-    """Return "file", "files", "numbers" or "cells"; for another dataset why it is left out."""
+    """Return "file", "files", "numbers" or "cells"; "" for a scalar; or why it is left out."""
     shape, dtype = found.shape, found.dtype
     large = math.prod(found.chunks or (1,)) * dtype.itemsize
     if len(shape) < 2 and not found.chunks:
@@ -179,9 +182,9 @@ def _rows(opened: Open, key: str, most_bytes: int, axis: int) -> Iterator[Block]
         if found.chunks and chunk * row_bytes <= most_bytes:
             step = -(-step // chunk) * chunk  # each chunk is decompressed once
         is_number = found.dtype.kind in "buif"
-        for start in range(0, length, step if is_number else min(step, _FILES_AT_ONCE)):
-            stop = min(start + step, length) if is_number else min(start + _FILES_AT_ONCE, length)
-            rows = found[(slice(None),) * axis + (slice(start, stop),)]
+        step = step if is_number else min(step, _FILES_AT_ONCE)
+        for start in range(0, length, step):
+            rows = found[(slice(None),) * axis + (slice(start, min(start + step, length)),)]
             yield np.moveaxis(rows, axis, 0) if is_number else [_bytes(one) for one in rows]
 
 

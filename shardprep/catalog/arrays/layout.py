@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 CHANNELS = (1, 3, 4)
-_COLOURS = 3
 MIN_FLAT = 64
 """Minimum number of values of a flat image: 8x8 pixels."""
 _MAX_ASPECT = 4
@@ -66,11 +65,10 @@ def possible_layouts(shape: Sequence[int], *, has_rows: bool) -> list[Layout]:
     if len(shape) == 3:
         if shape[2] in CHANNELS and shape[0] not in CHANNELS:
             return [Layout("HWC")]
-        planes = [Layout(axes) for axes, at in (("HWC", 2), ("CHW", 0)) if shape[at] == _COLOURS]
+        planes = [Layout(axes) for axes, at in (("HWC", 2), ("CHW", 0)) if shape[at] == 3]
         return [*planes, Layout("NHW")]
     if len(shape) == 2:
-        aspect = max(shape) / min(shape)
-        if aspect > _MAX_ASPECT:
+        if max(shape) / min(shape) > _MAX_ASPECT:
             return [Layout("N", size) for size in _flat(shape[1])]
         return [Layout("HW")] if min(shape) >= _MIN_SIDE else []
     return []

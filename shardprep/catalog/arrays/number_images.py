@@ -18,8 +18,6 @@ Array = NDArray[Any]
 _MIN_WHITE = 128
 """Whole numbers with a smaller maximum may have another range than 0 to 255."""
 _WHITE = 65535
-_BYTE_RANGE = (0.0, 255.0)
-_UNIT_RANGE = (0.0, 1.0)
 
 
 class ValueRange(NamedTuple):
@@ -41,9 +39,9 @@ class ValueRange(NamedTuple):
     def levels(self) -> tuple[float, float] | None:
         """Return black and white if the values show them, otherwise None."""
         if self.low >= 0 and self.high <= 1:
-            return _UNIT_RANGE
-        is_byte = self.is_whole and self.low >= 0 and _MIN_WHITE <= self.high <= _BYTE_RANGE[1]
-        return _BYTE_RANGE if is_byte or self.low > self.high else None
+            return 0.0, 1.0
+        is_byte = self.is_whole and self.low >= 0 and _MIN_WHITE <= self.high <= 255
+        return (0.0, 255.0) if is_byte or self.low > self.high else None
 
 
 def is_scaled(dtype: np.dtype[Any], channels: int) -> bool:
@@ -59,7 +57,8 @@ def pictures(rows: Array, layout: Layout, levels: DepthRange, depth: int = 8) ->
     """Return uint8[n, m], a file of `m` bytes for each of `n` images, from rows of `layout`.
 
     `levels` are black and white of the numbers. "auto" takes them from each row, and "full" keeps
-    uint16 of one channel. Others are scaled to `depth` bits if they are grey, otherwise to 8.
+    uint16 of one channel. Other numbers, except uint8 and booleans, are scaled to `depth` bits if
+    they are grey, otherwise to 8.
     """
     if layout.size != (0, 0):
         rows = rows.reshape(len(rows), *layout.size, -1)
@@ -89,7 +88,7 @@ def pictures(rows: Array, layout: Layout, levels: DepthRange, depth: int = 8) ->
 
 
 def _scaled(rows: Array, levels: DepthRange, white: int) -> Array:
-    """Return levels from 0 to `white`, uint8 or big-endian uint16, as `color.eight_bit_pixels`.
+    """Return the rows scaled to 0 to `white`, as uint8 or big-endian uint16.
 
     NaN becomes black; values beyond `levels` are clipped.
     """
@@ -103,4 +102,4 @@ def _scaled(rows: Array, levels: DepthRange, white: int) -> Array:
     values = np.where(np.isnan(values), low, values.clip(low, high))
     span = np.subtract(high, low)
     shares = (values - low) / np.where(span, span, 1.0)
-    return np.rint(shares * white).astype(np.uint8 if white == _BYTE_RANGE[1] else ">u2")
+    return np.rint(shares * white).astype(np.uint8 if white == 255 else ">u2")

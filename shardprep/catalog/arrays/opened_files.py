@@ -186,7 +186,7 @@ class ArrayFiles:
         }
 
     def open(self, others: Sequence[Member], lost: Sequence[Skipped] = ()) -> None:
-        """Open all array files; with rules, the named ones and arrays in the same folders."""
+        """Open all array files; with rules, the named ones and possible labels in their folders."""
         others, self._zarrs = zarr_folders(others, self._root, lost)
         keys = {member.key for member in others}
         manifests = [key for key in keys if key.rpartition("/")[2] == "manifest.json"]
@@ -354,9 +354,6 @@ class ArrayFiles:
                 what = f"{rule.layout} does not fit {one.flag}, which has the shape {shape}"
                 raise OptionError(_OPTION, what, "give a letter for each axis, or WIDTHxHEIGHT")
             yield one._replace(layouts=[layout])
-
-    def all(self) -> list[ChosenColumn]:
-        return [column for opened in self.files for column in opened.candidates]
 
     def clear(self, columns: Iterable[ChosenColumn]) -> Iterator[ChosenColumn]:
         """Yield the columns; OptionError if it is not clear which of several has the images.

@@ -48,7 +48,7 @@ def open_tiff(place: PlainExtent, name: str) -> ArrayFile | None:
 
 @contextlib.contextmanager
 def _pages(place: PlainExtent, name: str) -> Iterator[list[Any]]:
-    """Return tifffile's pages in full size."""
+    """Yield tifffile's pages in full size."""
     with reading(name), buffered(place) as stream:
         import tifffile  # noqa: PLC0415 - an extra
 
@@ -86,12 +86,13 @@ def open_frames(place: PlainExtent, name: str) -> ArrayFile | None:
         from shardprep.image.dicom import frame_files, num_frames  # noqa: PLC0415 - an extra
 
         number = num_frames(place.read_head(_DICOM_HEAD_BYTES))
-    files = (number,), lambda _: ([one] for one in frame_files(place.read(), number))
-    return _files(*files) if number > 1 else None
+    if number < 2:
+        return None
+    return _files((number,), lambda _: ([one] for one in frame_files(place.read(), number)))
 
 
 def single_image(place: PlainExtent) -> ArrayFile:
-    """Return a file as a stack of one image, which needs no copy."""
+    """Return a file as a stack of one image, without a copy."""
     places = place.file, np.array([place.offset]), np.array([place.num_bytes])
     return _files((1,), lambda _: iter(()), placed=places)
 

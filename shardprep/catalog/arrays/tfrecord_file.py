@@ -68,7 +68,6 @@ def open_tfrecord(place: PlainExtent, name: str, most_bytes: int) -> ArrayFile:
 
 
 def _place_of(data: bytes, payload: bytes) -> int:
-    """Return an offset at which the payload has these bytes."""
     at = payload.find(data[:_SHORT])  # a search for all bytes takes ten times as long
     return at if payload.startswith(data, at) else payload.find(data)
 

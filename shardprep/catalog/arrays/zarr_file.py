@@ -44,8 +44,8 @@ def zarr_folders(
 ) -> tuple[list[Member], dict[str, ZarrFiles]]:
     """Return the members, with one for each zarr folder, and the files of each folder by its key.
 
-    `root` is the key of a source that is a zarr folder. A chunk among the `skipped` files is an
-    error when it is read: one that does not exist has the fill value.
+    `root` is the key of a source that is a zarr folder. Reading a chunk among the `skipped` files
+    is an error: without its file, zarr would return the fill value.
     """
     lost = (Member(one.key, RefusedExtent(0, f"{one.key}: {one.reason}")) for one in skipped)
     pairs = [(member.key.rpartition("/"), member) for member in (*members, *lost)]

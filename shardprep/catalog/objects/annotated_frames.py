@@ -27,7 +27,7 @@ def annotated_frames(
     annotations: Sequence[Annotation | None],
     masks: Sequence[Sequence[Member]],
 ) -> tuple[tuple[Frame, ...], list[str]]:
-    """Return the possible frames, the likeliest first, and a finding if no size proves it."""
+    """Return the possible frames, the likeliest first, and a finding if sizes prove neither."""
     annotated = images.recipe.annotated
     if annotated != "auto":
         return (annotated,), []

@@ -49,11 +49,6 @@ class StatedAnnotations(NamedTuple):
         return self.shapes or self.boxes
 
     @property
-    def sources(self) -> list[Found]:
-        both = [self.boxes] if self.boxes is not self.objects else []
-        return [one for one in (*both, self.objects) if one is not None]
-
-    @property
     def has_segments(self) -> bool:
         return self.shapes is not None and bool(self.shapes.segments)
 
@@ -75,8 +70,7 @@ def read_annotations(recipe: Recipe, images: SourceImages, naming: Naming) -> St
     keys, beside = images.index.keys, images.beside
     files = FileMasks.none(len(keys))
     if numbered is not None:
-        masks = [tuple(beside.of(key)) for key in keys]
-        files = files._replace(masks=masks, is_read=True)
+        files = files._replace(masks=[tuple(beside.of(key)) for key in keys], is_read=True)
     elif beside.files is not None:
         own = naming if boxes is None else Naming(naming.class_map)
         files = read_mask_files(recipe, images, own)
@@ -123,8 +117,7 @@ def _shapes(recipe: Recipe, images: SourceImages, boxes: Found | None) -> Found 
         source = AnnotatedSource(images.index, images.documents, images.members)
         return read_runs(rule.runs, source, order)
     if rule.kind == "format":
-        is_same = recipe.masks == recipe.boxes
-        return boxes if is_same else _boxes_of(recipe, rule.outlines, images)
+        return boxes if recipe.masks == recipe.boxes else _boxes_of(recipe, rule.outlines, images)
     return None
 
 
@@ -149,8 +142,7 @@ def _as_exported(found: Found, facts: Mapping[str, Any]) -> Found:
         skeleton, mirrored = skeleton_of(facts["keypoints"])[0], facts["keypoints"]["flip_idx"]
         known = found.skeleton or Skeleton()
         if len(skeleton.names) == len(known.names) and sorted(mirrored) == [*range(len(mirrored))]:
-            whole = united([skeleton._replace(mirrored=tuple(mirrored))])
-            found = replace(found, skeleton=whole)
+            found = replace(found, skeleton=united([skeleton._replace(mirrored=tuple(mirrored))]))
     return found
 
 

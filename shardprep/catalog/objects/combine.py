@@ -72,12 +72,12 @@ class Annotated:
     is_background: bool
     """Whether unlisted images count as images without objects, in splits with listed images."""
     has_rows: bool
-    """Whether a table has a row for each image, with boxes or without (`Found.has_rows`)."""
+    """As in `Found`."""
     strata: list[tuple[int, ...]]
     """Class indices in each image, as far as known without decoding masks."""
     splits: list[str | None] | None = None
     are_listed: bool = False
-    """Whether `splits` come from lists, so that an image on no list is in no split."""
+    """As in `Found`."""
     unmapped: tuple[str, ...] = ()
     findings: list[str] = field(default_factory=list)
 
@@ -99,12 +99,8 @@ def annotate(images: SourceImages, naming: Naming) -> Annotated:
     spec = replace(_spec(recipe, read, annotations, names), frames=frames)
     counts, dropped = _counts(annotations)
     objects, files = read.objects, read.files
-    without_image = {
-        name: count
-        for one in (objects, read.points)
-        if one is not None
-        for name, count in one.without_image.items()
-    }
+    sources: list[Found | FoundPoints] = [one for one in (objects, read.points) if one is not None]
+    without_image = {name: count for one in sources for name, count in one.without_image.items()}
     unmatched = _unmatched(without_image, [one.key for one in images.skipped])
     unmatched[ELSEWHERE] = objects.num_elsewhere if objects else 0
     unmatched = +unmatched
@@ -112,9 +108,7 @@ def annotate(images: SourceImages, naming: Naming) -> Annotated:
     _check_dropped(
         counts.total() + num_points, dropped + unmatched, recipe.max_dropped, without_image
     )
-    points = [read.points] if read.points is not None else []
-    sources: list[Found | FoundPoints] = [*read.sources, *points]
-    raw = {*(name for one in read.sources for name in one.names), *files.raw_names}
+    raw = {*(objects.names if objects else ()), *files.raw_names}
     is_background = recipe.unlisted == "background"
     if recipe.unlisted in ("auto", "train") and objects is not None:
         is_background = objects.is_complete and not files.is_read
@@ -148,7 +142,6 @@ def annotate(images: SourceImages, naming: Naming) -> Annotated:
 def _with_points(
     annotations: Sequence[Annotation | None], found: FoundPoints
 ) -> list[Annotation | None]:
-    """Return the annotations with the keypoints of images added; None becomes an annotation."""
     with_points = list(annotations)
     for image in found.points.keys() | found.lost.keys():
         one = with_points[image] or Annotation()
@@ -250,9 +243,8 @@ def _lacks(
     annotations: Sequence[Annotation | None], files: FileMasks, objects: Found | None
 ) -> list[str]:
     reason = NO_MASK if objects is None and files.is_read else NO_ANNOTATION
-    pairs = zip(annotations, files.masks, strict=True)
     lacks = []
-    for one, masks in pairs:
+    for one, masks in zip(annotations, files.masks, strict=True):
         if one is None:
             lacks.append(reason)
             continue
@@ -265,16 +257,15 @@ def settled(annotated: Annotated, splits: Sequence[str | None], recipe: Recipe) 
     """Return the annotations with a decision on each unlisted image, made by its split.
 
     An image in no split, or in a split without any annotation, gets no annotation. In other splits,
-    an unlisted image becomes background, or keeps its reason in `lacks`. SourceError if "auto"
-    would make too many images background.
+    an unlisted image becomes background, or keeps its reason in `lacks`. SourceError if "auto" or
+    "train" would make too many images background.
     """
     listed = {s for s, lack in zip(splits, annotated.lacks, strict=True) if s and not lack}
     nothing = Annotation()
     made: list[Annotation | None] = []
     lacks: list[str] = []
     num_labelled = num_unlisted = 0
-    rows = zip(annotated.annotations, annotated.lacks, splits, strict=True)
-    for one, lack, split in rows:
+    for one, lack, split in zip(annotated.annotations, annotated.lacks, splits, strict=True):
         is_unlabelled = split not in listed
         is_filled = bool(lack) and not is_unlabelled and annotated.is_background
         num_labelled += not is_unlabelled
@@ -306,8 +297,9 @@ def settled(annotated: Annotated, splits: Sequence[str | None], recipe: Recipe) 
 
 
 def _present(one: Annotation | None, more: tuple[int, ...]) -> tuple[int, ...]:
-    areas = (label for _, label in one.areas) if one is not None else ()
-    return tuple(sorted({*one.labels, *more, *areas})) if one is not None else ()
+    if one is None:
+        return ()
+    return tuple(sorted({*one.labels, *more, *(label for _, label in one.areas)}))
 
 
 def _counts(annotations: Sequence[Annotation | None]) -> tuple[Counter[int], Counter[str]]:
@@ -321,8 +313,6 @@ def _counts(annotations: Sequence[Annotation | None]) -> tuple[Counter[int], Cou
 
 
 def _outlined(one: Annotation) -> Annotation:
-    if one.outlines and None not in one.outlines:
-        return one
     has_outline = [outline is not None for outline in one.outlines] or [False] * len(one.labels)
     return one.of(has_outline, NO_OUTLINE) if not all(has_outline) else one
 
@@ -341,7 +331,6 @@ def _unmatched(without_image: Mapping[str, int], left_out: Collection[str]) -> C
 def _check_dropped(
     num_objects: int, dropped: Counter[str], most: float, without_image: Mapping[str, int]
 ) -> None:
-    """Raise SourceError if too many objects, or keypoints of images, are bad."""
     bad = {reason: count for reason, count in dropped.items() if reason not in NO_FAULTS}
     num_bad = sum(bad.values())
     total = num_objects + num_bad

@@ -6,16 +6,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shardprep.catalog.names import (
-    find_masks,
-    stem,
-)
+from shardprep.catalog.names import find_masks, stem
 from shardprep.catalog.objects.formats.annotated_source import (
     ENOUGH,
-    NUM_SAMPLES,
     AnnotatedSource,
     Sign,
     read_each,
+    sampled,
 )
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.objects.formats.panoptic import panoptic_signs
@@ -47,10 +44,7 @@ def document_signs(index: KeyIndex, documents: Documents, images: Sequence[Membe
 
 
 def usual(signs: Sequence[Sign]) -> list[Sign]:
-    """Return the signs that can be used automatically; if there are several, the user must choose.
-
-    Panoptic masks are left out if there is any other sign.
-    """
+    """Return the signs without panoptic masks, or all if there is no other sign."""
     is_panoptic = [one.key == "masks" and one.option.startswith("coco:") for one in signs]
     return [one for one, is_out in zip(signs, is_panoptic, strict=True) if not is_out] or [*signs]
 
@@ -101,7 +95,7 @@ def text_files(keys: Sequence[str], documents: Documents) -> str:
     both = sorted(members.keys() & images)
     if not both or len(both) < ENOUGH * len(images):
         return ""
-    sample = [members[name] for name in both[:: max(1, len(both) // NUM_SAMPLES)][:NUM_SAMPLES]]
+    sample = sampled([members[name] for name in both])
     texts = {text.data.strip() for text in read_each(sample)}
     is_text = 2 * len(texts) > len(sample) and all(map(_SENTENCE.match, texts))
     return text_pattern(keys, sample[0].key) if is_text else ""

@@ -78,29 +78,26 @@ class PointList:
 
     def found(self, how: str, documents: Iterable[str], where: str, **more: object) -> FoundPoints:
         """Return the keypoints of all images; SourceError if they have over `MOST_POINTS` names."""
-        names = [*self._names]
-        first = names[: self._num_fixed]
-        order = {
-            name: i for i, name in enumerate(first + sorted(names[len(first) :], key=natural_order))
-        }
+        names, fixed = [*self._names], self._num_fixed
+        ordered = names[:fixed] + sorted(names[fixed:], key=natural_order)
+        order = {name: i for i, name in enumerate(ordered)}
         values = np.frombuffer(self._values, np.float32).reshape(-1, 3)
-        seen: dict[tuple[int, str], dict[bytes, int]] = {}
+        seen: dict[tuple[int, str], set[bytes]] = {}
         places: list[tuple[int, str, int, int]] = []
         for row, (image, code) in enumerate(zip(self._images, self._of_name, strict=True)):
-            earlier = seen.setdefault((image, names[code]), {})
+            earlier = seen.setdefault((image, names[code]), set())
             mark = values[row].tobytes()
             if mark in earlier:
                 self.lose(image, REPEATED)
                 continue
             places.append((image, names[code], len(earlier), row))
-            earlier[mark] = row
+            earlier.add(mark)
         used = {(order[name], number) for _, name, number, _ in places}
         slots = sorted(used | {(i, 0) for i in order.values()})
         if len(slots) > MOST_POINTS:
             what = f"has {len(slots):,} keypoints of all images together, more than {MOST_POINTS:,}"
             raise SourceError(where, what, "give the boxes of objects instead, with --boxes")
-        named = {i: name for name, i in order.items()}
-        titles = [f"{named[i]} {number + 1}" if number else named[i] for i, number in slots]
+        titles = [f"{ordered[i]} {number + 1}" if number else ordered[i] for i, number in slots]
         slot_of = {one: i for i, one in enumerate(slots)}
         points = {image: np.zeros((len(slots), 3), np.float32) for image in self.listed}
         for image, name, number, row in places:

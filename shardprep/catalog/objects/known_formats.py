@@ -57,7 +57,10 @@ def read_image_points(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the signs of all formats; if none is clear, also of JSON lists or else keypoints."""
+    """Return the signs of all formats.
+
+    If none is clear, signs of boxes in JSON lists are added, or else of keypoints in tables.
+    """
     signs = [sign for one in FORMATS.values() for sign in one.recognise(source)]
     if not all(one.is_unclear for one in signs):
         return signs

@@ -175,8 +175,7 @@ def pair_masks(
     without = [key for key in masks if key not in used]
     if not of_image:
         mask, image = shown(without[0], _MOST_SHOWN), shown(images[0], _MOST_SHOWN)
-        number = counted(len(without), "file")
-        what = f"no image belongs to {mask} ({number} of {pattern.text})"
+        what = f"no image belongs to {mask} ({counted(len(without), 'file')} of {pattern.text})"
         hint = f"change {{stem}} or {{name}} in it so that it gives the name of {image}"
         raise SourceError(pattern.option, what, hint)
     for image, several in of_image.items() if pattern.is_target else ():
@@ -184,8 +183,7 @@ def pair_masks(
             what = f"{image} has several target images: {some_of(several)}"
             raise SourceError(pattern.option, what, "give a pattern that fits one of them")
     classes = {key: values["class"] for key, values in masks.items() if "class" in values}
-    noun = "target image" if pattern.is_target else "mask"
-    return MaskFiles(of_image, without, classes, noun)
+    return MaskFiles(of_image, without, classes, "target image" if pattern.is_target else "mask")
 
 
 class SeveralImagesError(AmbiguousIdError):
@@ -248,7 +246,8 @@ def matching(keys: Sequence[str], pattern: MaskPattern) -> dict[str, dict[str, s
     found: dict[str, dict[str, str]] = {}
     for name in pattern.fields:
         searched = [composed(key) for key in found] if found else plain
-        groups = _expression(pattern.expression, pattern, name, is_whole=True).search(searched)
+        whole = Pattern(pattern.expression, pattern.option, pattern.text, name, is_whole=True)
+        groups = whole.search(searched)
         if not found:
             found = {k: {} for k, group in zip(keys, groups, strict=True) if group is not None}
             groups = [group for group in groups if group is not None]
@@ -357,10 +356,5 @@ def _parts(images: Sequence[str], field: PatternField, pattern: MaskPattern) -> 
     if not field.expression:
         return list(names)
     group = min(1, re.compile(field.expression).groups)
-    return _expression(f"(?is){field.expression}", pattern, group).search(names)
-
-
-def _expression(
-    text: str, pattern: MaskPattern, group: str | int, *, is_whole: bool = False
-) -> Pattern:
-    return Pattern(text, pattern.option, pattern.text, group, is_whole)
+    part = Pattern(f"(?is){field.expression}", pattern.option, pattern.text, group)
+    return part.search(names)

@@ -140,24 +140,22 @@ def _values(
 
 
 _MOST_SPARSE = 8
-"""Maximum ratio of the highest class number to the number of classes without a remark."""
+"""Ratio of the highest value to the number of values above which a remark asks for names."""
 
 
 def _with_hint(values: MaskValues, documents: Documents) -> MaskValues:
-    files = naming_files(values, documents)
-    if not files:
+    files = naming_files(values.present, documents)
+    known = sorted({one for several in values.present for one in several} - {0})
+    if files:
+        flags = " or ".join(str(OptionName("mask_values", file)) for file in files[:2])
+        hint = f"classes of masks are called by their values; {flags} names them"
+    elif known and max(known) > _MOST_SPARSE * len(known):
+        named = OptionName("mask_values", ",".join(f"{one}=NAME" for one in known[:3]))
+        hint = f"masks have only the values 0, {some_of([*map(str, known)])}: {named} names them"
+    elif are_numbers(values.present):
         hint = f"masks: {NUMBERED}? {OptionName('instances')} keeps each apart"
-        known = sorted({one for several in values.present for one in several} - {0})
-        if known and max(known) > _MOST_SPARSE * len(known):
-            named = OptionName("mask_values", ",".join(f"{one}=NAME" for one in known[:3]))
-            hint = (
-                f"masks have only the values 0, {some_of([*map(str, known)])}: {named} names them"
-            )
-        elif not are_numbers(values.present):
-            return values
-        return replace(values, findings=(*values.findings, hint))
-    flags = " or ".join(str(OptionName("mask_values", file)) for file in files[:2])
-    hint = f"classes of masks are called by their values; {flags} names them"
+    else:
+        return values
     return replace(values, findings=(*values.findings, hint))
 
 
@@ -195,16 +193,15 @@ def _by_file(
 
 def holds_numbers(recipe: Recipe, beside: MasksBeside) -> bool:
     """Return True if masks in SegmentationObject will be stored as one mask for each object."""
-    is_apart = recipe.instances and not beside.class_of
-    return is_apart and any(map(OF_OBJECTS.search, beside.members))
+    has_numbers = any(map(OF_OBJECTS.search, beside.members))
+    return has_numbers and recipe.instances and not beside.class_of
 
 
 def numbered_objects(recipe: Recipe, images: SourceImages) -> Found | None:
     """Return the objects of masks with object numbers, each with its class and segment.
 
-    Classes are read from XML; without XML, or with `--mask-values`, from class masks. None without
-    XML and class masks: then all objects have one class. Boxes are NaN unless the recipe stores
-    boxes.
+    Classes are read from XML, or from class masks without XML or with `--mask-values`. None if
+    there is neither: all objects have one class. Boxes are NaN unless the recipe stores boxes.
     """
     if recipe.rules.boxes.is_given:
         return _numbered_boxes(images)
@@ -230,26 +227,19 @@ def _by_xml(images: SourceImages) -> Found | None:
     return replace(found, annotations=boxless, how=f"classes by {found.how.partition(';')[0]}")
 
 
-class _Pair(NamedTuple):
-    objects: Member
-    classes: Member
-
-
 def _by_class_files(recipe: Recipe, images: SourceImages) -> Found:
     beside = images.beside
-    pairs: list[_Pair | None] = []
+    pairs: list[tuple[Member, Member] | None] = []
     for key in images.index.keys:
-        classed = [
-            _Pair(m, beside.classes[m.key]) for m in beside.of(key) if m.key in beside.classes
-        ]
+        classed = [(m, beside.classes[m.key]) for m in beside.of(key) if m.key in beside.classes]
         pairs.append(classed[0] if classed else None)
-    files = [pair.classes for pair in pairs if pair is not None]
+    files = [pair[1] for pair in pairs if pair is not None]
     if not files:
         raise SourceError(_MASKS, f"no selected image has a mask {recipe.masks}")
     values = _values(recipe, files, images)
     reader = _ClassReader(values, recipe.max_pixels)
     with ThreadPoolExecutor(_NUM_THREADS) as pool:
-        found = list(pool.map(lambda pair: pair and reader.annotation(pair), pairs))
+        found = list(pool.map(lambda pair: pair and reader.annotation(*pair), pairs))
     return Found(
         annotations=found,
         names=reader.names,
@@ -271,17 +261,16 @@ class _ClassReader:
         self._labels = {value: label for label, value in enumerate(kept)}
         self.names = tuple(values.names[i] for i in kept)
 
-    def annotation(self, pair: _Pair) -> Annotation:
+    def annotation(self, objects: Member, classes: Member) -> Annotation:
         """Return the objects of a mask, each with the most frequent class except background."""
         try:
-            numbers = decode_numbers(pair.objects.extent.read(), self._max_pixels)
-            pixels = decode_mask(pair.classes.extent.read(), self._max_pixels)
-            classes = mask_classes(pixels, self._spec)
+            numbers = decode_numbers(objects.extent.read(), self._max_pixels)
+            labels = mask_classes(decode_mask(classes.extent.read(), self._max_pixels), self._spec)
         except (MaskError, MemberError) as error:
-            return Annotation(fault=f"{pair.objects.key} or its file of classes {error}")
-        if numbers.shape != classes.shape:
-            return Annotation(fault=f"{pair.objects.key} and {pair.classes.key} differ in size")
-        label_of = self._classes_of(numbers, classes)
+            return Annotation(fault=f"{objects.key} or its file of classes {error}")
+        if numbers.shape != labels.shape:
+            return Annotation(fault=f"{objects.key} and {classes.key} differ in size")
+        label_of = self._classes_of(numbers, labels)
         known = {number: label for number, label in label_of.items() if label != NONE}
         num_lost = len(label_of) - len(known)
         return Annotation(

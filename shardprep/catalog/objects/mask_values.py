@@ -151,7 +151,10 @@ _MOST_CLASSES_IN_TURN = 2
 
 
 def are_numbers(masks: Iterable[Collection[int]]) -> int:
-    """Return how many different n there are if the values of all masks are 1 to n, else 0."""
+    """Return how many different n there are if the values of each mask are 1 to n, else 0.
+
+    The result is also 0 for a single n, or if no n is above 2: such values may be classes.
+    """
     highest: set[int] = set()
     for mask in masks:
         number = _highest_number(mask)
@@ -187,14 +190,13 @@ def hold_numbers(masks: Iterable[Seen | None], documents: Documents) -> int:
         num_odd += is_odd
     number = are_numbers(seen) if num_odd <= _MOST_ODD * len(seen) else 0
     number = min(number, UNSURE) if num_odd else number
-    present = [tuple(values - {_NO_VALUE, _NO_WIDE_VALUE}) for values in seen]
-    is_named = number and naming_files(MaskValues(names=(), present=present), documents)
-    return 0 if is_named else number
+    present = [values - {_NO_VALUE, _NO_WIDE_VALUE} for values in seen]
+    return 0 if number and naming_files(present, documents) else number
 
 
-def naming_files(found: MaskValues, documents: Documents) -> list[str]:
-    """Return the keys of documents, for `--mask-values`, that name every value in the masks."""
-    present = {value for one in found.present for value in one}
+def naming_files(masks: Iterable[Collection[int]], documents: Documents) -> list[str]:
+    """Return the keys of documents, for `--mask-values`, that name the values of all masks."""
+    present = {value for mask in masks for value in mask}
     return [key for key, values in _named_values(documents) if present <= values]
 
 
@@ -239,8 +241,7 @@ def _parsed(text: str, file: str) -> list[tuple[int | Colour, str]]:
         numbers = [i for i, cell in enumerate(row) if re.fullmatch(r"\d{1,5}", cell)]
         texts = [cell for i, cell in enumerate(row) if i not in numbers and cell]
         if len(numbers) >= 3 and texts:
-            colour = ",".join(row[i] for i in numbers[-3:])
-            found.append((_value(colour), texts[0]))
+            found.append((_value(",".join(row[i] for i in numbers[-3:])), texts[0]))
         elif len(numbers) == 1 and texts:
             found.append((_value(row[numbers[0]]), texts[0]))
         elif found:  # before that, a line is a header
@@ -339,8 +340,7 @@ def look(mask: Member, max_pixels: int) -> Seen | None:
         some = frozenset(itertools.islice(colours, _MOST_VALUES + 1))
         return Seen(frozenset(), some, num_pixels=len(rows))
     counts = value_counts(pixels)
-    middle = int(counts[_DARK:_LIGHT].sum())
-    is_blurred = is_lossy and middle <= _BLURRED * pixels.size
+    is_blurred = is_lossy and int(counts[_DARK:_LIGHT].sum()) <= _BLURRED * pixels.size
     return Seen(
         frozenset(np.flatnonzero(counts).tolist()), is_blurred=is_blurred, is_lossy=is_lossy
     )

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from shardprep.catalog.targets import class_names
 from shardprep.dataset.manifest import ELSEWHERE, LEFT_OUT
 from shardprep.dataset.schema import MOST_POINTS
-from shardprep.errors import OptionName, SourceError, shown
+from shardprep.errors import OptionName, SourceError, shown, some_of
 from shardprep.image.annotation_types import (
     IS_CROWD,
     Annotation,
@@ -79,6 +79,15 @@ class Found:
     """Keypoints of all objects; None if they are not read."""
 
 
+def stated_size(height: Any, width: Any) -> tuple[int, int] | None:
+    """Return height and width of an image from numbers or texts; None if they are impossible."""
+    try:
+        sides = float(height), float(width)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return (int(sides[0]), int(sides[1])) if all(1 <= x < MOST_SIDE for x in sides) else None
+
+
 class ObjectTable:
     """The objects of a source, in reading order, and annotated images that the source lacks."""
 
@@ -108,9 +117,9 @@ class ObjectTable:
         return len(self._images)
 
     def list_image(self, image: int, size: tuple[int, int] | None = None) -> None:
-        """Record an image as annotated; `size`, height and width, is ignored if impossible."""
+        """Record an image as annotated; `size` is a `stated_size`."""
         self.listed.add(image)
-        if size is not None and all(0 < side < MOST_SIDE for side in size):
+        if size is not None:
             self._sizes[image] = size
 
     def add(
@@ -149,8 +158,8 @@ class ObjectTable:
     def add_outline(self, row: int, outline: Outline) -> None:
         self._outlines[row] = outline
 
-    def lose_points(self, image: int, reason: str, count: int = 1) -> None:
-        self._lost_points[image][reason] += count
+    def lose_points(self, image: int, reason: str) -> None:
+        self._lost_points[image][reason] += 1
 
     def extend(
         self,
@@ -198,6 +207,14 @@ class ObjectTable:
             self._num_elsewhere += sum(counts.values())
             counts = dict.fromkeys(counts, 0)
         self.missing.update(counts)
+
+    def check_listed(self, documents: Sequence[str], key: str) -> None:
+        """Raise SourceError if no image of `documents` is listed; `key` is one of the source."""
+        if not self.listed:
+            missing = next(iter(self.missing), "")
+            such = f", such as {shown(missing)}," if missing else ""
+            what = f"none of its images{such} is in the source"
+            raise SourceError(some_of(documents), what, f"a key looks like {shown(key)}")
 
     def renumber(self, start: int, images: Sequence[int], classes: Sequence[int]) -> None:
         """Replace image i by `images[i]`, class i by `classes[i]`, in the rows from `start`."""
@@ -276,8 +293,7 @@ class ObjectTable:
             if self._classes[row] == number
         )
         usual = max(lengths, key=lambda one: (lengths[one], one), default=0) // 3
-        names = tuple(map(str, range(usual)))
-        return (known or Skeleton())._replace(names=names)
+        return (known or Skeleton())._replace(names=tuple(map(str, range(usual))))
 
     def _keypoints(
         self, labels: Ints, skeletons: Mapping[str, Skeleton], skeleton: Skeleton

@@ -1,9 +1,9 @@
 """Find images by id: a name or a path, with or without its extension.
 
 One rule decides which image an id means, in tables and lists of all kinds. Nearest are the images
-below the folder of the table, then those below each folder above it. In each folder, the images of
-the split come first that the table's name or a column states, then images without a split. An image
-of another split is taken only if names are unique. `KeyIndex.find_all` applies the rule.
+below the folder of the table, then those below each folder above it. The table's name or a column
+may state a split. In each folder, images of this split come first, then images without a split. An
+image of another split is taken only if names are unique. `KeyIndex.find_all` applies the rule.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Origin(NamedTuple):
     split: str | None = None
     """Split that the table or a column of it states for the id."""
     is_firm: bool = True
-    """Whether images already have the split; a list of a split can name other images."""
+    """False for a list of images, which may name images of other splits."""
     file: str = ""
     """The table or list; each writes its ids in one way."""
     is_of_path: bool = False
@@ -98,7 +98,7 @@ class KeyIndex:
         self._by_folder: dict[tuple[str, int], dict[str, list[int]]] = {}
         self._lookups: dict[tuple[str, int], Lookup] = {}
         self.known: dict[Hashable, Any] = {}
-        """What tables and these keys have in common, so that it is searched once."""
+        """Results of searches in tables, so that each is done once."""
 
     def find(self, text: str) -> Sequence[int]:
         """Return the positions of all keys that end in the id, with or without extension.
@@ -148,7 +148,7 @@ class KeyIndex:
         The ids of an origin that do not fit there are searched farther away only if names are
         unique: if an id fits images both near and far, the other ids belong to missing images.
         AmbiguousIdError if several images are equally near, or if all are of another split.
-        Ids of the origins in `fitting` are not shortened: others of these origins are whole keys.
+        Ids of origins in `fitting` are not shortened: other ids of these origins are whole keys.
         """
         texts = paths_of(texts)
         origins = origins or Coded.constant(Origin(), len(texts))
@@ -235,8 +235,7 @@ class KeyIndex:
         """
         foreign = np.flatnonzero((found >= 0) & ~is_home)
         stated = texts.take(foreign).folders.map(lambda path: given_split(path.split("/")))
-        splits = self.splits.take(found[foreign])
-        pairs = zip(stated, splits, strict=True)
+        pairs = zip(stated, self.splits.take(found[foreign]), strict=True)
         foreign = foreign[[own is None or own != split for own, split in pairs]]
         if not len(foreign):
             return found
@@ -391,13 +390,13 @@ class WholeKeyIndex(KeyIndex):
         *,
         fitting: Collection[Origin] = (),  # noqa: ARG002 - whole keys tell them
     ) -> Ints:
-        """Return positions as `KeyIndex.find_all` does; `texts` are cells as a table has them."""
+        """Return positions as `KeyIndex.find_all` does; `texts` are cells of a table."""
         return self.find_keys([from_cell(one) for one in texts], where, origins)
 
     def find_keys(
         self, ids: Iterable[str], where: str, origins: Coded[Origin] | None = None
     ) -> Ints:
-        """Return positions as `find_all` does, of ids that are no longer cells."""
+        """Return positions as `find_all` does; `ids` are results of `from_cell`."""
         texts = Texts.of(map(printable, ids))
         origins = origins or Coded.constant(Origin(), len(texts))
         found, _ = positions(texts, self.keys)

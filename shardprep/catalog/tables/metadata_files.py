@@ -15,13 +15,7 @@ from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.columns import DICOM
 from shardprep.catalog.tables.object_lists import object_rows
 from shardprep.catalog.tables.row_matching import joined, row_ids
-from shardprep.catalog.tables.table import (
-    Table,
-    json_rows,
-    parse_table,
-    stacked,
-    table_of,
-)
+from shardprep.catalog.tables.table import Table, json_rows, parse_table, stacked, table_of
 from shardprep.dataset.card import from_cell
 from shardprep.errors import OptionName, RecipeError, SourceError, some_of
 from shardprep.recipe.object_rules import FormatRule
@@ -84,9 +78,9 @@ class Documents:
     def object_table(
         self, rule: FormatRule, columns: Sequence[str], further: Sequence[str]
     ) -> Table:
-        """Return the table of `--boxes`, with JSON lists of objects in its cells, or a row each.
+        """Return the table that `--boxes` names: a row for each object, or JSON lists in its cells.
 
-        Of JSON, it has `columns`, and the lists beside them whose names end in `further`.
+        Documents of single images give `columns`, and fields beside them that end in `further`.
         """
         if not rule.files:
             return self.only_table("boxes", columns)
@@ -95,7 +89,7 @@ class Documents:
         return self.table(rule.files)
 
     def only_table(self, option: str, columns: Sequence[str]) -> Table:
-        """Return the columns of array files, or the only table."""
+        """Return the columns of array files, or the only table; else SourceError."""
         tables = self.tables if self._columns is None else [self._columns]
         if len(tables) == 1:
             return self._with(tables[0], self._recipe.rules.join)
@@ -156,8 +150,7 @@ class Documents:
         if files and not is_beside and self._has(files):
             table = self.label_tables()[0] if named.files else self.joined_table()
             ids = [] if "{" in named.id_column else [named.id_column]
-            columns = [*ids, *named.label_columns, *self._recipe.columns, rules.split.column]
-            for name in columns:
+            for name in [*ids, *named.label_columns, *self._recipe.columns, rules.split.column]:
                 if table is not None and name not in ("", "*") and not name.startswith(DICOM):
                     table.column(name)
         boxes, runs, points = rules.boxes.table, rules.masks.runs, rules.points
@@ -262,8 +255,7 @@ class Documents:
             if name.endswith(TABLE_SUFFIXES):
                 tables.append(self._parse(data, member.key).with_cells(file, cells))
             elif name.endswith(_JSON):
-                found_rows = read(data, member.key, columns)
-                rows += [row | cells for row in found_rows]
+                rows += [row | cells for row in read(data, member.key, columns)]
             else:
                 text = decoded(data)
                 lines = text.splitlines() if self._recipe.target == "texts" else [text]

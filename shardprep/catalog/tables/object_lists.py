@@ -58,7 +58,7 @@ def value_at(value: Any, names: Sequence[str]) -> Any:
 
 
 def paths_of_lists(value: Any, path: str = "", *, is_listed: bool = False) -> Iterator[str]:
-    """Yield the path of each value in objects of JSON that is a list, or in a list of objects."""
+    """Yield the path of each list in a JSON value, and of each value in a list of objects."""
     if isinstance(value, list) and value and isinstance(value[0], dict):
         value, is_listed = value[0], True
     if isinstance(value, dict):
@@ -71,9 +71,10 @@ def paths_of_lists(value: Any, path: str = "", *, is_listed: bool = False) -> It
 def object_rows(
     data: bytes, name: str, columns: Sequence[str] = (), further: Sequence[str] = ()
 ) -> list[dict[str, str]]:
-    """Return the values at paths in the document of an image as JSON in one row.
+    """Return a row of values in the document of one image, each as JSON.
 
-    These are `columns`, and the fields beside them whose names end in `further`, or all lists.
+    The paths are `columns`, and fields beside them whose names end in `further`. Without `columns`,
+    they are the paths of all lists.
     """
     try:
         document = json.loads(decoded(data))

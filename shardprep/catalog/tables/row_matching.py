@@ -21,7 +21,7 @@ from shardprep.catalog.tables.key_index import (
     paths_of,
 )
 from shardprep.catalog.tables.table import Rows, Table, stacked
-from shardprep.errors import OptionName, SourceError
+from shardprep.errors import OptionName, SourceError, shown
 from shardprep.recipe.rules import SLICE, letters_of
 from shardprep.source.string_column import Coded, Texts, booleans, positions
 
@@ -46,6 +46,13 @@ class TableMatch:
     id_column: str
     """The column of ids, or the path template that makes ids of several columns."""
     rows_without_image: tuple[str, ...]
+
+    def check(self, key: str) -> None:
+        """Raise SourceError if no row belongs to an image; `key` is one of the source."""
+        if (self.key_of < 0).all():
+            such = shown(self.rows_without_image[0]) if self.table.rows else "none"
+            what = f"has no id of an image of the source ({such})"
+            raise SourceError(self.table.name, what, f"a key looks like {shown(key)}")
 
     def cells(self, column: str) -> Coded[str]:
         """Return the cell of a column for each key, or "" if the key has no row."""
@@ -84,8 +91,7 @@ def _match(index: KeyIndex, table: Table, id_column: str) -> TableMatch:
     row_of = np.full(len(index.keys), -1, np.int64)
     rows = np.flatnonzero(key_of >= 0)[::-1]  # the first of several rows is assigned last
     row_of[key_of[rows]] = rows
-    missing = ids.take(np.flatnonzero(key_of < 0))
-    return TableMatch(table, row_of, key_of, title, tuple(missing))
+    return TableMatch(table, row_of, key_of, title, tuple(ids.take(np.flatnonzero(key_of < 0))))
 
 
 def find_rows(index: KeyIndex, table: Table, id_column: str, ids: Texts) -> Ints:
@@ -106,8 +112,7 @@ def _origins(table: Table) -> Coded[Origin]:
     _, stated = stated_splits(table)
     if not len(stated):
         return origins
-    pairs = zip(origins, stated, strict=True)
-    return Coded.of(one._replace(split=split) for one, split in pairs)
+    return Coded.of(one._replace(split=split) for one, split in zip(origins, stated, strict=True))
 
 
 def is_of_splits(title: str) -> bool:
@@ -172,14 +177,13 @@ def _of_split(cells: Texts, splits: Coded[str | None]) -> Texts:
     """Return the split and the cell of each row as one text."""
     codes = np.where(splits.codes < 0, len(splits.values), splits.codes)
     lead = Texts.of([*(f"{split}\n" for split in splits.values), "\n"]).take(codes)
-    nothing = Texts.of([""]).array[0]
-    return Texts(pc.binary_join_element_wise(lead.array, cells.array, nothing))
+    return Texts(pc.binary_join_element_wise(lead.array, cells.array, Texts.of([""]).array[0]))
 
 
 def united(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
-    """Return the tables; tables with equal headers are joined if they describe different images.
+    """Return the tables, with tables of equal headers stacked if their images differ.
 
-    These are tables of different splits (`train.csv`, `test.csv`), and tables without a common id.
+    Such tables are of different splits (`train.csv`, `test.csv`), or have no common id.
     """
     key = "united", *map(id, tables)
     if key not in index.known:

@@ -101,9 +101,13 @@ class Table:
         return f"column:{names}" if self.is_own else f"csv:{self.files}:{id_column}:{names}"
 
     @property
+    def file_names(self) -> list[str]:
+        return [name for name, _ in self.parts] or [self.name]
+
+    @property
     def files(self) -> str:
         """The name of the table as options take it: file names joined by commas."""
-        return ",".join(name for name, _ in self.parts) or self.name
+        return ",".join(self.file_names)
 
     def with_cells(self, name: str, cells: Mapping[str, str]) -> Table:
         """Return the table under another name, with columns whose cell is the same in all rows."""
@@ -111,11 +115,13 @@ class Table:
         kept = [i for i, title in enumerate(self.header) if title not in cells]
         columns = [Texts.of([cell]).take(number) for cell in cells.values()]
         rows = Rows([*columns, *map(self.cells, kept)], len(number))
-        header = (*cells, *(self.header[i] for i in kept))
-        return replace(self, name=name, header=header, rows=rows)
+        return replace(self, name=name, header=(*cells, *(self.header[i] for i in kept)), rows=rows)
 
     def with_columns(self, other: Table, places: Sequence[int], rows: NDArray[np.int64]) -> Table:
-        """Return the table with columns of `other`; `rows` are its rows, or its length for ""."""
+        """Return the table with columns of `other` added.
+
+        `rows` has the row of `other` for each row, or the length of `other` for empty cells.
+        """
         nothing = Texts.of([""])
         columns = [self.cells(i) for i in range(len(self.header))]
         columns += [Texts.joined([other.cells(i), nothing]).take(rows) for i in places]
@@ -212,8 +218,7 @@ def parse_table(
         if not (stated or (has_header and not words)):
             header, rows = tuple(str(i + 1) for i in range(len(first))), chain([first], rows)
         rows = _checked(rows, len(header), name) if is_strict or words else rows
-        fit = _fitted(rows, len(header), frozenset(null))
-        read = Rows.of(fit, len(header))
+        read = Rows.of(_fitted(rows, len(header), frozenset(null)), len(header))
         titles = {WHOLE: "", **dict(enumerate(header))}
         faults = {titles[i]: (name, what) for i, what in lines.faults.items() if i in titles}
         return Table(name, header, read, faults=faults)
@@ -246,7 +251,7 @@ def _columns_of_blanks(stream: TextIO) -> tuple[int, list[list[str]]]:
 
 
 def _marks(words: Sequence[Sequence[str]]) -> dict[int, re.Pattern[str]]:
-    """Return place of a column → the form of all of its cells below the first line."""
+    """Return place of a column → form of all of its cells below the first line."""
     columns = enumerate(zip(*words[1:], strict=True))
     forms = ((i, form, column) for i, column in columns for form in (_NUMBER, _FILE))
     return {i: form for i, form, column in forms if all(map(form.fullmatch, column))}

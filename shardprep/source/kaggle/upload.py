@@ -131,7 +131,7 @@ class Uploader:
                 self.watcher.advance(report.get("sent", 0))
 
     def _state(self, after: int = -1) -> KaggleState:
-        """Return the state when a version above `after` is ready; -1: when none is pending."""
+        """Return the state when a version above `after` is ready; with −1, if none is pending."""
         done = ("ready", None, *_FAILED) if after < 0 else ("ready",)
         end_s, there = time.monotonic() + _PROCESSING_S, KaggleState("unknown")
         order = ["state", self.ref.slug, str(_POLL_S)]

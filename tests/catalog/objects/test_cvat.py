@@ -278,7 +278,7 @@ def _bad() -> Iterator[tuple[str, str]]:
         "has a document type",
     )
     yield document("<track id='0' label='cat'></track>"), "is XML of CVAT for a video, with tracks"
-    yield document(image("9.png", box())), "none of its images, such as '9.png', is in the source"
+    yield document(image("9.png", box())), "none of its images, such as 9.png, is in the source"
     yield document(), "none of its images is in the source"
     yield document("<a>" * 100_000), "is damaged XML"
     yield whole.replace('encoding="utf-8"', 'encoding="x"'), "is damaged XML"

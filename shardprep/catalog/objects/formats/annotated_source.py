@@ -27,10 +27,11 @@ MOST_BYTES = 16 << 20
 """Usual maximum size in bytes of a document that describes one image."""
 MOST_VALUES = 2_000_000
 """Maximum number of values in JSON that is parsed as a whole; each takes up to 100 bytes."""
+NO_CLASSES = ("__ignore__", "_background_")
+"""Labels of LabelMe, also in documents made from its files, that are not classes."""
 ENOUGH = 0.5
 """Minimum share of images outside test splits that a detected format must list."""
-NUM_SAMPLES = 16
-"""Maximum number of documents to sample, for formats with a document for each image."""
+_NUM_SAMPLES = 16
 _MOST_SHARED = 64
 """Maximum number of documents to search for a format with a document for many images."""
 
@@ -93,7 +94,6 @@ class AnnotatedSource:
     numbers: bool = False
     """Give each object a segment with its number in the file, as in masks of object numbers."""
     keypoints: bool = False
-    """Keep the keypoints of objects."""
     keeps_crowds: bool = True
     """Mark crowds by the attribute `IS_CROWD`; otherwise they are ordinary objects."""
 
@@ -124,6 +124,11 @@ def read_each(members: Sequence[Member], most_bytes: int = MOST_BYTES) -> Iterat
             yield Text(member.key, b"", str(error))
             continue
         yield Text(member.key, as_utf8(data) if member.key.lower().endswith(".json") else data)
+
+
+def sampled(members: Sequence[Member]) -> Sequence[Member]:
+    """Return at most 16 of the members, evenly spaced."""
+    return members[:: max(1, len(members) // _NUM_SAMPLES)][:_NUM_SAMPLES]
 
 
 def has_many_values(data: bytes) -> bool:
@@ -192,8 +197,7 @@ class Coverage(NamedTuple):
         """Return `sign` with the number of images that are not named; [] if no image is named."""
         number = self.num_images - self.num_named
         is_unclear = sign.is_unclear or not self.is_enough
-        found = replace(sign, num_unlisted=number, is_unclear=is_unclear)
-        return [found] if self.num_named else []
+        return [replace(sign, num_unlisted=number, is_unclear=is_unclear)] if self.num_named else []
 
 
 def coverage(index: KeyIndex, names: Iterable[str]) -> Coverage:
@@ -221,8 +225,7 @@ def by_sample(
 ) -> list[Sign]:
     """Return the `Sign` of a format with a document for each image; [] if too few of them fit."""
     named = coverage(source.index, [member.key for member in members])
-    sample = members[:: max(1, len(members) // NUM_SAMPLES)][:NUM_SAMPLES]
-    fit = [not text.fault and is_one(text.data) for text in read_each(sample)]
+    fit = [not text.fault and is_one(text.data) for text in read_each(sampled(members))]
     if sum(fit) < ENOUGH * len(fit):
         return []
     return named.signs(Sign("boxes", option, f"{title}: a file for {named}"))

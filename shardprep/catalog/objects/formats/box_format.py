@@ -244,8 +244,7 @@ def _better(found: Found, boxes: _Boxes, values: Floats, size_of: SizeOf) -> _Re
         some = some[:: -(-len(some) // _MOST_HEADS)]
         known = {i: found.annotations[i] for i in some.tolist()}
         sizes = {i: (one and one.size) or size_of(i) for i, one in known.items()}
-        nothing = (np.nan, np.nan)
-        each = [sizes.get(i) or nothing for i in boxes.images.tolist()]
+        each = [sizes.get(i) or (np.nan, np.nan) for i in boxes.images.tolist()]
         ways.append((False, np.array(each, np.float64)))
     elif is_relative(values):
         ways = [(True, np.ones_like(boxes.sizes))]

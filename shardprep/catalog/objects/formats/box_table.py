@@ -18,22 +18,22 @@ import pyarrow.compute as pc
 
 from shardprep.catalog.objects.formats import box_format
 from shardprep.catalog.objects.formats.annotated_source import (
-    NUM_SAMPLES,
     AnnotatedSource,
     Sign,
     coverage,
     named_as_images,
     of_own_documents,
     read_each,
+    sampled,
 )
 from shardprep.catalog.objects.formats.box_format import SizeOf
 from shardprep.catalog.objects.formats.coco import outline_of
 from shardprep.catalog.objects.object_table import (
     MALFORMED,
-    MOST_SIDE,
     ONE_CLASS,
     Found,
     ObjectTable,
+    stated_size,
 )
 from shardprep.catalog.tables.key_index import origin_of
 from shardprep.catalog.tables.object_lists import object_rows, unfolded
@@ -71,12 +71,10 @@ _POLYGON = re.compile(
 _BRACKETS = re.compile(r"\s*\[[\[(\s]*(-?[\d.]+\s*[,\s]\s*){3}-?[\d.]+\s*[\])]|\s*\[\s*\{.*:")
 _MOST_SEEN = 100
 _NUMBERS = re.compile(r"(\s-?\d[\d.]*){4}")
-"""Numbers in a cell, such as the box itself."""
 _LABELS = re.compile(r"class|label|categor|type|species|breed|target|(^|_)name", re.IGNORECASE)
 _OF_TENSORFLOW = frozenset(("filename", "class", "xmin", "ymin", "xmax", "ymax"))
 """Columns of a table whose rows are always objects, even with one row for each image."""
 _PATH = re.compile("[./]")
-_TRUE = ("1", "true")
 _NO_SHAPE = (TypeError, ValueError, LookupError, OverflowError, RecursionError)
 _FURTHER: dict[str, Callable[[AnnotatedSource], bool]] = {
     "iscrowd": attrgetter("keeps_crowds"),
@@ -92,7 +90,6 @@ _MOST_COMPARED = 100_000
 _ROUNDING = 1.01
 """Maximum difference in pixels between a stated side and the distance of two corners."""
 _SIDES = ("height", "width"), ("imageheight", "imagewidth"), ("imgheight", "imgwidth")
-_UNITS = "pixels", "shares of the sides"
 _MOST_HEADS = 256
 _SAMPLE = 200
 
@@ -109,10 +106,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     if not wanted:
         label = _find_label(table, columns, rule.table.id_column, lists)
     match = match_table(index, table, rule.table.id_column)
-    if (match.key_of < 0).all():
-        such = shown(match.rows_without_image[0]) if table.rows else "none"
-        hint = f"a key looks like {shown(index.keys[0])}"
-        raise SourceError(table.name, f"has no id of an image of the source ({such})", hint)
+    match.check(index.keys[0])
     places = [table.column(name) for name in columns.names]
     boxes = _of_columns(table, places) if len(places) == 4 else _of_cells(table, places[0], source)
     values = boxes.array()
@@ -148,10 +142,11 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
             objects.list_image(image, _side(table.rows[row], sides) if sides else None)
     if rule.kind != "column":  # such a row is of a mask, or of an image that is left out
         objects.missing.update(_without_image(boxes, match))
-    meaning = f"{box_format.WORDS[form]}{told}, in {_UNITS[is_relative]}"
+    unit = "shares of the sides" if is_relative else "pixels"
+    meaning = f"{box_format.WORDS[form]}{told}, in {unit}"
     return objects.found(
         f"{table.name}, boxes in {', '.join(columns.names)}: {meaning}",
-        [name for name, _ in table.parts] or [table.name],
+        table.file_names,
         findings=findings,
         notation=BoxColumns(columns.names, form),
         skeletons={} if source.keypoints else None,
@@ -182,7 +177,7 @@ def _objects(
     corners = box_format.corners(boxes.array(), form)
     cells = {one: table.cells(table.column(columns[one])).take(rows) for one in columns if one}
     flags = cells.pop("iscrowd", None)
-    crowds = {} if flags is None else {IS_CROWD: [cell in _TRUE for cell in flags]}
+    crowds = {} if flags is None else {IS_CROWD: [cell in ("1", "true") for cell in flags]}
     objects.extend(match.key_of[rows].tolist(), corners, objects.numbers_of(names), crowds)
     for number, points in boxes.polygons.items():
         objects.add_outline(number, outline_of(points))
@@ -247,12 +242,7 @@ def _are_of_boxes(table: Table, boxes: _Boxes, match: TableMatch, sides: tuple[i
 
 
 def _side(row: Sequence[str], sides: tuple[int, int]) -> tuple[int, int] | None:
-    try:
-        height, width = (float(row[place]) for place in sides)
-    except ValueError:
-        return None
-    is_sane = 1 <= height < MOST_SIDE and 1 <= width < MOST_SIDE
-    return (int(height), int(width)) if is_sane else None
+    return stated_size(*(row[place] for place in sides))
 
 
 def _sizes(
@@ -270,8 +260,7 @@ def _sizes(
     images = match.key_of[list(rows)].tolist()
     some = sorted({image for image in images if image >= 0})[:_MOST_HEADS]
     known = {image: size_of(image) or nothing for image in some}
-    sizes = [known.get(image, nothing) for image in images]
-    return np.array(sizes, np.float64).reshape(-1, 2)
+    return np.array([known.get(image, nothing) for image in images], np.float64).reshape(-1, 2)
 
 
 def _find_columns(table: Table) -> BoxColumns:
@@ -344,9 +333,9 @@ def recognise_documents(source: AnnotatedSource) -> list[Sign]:
     """Return the `Sign` of JSON documents of single images that list boxes, or []."""
     members = named_as_images(source, ".json")
     named = coverage(source.index, [member.key for member in members])
-    texts = read_each(members[:: -(-len(members) // NUM_SAMPLES) or 1])
     documents = of_own_documents(source, members)
     with contextlib.suppress(SourceError):
+        texts = read_each(sampled(members))
         rows = [row for one in texts for row in object_rows(one.data, one.key)]
         if option := _rule_of(table_of(documents, rows), source, documents)[0]:
             how = f"{documents.partition(':')[0]}: boxes of {named}"
@@ -399,7 +388,7 @@ class _Boxes:
         self.form: BoxForm | None = None
         self._values = array("d")
 
-    def add(self, row: int, cells: Iterable[str], label: str | None = None) -> None:
+    def add(self, row: int, cells: Iterable[str | float], label: str | None = None) -> None:
         try:
             self._values.fromlist([float(cell) for cell in cells])
         except ValueError:
@@ -416,7 +405,7 @@ class _Boxes:
         else:
             if keeps_outline:
                 self.polygons[len(self.rows)] = points.ravel().tolist()
-            self.add(row, map(str, (*points.min(0), *points.max(0))))
+            self.add(row, (*points.min(0), *points.max(0)))
 
     def array(self) -> Floats:
         return np.array(self._values).reshape(-1, 4)

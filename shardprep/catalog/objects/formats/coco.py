@@ -17,6 +17,7 @@ import numpy as np
 
 from shardprep.catalog.names import document_split, natural_order, stem, words_of_split
 from shardprep.catalog.objects.formats.annotated_source import (
+    NO_CLASSES,
     AnnotatedSource,
     Sign,
     coverage,
@@ -33,6 +34,7 @@ from shardprep.catalog.objects.object_table import (
     Found,
     Ints,
     ObjectTable,
+    stated_size,
 )
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.dataset.schema import MOST_POINTS
@@ -40,11 +42,9 @@ from shardprep.errors import OptionName, SourceError, counted, shown, some_of
 from shardprep.image.annotation_types import IS_CROWD, Counts, Outline, Polygons, Segment, Skeleton
 from shardprep.recipe.object_rules import BoxColumns, FormatRule
 
-_NO_CLASSES = ("__ignore__", "_background_")
 _WHOLE_BODY = ("foot_kpts", "face_kpts", "lefthand_kpts", "righthand_kpts")
 """Fields of COCO-WholeBody with further keypoints, which are not read."""
 _STRAY = -2
-_A_PAIR = 2
 _MOST_GROUPS = 6
 _MANY_CROWDS = 0.15
 """Share of crowds above which they are probably a habit of the tool; COCO has 1%."""
@@ -68,7 +68,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     files = shared_documents(source, rule, is_coco, ".json")
     if not rule.files:
         files = chosen(files, keypoints=source.keypoints)
-        texts = map(source.documents.find, files if len(files) > _A_PAIR else ())
+        texts = map(source.documents.find, files if len(files) > 2 else ())
         unions = _unions({key: (stated_names(data), _num_boxes(data)) for key, data in texts})
         files = [file for file in files if file not in unions]
         reader.leave_out(unions)
@@ -78,7 +78,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the `Sign` of the documents with boxes if they name images, otherwise []."""
+    """Return a `Sign` for each of the `_alternatives` of documents with boxes that name images."""
     names: dict[str, list[str]] = {}
     num_boxes: dict[str, int] = {}
     with_points, has_outlines = set(), False
@@ -171,13 +171,13 @@ def stated_names(data: bytes) -> list[str]:
 
 
 def chosen(keys: Sequence[str], *, keypoints: bool = False) -> list[str]:
-    """Return the documents called instances_*.json, or without such documents, all of them.
+    """Return the documents called instances_*.json, or all if there are none.
 
-    In COCO, the other documents describe the same images; person_keypoints_*.json has `keypoints`.
+    In COCO, the others describe the same images. With `keypoints`, the name is
+    person_keypoints_*.json.
     """
     begin = "person_keypoints" if keypoints else "instances"
-    named = [key for key in keys if stem(key).startswith(begin)]
-    return named or list(keys)
+    return [key for key in keys if stem(key).startswith(begin)] or list(keys)
 
 
 def _num_boxes(data: bytes) -> int:
@@ -188,12 +188,7 @@ def _image_of(entry: dict[str, Any]) -> tuple[str, Size]:
     name = entry["file_name"]
     if not isinstance(name, str):
         raise TypeError("not a text")
-    height: Any = entry.get("height")
-    width: Any = entry.get("width")
-    is_stated = all(
-        isinstance(side, int | float) and 1 <= side < MOST_SIDE for side in (height, width)
-    )
-    return name, (int(height), int(width)) if is_stated else None
+    return name, stated_size(entry.get("height"), entry.get("width"))
 
 
 def _segment_of(entry: dict[str, Any]) -> Segment:
@@ -426,11 +421,8 @@ class _Reader:
         left_out = dict.fromkeys(self._stuff if self._is_panoptic else (), NO_OBJECT)
         labels_of = {name: i for i, name in enumerate(names)}
         areas_of = {name: i for i, name in enumerate(names) if name in left_out}
-        if self._keys and not self._table.listed:
-            missing = next(iter(self._table.missing), "")
-            such = f", such as {shown(missing)}," if missing else ""
-            hint = f"a key looks like {shown(self._source.index.keys[0])}"
-            raise SourceError(self._keys[0], f"none of its images{such} is in the source", hint)
+        if self._keys:
+            self._table.check_listed(self._keys, self._source.index.keys[0])
         if self._idle:
             findings.append(f"no image of {some_of(self._idle)} is in the source")
         for key, count in (+self._unread).items():
@@ -460,7 +452,7 @@ class _Reader:
         used = self._table.classes.keys()
         stuff = self._stuff if self._is_panoptic and not self._source.areas else set()
         above = {parent for name, (_, parent) in self._ids.items() if parent != name}
-        kept = [n for n in self._ids if n in used or (n not in above and n not in _NO_CLASSES)]
+        kept = [n for n in self._ids if n in used or (n not in above and n not in NO_CLASSES)]
         return tuple(
             sorted(set(kept) - stuff, key=lambda name: (self._ids[name][0], natural_order(name)))
         )

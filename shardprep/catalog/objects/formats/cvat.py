@@ -31,7 +31,7 @@ from shardprep.catalog.objects.formats.box_format import (
     turned,
 )
 from shardprep.catalog.objects.formats.pairing import Pairing
-from shardprep.catalog.objects.object_table import MALFORMED, MOST_SIDE, Found, ObjectTable
+from shardprep.catalog.objects.object_table import MALFORMED, Found, ObjectTable, stated_size
 from shardprep.catalog.tables.key_index import AmbiguousIdError
 from shardprep.errors import SourceError, counted, some_of
 from shardprep.image.annotation_types import Outline, Polygons
@@ -78,10 +78,9 @@ class _Reader:
                 self._parser.Parse(data[start : start + _PIECE], start + _PIECE >= len(data))
             except (expat.ExpatError, LookupError, ValueError) as error:
                 raise SourceError(self._key, f"is damaged XML ({error})", _HINT) from error
-            last = self._images.pop() if self._path[1:2] == ["image"] else None
-            yield from self._images
-            self._images = [] if last is None else [last]
-        yield from self._images
+            whole = self._images[: len(self._images) - (self._path[1:2] == ["image"])]
+            self._images = self._images[len(whole) :]
+            yield from whole
 
     def _refuse_dtd(self, *_: object) -> None:
         what = "has a document type definition (DTD), which no annotation needs"
@@ -156,7 +155,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
                 missing[name] += len(image.shapes)
                 continue
             is_listed = True
-            size = _size(image.facts)
+            size = stated_size(image.facts.get("height"), image.facts.get("width"))
             table.list_image(found, size)
             splits[found] = given_split([image.facts.get("subset", "")]) or splits[found]
             for shape in image.shapes:
@@ -164,10 +163,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         table.miss(missing, is_elsewhere=not is_listed)
         labels.update(dict.fromkeys(reader.labels))
         num_tags += reader.num_tags
-    if not table.listed:
-        such = f", such as {next(iter(table.missing))!r}," if table.missing else ""
-        hint = f"a key looks like {index.keys[0]}"
-        raise SourceError(some_of(keys), f"none of its images{such} is in the source", hint)
+    table.check_listed(keys, index.keys[0])
     others = sorted(table.classes.keys() - {""}, key=natural_order)
     names = tuple(dict.fromkeys((*labels, *others)))
     return table.found(
@@ -207,20 +203,11 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
     return named.signs(Sign("boxes", "cvat", how, has_outlines=has_outlines))
 
 
-def _size(facts: Mapping[str, str]) -> tuple[int, int] | None:
-    try:
-        height, width = int(facts["height"]), int(facts["width"])
-    except (KeyError, ValueError):
-        return None
-    return (height, width) if 0 < height < MOST_SIDE and 0 < width < MOST_SIDE else None
-
-
 def _add(table: ObjectTable, image: int, shape: _Shape, size: tuple[int, int] | None) -> None:
     try:
         box, outline = _object(shape, size)
     except (KeyError, ValueError, OverflowError):
-        is_known = shape.kind in _SHAPES
-        table.drop(image, MALFORMED if is_known else table.unread(shape.kind))
+        table.drop(image, MALFORMED if shape.kind in _SHAPES else table.unread(shape.kind))
         return
     number = table.number_of(shape.facts.get("label", "").strip())
     table.add(image, box, number, outline=outline)

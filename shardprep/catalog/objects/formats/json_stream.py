@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from shardprep.errors import SourceError
@@ -70,7 +71,9 @@ class _Reader:
                 raise self._error("a key is not a text")
             self._take(":")
             if self._next() == "[":
-                for chunk in self._array():
+                values = self._array()
+                yield key, [*islice(values, _CHUNK)]
+                while chunk := [*islice(values, _CHUNK)]:
                     yield key, chunk
             else:
                 yield key, [self._value()]
@@ -78,20 +81,12 @@ class _Reader:
                 return
             self._take(",")
 
-    def _array(self) -> Iterator[list[Any]]:
-        chunk: list[Any] = []
+    def _array(self) -> Iterator[Any]:
         self._take("[")
         sign = self._next()
         while sign != "]":
-            for value in self._run():
-                chunk.append(value)
-                if len(chunk) == _CHUNK:
-                    yield chunk
-                    chunk = []
-            chunk.append(self._value())
-            if len(chunk) == _CHUNK:
-                yield chunk
-                chunk = []
+            yield from self._run()
+            yield self._value()
             sign = self._next()
             if sign == ",":
                 self._at += 1
@@ -99,7 +94,6 @@ class _Reader:
             elif sign != "]":
                 raise self._error("',' or ']' is missing")
         self._at += 1
-        yield chunk
 
     def _run(self) -> Iterator[Any]:
         """Yield the next elements of an array that end before the end of the decoded text."""

@@ -17,7 +17,7 @@ import numpy as np
 from shardprep.catalog.objects.formats.annotated_source import (
     MOST_BYTES,
     MOST_VALUES,
-    NUM_SAMPLES,
+    NO_CLASSES,
     AnnotatedSource,
     Sign,
     Text,
@@ -25,20 +25,19 @@ from shardprep.catalog.objects.formats.annotated_source import (
     has_many_values,
     named_as_images,
     read_each,
+    sampled,
 )
 from shardprep.catalog.objects.formats.box_format import box_of, ellipse, pasted_runs, rectangle
 from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.image_points import NOT_A_NUMBER, REPEATED, FoundPoints, PointList
-from shardprep.catalog.objects.object_table import MALFORMED, MOST_SIDE, Found, ObjectTable
+from shardprep.catalog.objects.object_table import MALFORMED, Found, ObjectTable, stated_size
 from shardprep.errors import OptionName, SourceError, counted
 from shardprep.image.annotation_types import Floats, Outline, Polygons, Runs, Skeleton
 from shardprep.image.masks import MAX_PIXELS, decode_mask
 from shardprep.image.rasterize import outline_mask, runs_of
 from shardprep.recipe.object_rules import FormatRule, PointRule
 
-_NO_CLASSES = ("__ignore__", "_background_")
 NO_OBJECT_OF_POINT = "no object of its group"
-"""Reason to leave out a point of LabelMe."""
 _SHAPES = ("polygon", "rectangle", "oriented_rectangle", "circle", "mask")
 _SHAPED = re.compile(rb'"shapes"\s*:\s*\[\s*\{')
 _OUTLINED = re.compile(rb'"shape_type"\s*:\s*"(polygon|mask|circle)"')
@@ -104,8 +103,7 @@ def read_points(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
     keys = _claimed(pairing, where)
     if not len(found):
         raise SourceError(where, "no file has a shape of the type point")
-    title = f"LabelMe, points of {counted(len(keys), 'JSON file')}"
-    return found.found(title, keys, str(where))
+    return found.found(f"LabelMe, points of {counted(len(keys), 'JSON file')}", keys, str(where))
 
 
 class _File(NamedTuple):
@@ -116,10 +114,7 @@ class _File(NamedTuple):
 
 
 def _files(source: AnnotatedSource, pairing: Pairing) -> Iterator[_File]:
-    """Yield the files of LabelMe.
-
-    A file belongs to the image of the same name; without such an image, to the one in `imagePath`.
-    """
+    """Yield the files, each with the image of the same name, else with the one in `imagePath`."""
     for text in read_each(source.documents.members(".json"), 4 * MOST_BYTES):
         key = text.key
         if not text.fault and not is_labelme(text.data):
@@ -155,11 +150,9 @@ def _points_of(document: dict[str, Any]) -> list[_Point]:
                 ((x, y),) = shape["points"]
                 place = float(x), float(y)
             except _DAMAGE:
-                place = None
-            if place is not None and not all(map(math.isfinite, place)):
-                place = None
-            name = str(shape.get("label"))
-            found.append(_Point(name, None if group is None else str(group), place))
+                place = math.nan, math.nan
+            name, group = str(shape.get("label")), None if group is None else str(group)
+            found.append(_Point(name, group, place if all(map(math.isfinite, place)) else None))
     return found
 
 
@@ -202,8 +195,7 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
     """Return the `Sign` of LabelMe files that are named like the images, or []."""
     members = named_as_images(source, ".json")
     signs = by_sample(source, members, is_labelme, "labelme", "LabelMe")
-    sample = members[:: max(1, len(members) // NUM_SAMPLES)][:NUM_SAMPLES] if signs else []
-    texts = [text.data for text in read_each(sample)]
+    texts = [text.data for text in read_each(sampled(members) if signs else ())]
     has_outlines = any(map(_OUTLINED.search, texts))
     have_shapes = any(map(_SHAPED.search, texts))
     return [replace(one, has_outlines=has_outlines) for one in signs if have_shapes]
@@ -239,9 +231,7 @@ def _add(table: ObjectTable, image: int, document: dict[str, Any], poses: _Poses
 
 
 def _size(document: dict[str, Any]) -> tuple[int, int] | None:
-    height, width = document.get("imageHeight"), document.get("imageWidth")
-    are_sides = all(isinstance(one, int) and 0 < one < MOST_SIDE for one in (height, width))
-    return (height, width) if are_sides else None  # type: ignore[return-value]
+    return stated_size(document.get("imageHeight"), document.get("imageWidth"))
 
 
 def _num_objects(document: dict[str, Any]) -> int:
@@ -264,7 +254,7 @@ def _objects(
         if kind == "point":
             continue
         label, group = str(shape["label"]), shape.get("group_id")
-        if label in _NO_CLASSES:
+        if label in NO_CLASSES:
             continue
         if kind not in _SHAPES:
             bad[ObjectTable.unread(kind)] += 1

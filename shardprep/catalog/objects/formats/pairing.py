@@ -13,7 +13,6 @@ from shardprep.image.signatures import IMAGE_SUFFIXES
 from shardprep.source.names import composed, without_archive_suffix
 
 _MOST_FOLDERS = 8
-"""Maximum number of folders of images to try."""
 _ABSOLUTE = re.compile(r"^([A-Za-z]:)?/|(^|(?<=/))\.{1,2}/")
 """Start of an absolute path, and the steps ./ and ../; keys of a source have neither."""
 

@@ -32,10 +32,7 @@ def read(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
         documents.table(rule.files) if is_named else documents.only_table("points", rule.columns)
     )
     match = match_table(index, table, rule.id_column)
-    if (match.key_of < 0).all():
-        such = shown(match.rows_without_image[0]) if table.rows else "none"
-        hint = f"a key looks like {shown(index.keys[0])}"
-        raise SourceError(table.name, f"has no id of an image of the source ({such})", hint)
+    match.check(index.keys[0])
     pairs = _pairs_of(rule, table)
     places = {name: (table.column(x), table.column(y)) for name, (x, y) in pairs.items()}
     named_by = [table.column(name) for name in rule.name_columns]
@@ -66,7 +63,7 @@ def read(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
     unit = "shares of the sides" if points.are_shares else "pixels"
     return points.found(
         f"{table.name}, keypoints in {unit}",
-        [name for name, _ in table.parts] or [table.name],
+        table.file_names,
         table.name,
         is_relative=points.are_shares,
         findings=_depths(table, pairs),

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 
@@ -70,19 +70,17 @@ def read_runs(rule: RunTableRule, source: AnnotatedSource, order: RunOrder | Non
         if why:
             findings.append(why)
     found_objects = ObjectTable(len(index.keys))
-    labels = objects.labels or [ONE_CLASS] * len(objects.ids)
-    numbers = {label: found_objects.number_of(label) for label in dict.fromkeys(labels)}
-    missing = found_objects.missing
-    for image, text, cell, label in zip(images, objects.ids, objects.cells, labels, strict=True):
+    numbers = found_objects.numbers_of(objects.labels or [ONE_CLASS] * len(objects.ids))
+    for image, text, cell, number in zip(images, objects.ids, objects.cells, numbers, strict=True):
         if image < 0:
-            missing[text] += cell not in _NO_RUNS
+            found_objects.missing[text] += cell not in _NO_RUNS
             continue
         found_objects.list_image(image)
         if cell not in _NO_RUNS:
-            found_objects.add(image, NO_BOX, numbers[label], outline=Runs(cell, order))
+            found_objects.add(image, NO_BOX, number, outline=Runs(cell, order))
     return found_objects.found(
         f"run lengths {_WORDS[order]}, {table.name}, {objects.how}",
-        [name for name, _ in table.parts] or [table.name],
+        table.file_names,
         findings=findings,
     )
 
@@ -99,12 +97,11 @@ def _objects(table: Table, rule: RunTableRule, index: KeyIndex) -> _Objects:
         labels = list(table.cells(column))
         return _Objects(cells, ids, labels, f"{how}, classes by {table.header[column]!r}")
     sample = ids[:: max(1, len(ids) // _SAMPLE_ROWS)]
-    if not any(index.find(text) for text in sample):
-        parts = [text.rpartition("_") for text in sample]
-        if any(index.find(before) for before, _, _ in parts):
-            split = [text.rpartition("_") for text in ids]
-            how = f"{how}, which ends in the class"
-            return _Objects(cells, [s[0] for s in split], [s[2] for s in split], how)
+    without_end = [text.rpartition("_")[0] for text in sample]
+    if not any(map(index.find, sample)) and any(map(index.find, without_end)):
+        split = [text.rpartition("_") for text in ids]
+        how = f"{how}, which ends in the class"
+        return _Objects(cells, [s[0] for s in split], [s[2] for s in split], how)
     return _Objects(cells, ids, [], how)
 
 
@@ -124,7 +121,7 @@ def tell_order(cells: Mapping[int, Sequence[str]], size_of: SizeOf) -> tuple[Run
     num_back = sum(bool((p[1:, 0] < p[:-1].sum(axis=1)).any()) for p in several)
     if num_back * 2 > len(several):
         return "relative", ""
-    scores = {"column": 0, "row": 0}
+    scores: dict[RunOrder, int] = {"column": 0, "row": 0}
     num_told = num_tried = 0
     for image, texts in cells.items():
         if num_told == _SAMPLE_IMAGES or num_tried == 2 * _SAMPLE_IMAGES:
@@ -145,9 +142,7 @@ def tell_order(cells: Mapping[int, Sequence[str]], size_of: SizeOf) -> tuple[Run
             "column",
             f"run lengths are read down each column: {why}; {OptionName('rle')} row reads rows",
         )
-    best = max(scores, key=lambda name: scores[name])
-    (order,) = (one for one in get_args(RunOrder) if one == best)
-    return order, ""
+    return max(scores, key=lambda order: scores[order]), ""
 
 
 def _num_neighbours(pairs: Pairs, step: int, num_pixels: int) -> int:
@@ -205,10 +200,9 @@ def runs_in(table: Table, index: KeyIndex, size_of: SizeOf) -> list[Sign]:
                 id_column = find_ids(index, replace(table, rows=halves))
             except SourceError:
                 return []
-        of_id = table.header.index(id_column)
-        ids = [row[of_id] for row in halves]
-        known = [*zip(rows, ids, strict=True)]
-        images = [index.find(text)[:1] for row, text in known if row[place] not in _NO_RUNS]
+        of_id, both = table.header.index(id_column), zip(rows, halves, strict=True)
+        ids = [half[of_id] for row, half in both if row[place] not in _NO_RUNS]
+        images = [index.find(text)[:1] for text in ids]
         num_sizes = 0
         for image, pairs in zip(images, runs, strict=True):
             size = size_of(image[0]) if image and num_sizes < _SAMPLE_IMAGES else None
@@ -216,11 +210,9 @@ def runs_in(table: Table, index: KeyIndex, size_of: SizeOf) -> list[Sign]:
             if size is not None and pairs is not None and pairs[-1].sum() > math.prod(size) + 1:
                 break
         else:
-            others = [name for name in table.header if name.lower() in _CLASS_COLUMNS]
-            others = [name for name in others if name != title]
+            others = [x for x in table.header if x.lower() in _CLASS_COLUMNS and x != title]
             option = ":".join(["rle", table.files, id_column, title, *others[:1]])
-            filled = Counter(text for row, text in known if row[place] not in _NO_RUNS)
-            are_apart = halves is rows and not others and max(filled.values()) > 1
+            are_apart = halves is rows and not others and len({*ids}) < len(ids)
             how = f"{table.name}: run lengths in column {title!r}"
             how += ", several of an image" if are_apart else ""
             return [Sign("masks", option, how, instances=are_apart)]

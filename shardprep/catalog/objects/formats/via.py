@@ -29,7 +29,6 @@ from shardprep.errors import OptionName, SourceError, some_of
 from shardprep.image.annotation_types import Floats, Polygons
 from shardprep.recipe.object_rules import FormatRule
 
-_PROJECT = "_via_img_metadata"
 _CLASS_NAMES = ("class", "label", "name", "type", "category", "object", "species")
 _SHAPES = ("rect", "polygon", "circle", "ellipse", "parts")
 _OUTLINED = re.compile(rb'"name"\s*:\s*"(polygon|circle|ellipse)"')
@@ -91,9 +90,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         except _DAMAGE as error:
             what = f"is not JSON of {title} ({error!r})"
             raise SourceError(key, what, "export it again") from error
-    if not table.listed:
-        such = f", such as {next(iter(table.missing))}," if table.missing else ""
-        raise SourceError(", ".join(keys), f"none of its images{such} is in the source")
+    table.check_listed(keys, source.index.keys[0])
     return table.found(f"{title}, {', '.join(keys)}", keys, findings=findings)
 
 
@@ -126,7 +123,7 @@ def _entries_of_lines(data: bytes) -> Iterator[dict[str, Any]]:
 
 def _entries(data: bytes) -> list[dict[str, Any]]:
     document = json.loads(data)
-    return list(document.get(_PROJECT, document).values())
+    return list(document.get("_via_img_metadata", document).values())  # of a project
 
 
 def _regions(entry: dict[str, Any]) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from xml.etree import ElementTree as ET
@@ -18,7 +17,13 @@ from shardprep.catalog.objects.formats.annotated_source import (
     read_each,
 )
 from shardprep.catalog.objects.formats.pairing import Pairing
-from shardprep.catalog.objects.object_table import MALFORMED, NO_BOX, Found, ObjectTable
+from shardprep.catalog.objects.object_table import (
+    MALFORMED,
+    NO_BOX,
+    Found,
+    ObjectTable,
+    stated_size,
+)
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.image.annotation_types import Segment
@@ -26,7 +31,6 @@ from shardprep.recipe.object_rules import BoxColumns, FormatRule
 from shardprep.storage.text_file import decoded
 
 _SPLIT_LISTS = "ImageSets/Main/"
-_ANNOTATIONS = "Annotations/"
 _ORDER = ("test", "validation", "train")
 """Splits in order of precedence, for an image on several lists."""
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
@@ -65,8 +69,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
             table.missing[key] = len(content.names)
     if not pairing.documents:
         what = "none is named like an image" if keys else "none has the root 'annotation'"
-        where = OptionName("boxes", rule.kind)
-        raise SourceError(where, f"of the XML files of the source {what}")
+        raise SourceError(OptionName("boxes", rule.kind), f"of the XML files of the source {what}")
     if unreadable:
         findings.append(f"XML files cannot be read and have no image: {some_of(unreadable)}")
     lists = [m for m in source.documents.members(".txt") if _SPLIT_LISTS in f"/{m.key}"]
@@ -106,8 +109,7 @@ def _add(
     table.list_image(image, content.size)
     for number, (name, box) in enumerate(zip(content.names, content.boxes, strict=True), 1):
         if numbers:
-            place = table.number_of(name)
-            table.add(image, box or NO_BOX, place, outline=Segment(number))
+            table.add(image, box or NO_BOX, table.number_of(name), outline=Segment(number))
         elif box is None:
             table.drop(image, MALFORMED)
         else:
@@ -130,7 +132,7 @@ def _list_splits(lists: Iterable[Text], index: KeyIndex, findings: list[str]) ->
     num_twice = 0
     for split in _ORDER:
         key, names = of_split.get(split, ("", ()))
-        beside = key.removesuffix(_SPLIT_LISTS + key.rpartition("/")[2]) + _ANNOTATIONS
+        beside = key.removesuffix(_SPLIT_LISTS + key.rpartition("/")[2]) + "Annotations/"
         for name in names:
             found = pairing.find_listed(name, beside, split)
             if found is None:
@@ -183,7 +185,7 @@ def parse_voc(data: bytes) -> VocFile:
     NotVocError if the root is not `annotation`. VocError if the file is damaged, too large, nested
     too deeply, or has a document type definition.
     """
-    if _has_dtd(data):
+    if _DTD in data or (b"\0" in data and _DTD in data.replace(b"\0", b"")):  # also in UTF-16
         raise VocError("has a document type definition (DTD), which no annotation needs")
     if len(data) > _FEW_BYTES and sum(data.count(part) * n for part, n in _PARTS) > _MOST_PARTS:
         raise VocError(f"is XML of more than {_MOST_PARTS:,} parts")
@@ -200,13 +202,13 @@ def parse_voc(data: bytes) -> VocFile:
     if root.tag != tag:
         for element in root.iter():
             element.tag = _local(element.tag)
-    return _content(root)
-
-
-def _has_dtd(data: bytes) -> bool:
-    """Return True if a DTD may begin at any place, in an 8-bit encoding or in UTF-16."""
-    has_zeros = b"\0" in data
-    return _DTD in data or (has_zeros and _DTD in data.replace(b"\0", b""))
+    objects = root.findall("object")
+    return VocFile(
+        _text(root.findtext("filename")),
+        stated_size(root.findtext("size/height"), root.findtext("size/width")),
+        [_text(one.findtext("name")) for one in objects],
+        [_corners(one.find("bndbox")) for one in objects],
+    )
 
 
 def _tree(data: bytes) -> tuple[ET.Element | None, Exception | None]:
@@ -233,17 +235,6 @@ def _check_depth(root: ET.Element) -> None:
     raise VocError(f"is nested more than {_MOST_DEPTH} elements deep")
 
 
-def _content(root: ET.Element) -> VocFile:
-    size = root.find("size")
-    objects = root.findall("object")
-    return VocFile(
-        _text(root.findtext("filename")),
-        None if size is None else _size(size),
-        [_text(one.findtext("name")) for one in objects],
-        [_corners(one.find("bndbox")) for one in objects],
-    )
-
-
 def _text(text: str | None) -> str:
     return (text or "")[:_MOST_TEXT].strip()
 
@@ -253,12 +244,3 @@ def _corners(box: ET.Element | None) -> tuple[float, ...] | None:
         return None if box is None else tuple(float(box.findtext(side, "")) for side in _SIDES)
     except ValueError:
         return None
-
-
-def _size(size: ET.Element) -> tuple[int, int] | None:
-    try:
-        height, width = (float(size.findtext(side) or 0) for side in ("height", "width"))
-    except ValueError:
-        return None
-    is_size = 1 <= height < math.inf and 1 <= width < math.inf
-    return (int(height), int(width)) if is_size else None

@@ -94,8 +94,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     for text in read_each(strays):
         table.missing[text.key] = _read_lines(text.data, shape).number
     if num_poses and not source.keypoints:
-        objects = counted(num_poses, "object")
-        what = f"keypoints of {objects} are not stored, their boxes are"
+        what = f"keypoints of {counted(num_poses, 'object')} are not stored, their boxes are"
         findings.append(f"{what}; {OptionName('points')} yolo stores both")
     if num_likely > _MOST_LIKE_POSES * len(table):
         findings.append(
@@ -104,8 +103,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         )
     if names is None:
         findings.append("classes of YOLO have no names: no data.yaml, obj.names or classes.txt")
-        numbers = sorted(table.classes, key=natural_order)
-        of_number = {number: number for number in numbers}
+        of_number = {number: number for number in sorted(table.classes, key=natural_order)}
     else:
         of_number = {str(number): name for number, name in names.names.items()}
     ordered = tuple(dict.fromkeys(of_number.values()))
@@ -359,23 +357,20 @@ def _read_lines(data: bytes, shape: _Pose) -> _Lines:
             objects.append(_object(words, shape))
         except (ValueError, OverflowError):
             num_bad += 1
-            what = f"is not YOLO: line {number:,} is {shown(line.strip(), _MOST_SHOWN)!r}"
-            fault = fault or what
+            fault = fault or f"is not YOLO: line {number:,} is {shown(line.strip(), _MOST_SHOWN)!r}"
     return _Lines(objects, num_bad, fault)
 
 
 def _add(table: ObjectTable, image: int, lines: _Lines, *, keypoints: bool) -> str:
-    num_bad = 0
+    num_bad = lines.num_bad
     for class_id, box, outline, points, _ in lines.objects:
         number = table.number_of(str(class_id))
         try:
             table.add(image, box, number, outline=outline, keypoints=points if keypoints else ())
         except ValueError:
             num_bad += 1
-    if num_bad:
+    if num_bad and lines.objects:
         table.drop(image, MALFORMED, num_bad)
-    if lines.num_bad and lines.objects:
-        table.drop(image, MALFORMED, lines.num_bad)
     return "" if lines.objects else lines.fault
 
 
@@ -443,8 +438,7 @@ def _yaml_splits(names: NameFile, source: AnnotatedSource, findings: list[str]) 
                 found = (pairing.find_listed(line, names.key, split) for line in lines)
                 of_split.update(i for i in found if i is not None)
                 continue
-            wanted = f"/{name}/"
-            inside = {folder for folder in folders if wanted in f"/{folder}/"}
+            inside = {folder for folder in folders if f"/{name}/" in f"/{folder}/"}
             of_split.update(i for i, key in enumerate(keys) if key.rpartition("/")[0] in inside)
         for i in of_split:
             num_twice += splits[i] not in (None, split)
