@@ -33,13 +33,7 @@ from shardprep.dataset.schema import (
     TargetKind,
 )
 from shardprep.dataset.schema import Encoding as Form
-from shardprep.errors import (
-    BuildError,
-    DatasetError,
-    OptionName,
-    RecipeError,
-    RecordError,
-)
+from shardprep.errors import BuildError, DatasetError, OptionName, RecipeError, RecordError
 from shardprep.image.spec import ImageSpec, estimated_bytes
 from shardprep.processes import WorkerLimits
 from shardprep.progress import Watch
@@ -159,7 +153,6 @@ class ParentImages:
 
     @property
     def _changes(self) -> list[str]:
-        """The options of the recipe that change items."""
         return [name for name in CHANGES if getattr(self.recipe, name) != BUILD_DEFAULTS[name]]
 
     @property
@@ -264,7 +257,6 @@ class ParentImages:
         )
 
     def _losses(self, spec: ImageSpec) -> list[str]:
-        """Return remarks on the quality that images lose because they are encoded anew."""
         known, notes = self.parents[0].spec, []
         stored = {parent.schema.image.encoding for parent in self.parents}
         if spec.format in ("jpeg", "keep") and stored & {"jpeg", "any"}:
@@ -313,11 +305,7 @@ class ParentImages:
 
     def _encoder(self, plan: BuildPlan) -> RecordEncoder:
         from shardprep.writer.chunk_encoder import ChunkEncoder
-        from shardprep.writer.record_encoder import (
-            RecordEncoder,
-            annotation_spec,
-            further_features,
-        )
+        from shardprep.writer.record_encoder import RecordEncoder, annotation_spec, further_features
 
         target, image = None, plan.schema.features.get(TARGET_IMAGE)
         if image is not None:
@@ -365,7 +353,7 @@ def _items(rows: pa.Table, keys: Texts) -> Items:
 
 
 def _with_facts(items: Items, rows: pa.Table, schema: Schema) -> Items:
-    """Return the items with all that their rows say of them; rejected ones cannot be read."""
+    """Return the items with targets, groups and mask names of their rows."""
     from shardprep.writer.reuse import targets_of
 
     texts = (rows[name].cast("string").to_pylist() for name in ("kind", "reason"))

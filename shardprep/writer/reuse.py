@@ -84,6 +84,7 @@ class OldDataset:
 
     where: str
     made_by: Fingerprint
+    """Options and versions that shape the stored images."""
     mark: ManifestMark
     dtypes: tuple[tuple[str, str], ...]
     channels: tuple[str, ...]
@@ -286,10 +287,7 @@ class _ChunkCopy:
         return EncodedChunk(b"".join(records), tuple(outcomes))
 
     def _spans(self) -> list[PlainExtent]:
-        """Return the ranges to read, in order: originals and runs of records.
-
-        A run follows the original of its first item.
-        """
+        """Return the ranges to read: originals, each followed by the run that begins there."""
         spans = []
         for place, member in enumerate(self._members):
             spans.append(member.extent.span)
