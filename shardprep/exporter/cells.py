@@ -13,6 +13,7 @@ other name contains `~`, so no key can be made to get the name of another.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 import unicodedata
@@ -51,11 +52,13 @@ def pixel_boxes(sample: ExportSample) -> list[list[float]]:
     return [[round(one, _DIGITS) for one in box] for box in boxes]
 
 
-def pixel_points(sample: ExportSample, keypoints: Keypoints) -> list[float]:
-    """Return keypoints as COCO's list: x and y in pixels and visibility of each in turn."""
+def pixel_points(sample: ExportSample, keypoints: Keypoints) -> list[list[float]]:
+    """Return x and y in pixels and visibility of each keypoint."""
     height, width = sample.size
-    places = ((x * width, y * height, visible) for y, x, visible in keypoints)
-    return [round(one, _DIGITS) for place in places for one in place]
+    return [
+        [round(x * width, _DIGITS), round(y * height, _DIGITS), visible]
+        for y, x, visible in keypoints
+    ]
 
 
 def mask_pixels(sample: ExportSample) -> Iterator[NDArray[np.uint8]]:
@@ -90,7 +93,7 @@ def coco_entry(sample: ExportSample, file_name: str, image_id: int) -> dict[str,
     boxes, crowds, masks = pixel_boxes(sample), sample.objects.crowds, run_lengths(sample)
     keypoints = [
         {
-            "keypoints": pixel_points(sample, one),
+            "keypoints": [*itertools.chain(*pixel_points(sample, one))],
             "num_keypoints": sum(visible > 0 for _, _, visible in one),
         }
         for one in sample.objects.keypoints
@@ -185,10 +188,9 @@ def point_titles(schema: Schema) -> list[str]:
 
 def point_cells(sample: ExportSample) -> list[float | None]:
     """Return x and y in pixels and visibility of each keypoint; None for an unknown place."""
-    flat = pixel_points(sample, sample.points)
     cells: list[float | None] = []
-    for i in range(0, len(flat), 3):
-        cells += flat[i : i + 3] if flat[i + 2] else [None, None, 0]
+    for x, y, visible in pixel_points(sample, sample.points):
+        cells += [x, y, visible] if visible else [None, None, 0]
     return cells
 
 

@@ -419,7 +419,7 @@ def _kind(schema: Schema) -> str:
 
 
 def _classes(layout: str, schema: Schema) -> tuple[str, ...]:
-    """Return the names for `--classes`, in order; () if an object or mask class has one too."""
+    """Return the names for `--classes`, in order; () if an object or mask class has such a name."""
     parts = [one for one in (BOX_LABEL, MASK) if one in schema.features]
     has_more = parts or POINTS in schema.features
     labels: tuple[str, ...] = schema.labels if schema.target in (LABEL, LABELS) else ()
