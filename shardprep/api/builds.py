@@ -543,9 +543,8 @@ def init(
 
     place = Path(RECIPE_FILE)
     if place.exists() and not overwrite:
-        raise RecipeError(
-            RECIPE_FILE, "already exists", f"add {OptionName('overwrite')} to replace it"
-        )
+        hint = f"add {OptionName('overwrite')} to replace it"
+        raise RecipeError(RECIPE_FILE, "already exists", hint)
     archive = str(source or (source_of(str(items)) if items else only_archive()))
     with (
         answering(store_timeout),

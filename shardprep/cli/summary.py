@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardprep.cli.annotation_summary import (
     MOST_CLASSES,
@@ -85,12 +85,12 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
     if as_json:
         from shardprep.api.json_types import BuildJson
 
-        more: dict[str, Any] = {"path": result.location}
-        seconds = result.profile
-        more["profile"] = seconds and {name: round(value, 4) for name, value in seconds.items()}
-        summary = picked(BuildJson, result, **more)
+        summary = picked(BuildJson, result, path=result.location)
         if result.profile is None:
             del summary["profile"]
+        else:
+            seconds = result.profile.items()
+            summary["profile"] = {name: round(value, 4) for name, value in seconds}
         print_json(summary)
         return
     terminal, manifest, schema = console(), result.manifest, read_schema(result.path)

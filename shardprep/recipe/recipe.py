@@ -234,7 +234,7 @@ class Recipe(BuildOptions):
 
     @property
     def may_be_annotated(self) -> bool:
-        """Whether annotations may be detected: no labels, annotations or stacks are stated."""
+        """Whether annotations may be detected: no option states labels, annotations or stacks."""
         is_stated = self.boxes or self.masks or self.points or self.stack or self.target_image
         return self.labels == "auto" and not is_stated
 

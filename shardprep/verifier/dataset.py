@@ -269,8 +269,6 @@ def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watch) -> li
             pool.shutdown(wait=False, cancel_futures=True)
             if not isinstance(error, BrokenProcessPool):
                 raise
-            raise DatasetError(
-                tasks[0].folder,
-                "a process that read the shards was killed",
-                f"free some memory, or give fewer {OptionName('workers')}",
-            ) from error
+            what = "a process that read the shards was killed"
+            hint = f"free some memory, or give fewer {OptionName('workers')}"
+            raise DatasetError(tasks[0].folder, what, hint) from error

@@ -155,7 +155,7 @@ def _attempt(name: str, read: Callable[[], _Result]) -> _Result | Problem:
 def index_problem(
     folder: Path, shard: str, places: Sequence[tuple[int, int]] | None, rows: ShardRows | None
 ) -> Problem | None:
-    """Return the first problem of a shard's index; without `places`, only reading it is checked."""
+    """Return the first problem of a shard's index; without `places`, only if it cannot be read."""
     name = index_name(shard)
     expected = "".join(f"{offset} {length}\n" for offset, length in places or ())
     data = read_document(folder, name, 2 * len(expected) + MAX_DOCUMENT_BYTES)
