@@ -51,8 +51,7 @@ def print_counts(terminal: Terminal, manifest: Manifest, boxes: ObjectFacts | No
     objects, masks = objects_of(manifest), masks_of(manifest)
     if objects:
         number = sum(one.num_objects for one in objects.values())
-        num_written = manifest.totals.num_written
-        text = f"{counted(number, 'object')} in {counted(num_written, 'image')}"
+        text = f"{counted(number, 'object')} in {counted(manifest.totals.num_written, 'image')}"
         if boxes:
             per = boxes.boxes_per_image
             spread = f"{per.smallest:,} to {per.largest:,} an image, median {per.median:,}"

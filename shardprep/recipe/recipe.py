@@ -452,8 +452,7 @@ def _check(key: str, value: Any, given: object) -> None:
             raise ValueError(str(error)) from None
     for text in texts_in(value) if key in _FILES else ():
         if _SCHEME.search(text) and not text.startswith("regex:"):
-            where = shown_url(text)
-            raise ValueError(f"{where}: a table must be in the source or on this machine")
+            raise ValueError(f"{shown_url(text)}: a table must be in the source or on this machine")
 
 
 def _unusable(problems: Sequence[tuple[str, str]], place: Place) -> RecipeError:

@@ -131,8 +131,7 @@ def read_contents(stored: DatasetFiles) -> FolderContents:
         if ".tfrecord" in name and name[0] != "." and "/" not in name
     }
     gone = _gone(set(shards), documents.shards)
-    missing = [Problem("missing", name, "is not there") for name in gone]
-    problems = (*documents.problems, *missing)
+    problems = (*documents.problems, *[Problem("missing", name, "is not there") for name in gone])
     unknown = (*_unknown(files, {*shards, *gone}), *(f"../{name}" for name in beside))
     return FolderContents(documents, shards, unknown, problems)
 

@@ -243,8 +243,7 @@ def _counted(
                 sha256=shard.sha256,
             )
             tally.add(measured, name, here)
-    skipped = with_status(table, item_table.SKIPPED)
-    texts = skipped["reason"].to_pylist()
+    texts = with_status(table, item_table.SKIPPED)["reason"].to_pylist()
     reasons = Counter(manifest.totals.reason_of(text or "") for text in texts)
     counted = {"splits": tally.splits(manifest.labels.names), "totals": tally.totals(reasons)}
     return {**counted, **({"annotations": tally.annotations(schema)} if schema else {})}

@@ -84,8 +84,7 @@ def build_dataset(
     BuildError is raised if the new manifest differs.
     """
     images = RecipeImages(recipe, make_fingerprint(recipe), workers, reuse)
-    workspace = workspace_of(recipe)
-    return make_dataset(workspace, images, watcher, overwrite=overwrite, damaged=damaged)
+    return make_dataset(workspace_of(recipe), images, watcher, overwrite=overwrite, damaged=damaged)
 
 
 def build_part(

@@ -288,8 +288,7 @@ class _Copy:
             num_bytes=int(self._new_lengths.sum()),
             sha256=hashed.hexdigest(),
         )
-        columns = columns_for(self._schema)
-        table = _moved(self._rows, name, self._keys, self._new_lengths, columns)
+        table = _moved(self._rows, name, self._keys, self._new_lengths, columns_for(self._schema))
         facts = ReceiptFacts(shard=shard, mark=mark, build=folders.build)
         write_receipt(folders.state, facts, table)
         release()

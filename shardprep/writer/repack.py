@@ -113,8 +113,7 @@ class Encoding(NamedTuple):
 
 def encoding_of(parents: Sequence[Parent], recipe: Recipe, workers: Workers) -> Encoding | None:
     """Return how to encode the images by a recipe, or None if they are already stored so."""
-    is_annotated = bool(parents[0].schema.annotations)
-    wanted = recipe.settled(annotated=is_annotated).image_spec
+    wanted = recipe.settled(annotated=bool(parents[0].schema.annotations)).image_spec
     for parent in parents:
         known = parent.spec
         if wanted.format == "keep" != known.format:
@@ -311,8 +310,7 @@ class ParentImages:
         if image is not None:
             target = replace(plan.spec, format="png", depth=16 if image.is_deep else 8)
         form = annotation_spec(plan.schema, self.recipe.min_visible)
-        further = further_features(plan.schema)
-        encoder = ChunkEncoder(plan.spec, plan.schema, further, form, target)
+        encoder = ChunkEncoder(plan.spec, plan.schema, further_features(plan.schema), form, target)
         return RecordEncoder(encoder, self.parents[0].schema, plan.columns)
 
     def check(self) -> None:

@@ -304,8 +304,7 @@ class _ChunkCopy:
         except MemberError:
             for number in range(run.start, run.stop):
                 with contextlib.suppress(MemberError):
-                    data = self._records.extent(number).read()
-                    self._keep_sound(number, number + 1, data)
+                    self._keep_sound(number, number + 1, self._records.extent(number).read())
 
     def _keep_sound(self, start: int, stop: int, data: bytes) -> None:
         view, end = memoryview(data), 0

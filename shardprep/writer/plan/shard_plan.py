@@ -192,8 +192,7 @@ def shuffled(keys: Texts, seed: int, purpose: bytes) -> NDArray[np.int64]:
             own = begun.copy()
             own.update(key)
             digests.append(own.digest())
-        pairs = np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2)
-        hashes[start : start + len(some)] = pairs
+        hashes[start : start + len(some)] = np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2)
     high = hashes[:, 0].astype(np.uint64)
     order = np.argsort(high)
     if (high[order[1:]] == high[order[:-1]]).any():

@@ -92,8 +92,7 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watch, num_workers: int =
     if recipe.finds_near:
         items, unlabelled, _ = without_spoilers(items, ratios)
         left_out += unlabelled
-        thumbnails = make_thumbnails(items, spec, recipe, num_workers, watcher)
-        pairs = near_pairs(thumbnails)
+        pairs = near_pairs(make_thumbnails(items, spec, recipe, num_workers, watcher))
         are_left_out = recipe.dedup == "near"
         near = NearCopies.among(items, pairs, has_scenes=not are_left_out)
         items, copies = near.without() if are_left_out else (near.together(), [])

@@ -383,8 +383,7 @@ class DamagedDataset:
         rows, shards = rows_by_shard(items), self.manifest.shards
 
         def take(name: str) -> None:
-            columns = rows[name].to_pydict()
-            table = pa.Table.from_pydict(columns, schema=columns_of(items.schema))
+            table = pa.Table.from_pydict(rows[name].to_pydict(), schema=columns_of(items.schema))
             mark = workspace.adopt(*self.intact[name], name)
             facts = ReceiptFacts(shard=shards[name], mark=mark, build="")
             write_receipt(workspace.state, facts, table)
