@@ -13,7 +13,6 @@ from typing import Literal
 _MEGABYTE = 1e6
 
 Unit = Literal["images", "bytes", ""]
-"""What a phase counts; "" if it counts nothing."""
 
 
 @dataclass(frozen=True, slots=True)

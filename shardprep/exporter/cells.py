@@ -33,6 +33,7 @@ from shardprep.dataset.schema import (
     POINTS,
     TARGETS,
     UNLABELLED,
+    Feature,
     Schema,
 )
 from shardprep.errors import RecordError
@@ -117,11 +118,7 @@ def write_coco(
     file: BinaryIO, lines: Iterable[bytes], again: Iterable[bytes], schema: Schema
 ) -> None:
     """Write COCO's document of a split. `lines` and `again` yield its entries, for two passes."""
-    more = {}
-    if KEYPOINTS in schema.features:
-        feature = schema.features[KEYPOINTS]
-        edges = [[one + 1, other + 1] for one, other in feature.edges]
-        more = {"keypoints": feature.points, "skeleton": edges}
+    more = skeleton(schema.features[KEYPOINTS]) if KEYPOINTS in schema.features else {}
     classes = schema.features[BOX_LABEL].labels
     categories = [{"id": i + 1, "name": name, **more} for i, name in enumerate(classes)]
     file.write(b'{"categories": ' + _json(categories) + b',\n"images": [')
@@ -135,6 +132,12 @@ def write_coco(
             number += 1
             file.write((b",\n" if number > 1 else b"\n") + _json({"id": number, **annotation}))
     file.write(b"]}\n")
+
+
+def skeleton(keypoints: Feature) -> dict[str, Any]:
+    """Return the names and edges of keypoints as COCO's `keypoints` and `skeleton`."""
+    edges = [[one + 1, other + 1] for one, other in keypoints.edges]
+    return {"keypoints": [*keypoints.points], "skeleton": edges}
 
 
 def _json(value: Any) -> bytes:
