@@ -18,7 +18,7 @@ the dataset folder.
     dataset/    the format on disk
     image/      bytes → pixels → bytes
     storage/    local files and object storage: atomic writes
-    errors, machine, profiling, progress
+    errors, machine, processes, profiling, progress
 
 A package imports only packages below it in this list. Three rules apply everywhere: a bad image is
 a value, a failed run is an exception; a shard under its final name is complete; the same source and

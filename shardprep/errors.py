@@ -264,12 +264,7 @@ class RecordError(ShardprepError):
     """A record is truncated, fails a checksum, or does not contain a valid example."""
 
     def __init__(
-        self,
-        where: str | OptionName,
-        what: str = "",
-        hint: str = "",
-        *,
-        offset: int | None = None,
+        self, where: str | OptionName, what: str = "", hint: str = "", *, offset: int | None = None
     ) -> None:
         """Create an error; `offset` is the byte position of the record in its file, if known."""
         super().__init__(where, what, hint)

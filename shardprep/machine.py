@@ -56,11 +56,8 @@ def check_address_space() -> None:
 @contextlib.contextmanager
 def limited_memory(num_bytes: int) -> Iterator[None]:
     """Limit the memory growth of this process in the block; 0 means no limit. Linux only."""
-    if resource is None:
-        yield
-        return
     status = Path("/proc/self/status")
-    if not num_bytes or not status.exists():
+    if not num_bytes or not status.exists() or resource is None:
         yield
         return
     before = resource.getrlimit(resource.RLIMIT_DATA)

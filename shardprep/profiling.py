@@ -19,9 +19,7 @@ _seconds: defaultdict[str, float] = defaultdict(float)
 _state = {"is_on": False}
 
 
-def stage(
-    name: str,
-) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
+def stage(name: str) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
     """Return a decorator that adds the run time of a function to a stage while `is_on()`."""
 
     def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:

@@ -13,7 +13,6 @@ from typing import Literal
 _MEGABYTE = 1e6
 
 Unit = Literal["images", "bytes", ""]
-"""What a phase counts; "" if it counts nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class Progress:
     """A line of text that the user should see."""
 
     def follows(self, other: Progress) -> bool:
-        """Return True if `other` reports the same phase, and no more images or bytes done."""
+        """Return True if `other` reports the same phase, with no more images or bytes done."""
         is_same = (self.what, self.total, self.unit) == (other.what, other.total, other.unit)
         return is_same and self.num_done >= other.num_done
 

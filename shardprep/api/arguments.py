@@ -176,9 +176,8 @@ def part_of(text: str) -> Part:
     match = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
     part = Part(int(match[1]), int(match[2])) if match else Part(0, 0)
     if not 1 <= part.number <= part.count:
-        raise RecipeError(
-            OptionName("part"), f"{text!r} is not I/N, such as 3/16", "count from 1 to N"
-        )
+        what = f"{text!r} is not I/N, such as 3/16"
+        raise RecipeError(OptionName("part"), what, "count from 1 to N")
     return part
 
 
@@ -215,11 +214,8 @@ def repair_source(location: str, source: str | None) -> str:
         source = recipe.source if is_same else None
     if source is None:
         what = f"the source of {location} is unknown"
-        raise RecipeError(
-            OptionName("repair"),
-            what,
-            f"add {OptionName('source')} with the folder, the archive or the slug",
-        )
+        hint = f"add {OptionName('source')} with the folder, the archive or the slug"
+        raise RecipeError(OptionName("repair"), what, hint)
     return source
 
 

@@ -309,8 +309,7 @@ def build(
     with answering(run.store_timeout), watched(progress) as watch, blaming(flags):
         if source is not None and recipe_applies(str(source)):
             watch.notice(f"options are read from {RECIPE_FILE}, which is for this source")
-        local = local_source(options.source, watch, refresh=run.refresh)
-        options = replace(options, source=local)
+        options = replace(options, source=local_source(options.source, watch, refresh=run.refresh))
         old = None if run.reuse is None else open_old_dataset(dataset_at(run.reuse))
         if old is not None and (remark := old.differences(options)):
             watch.notice(remark)
@@ -372,8 +371,7 @@ def _plan(
         plan = make_plan(recipe, Path(work), watch, workers)
     mine = plan if part is None else plan.of_part(part)
     if old is not None:
-        places = old.places(mine.shards)
-        watch.notice(old.prospect(mine.spec, places, mine.schema, mine.shards))
+        watch.notice(old.prospect(mine.spec, old.places(mine.shards), mine.schema, mine.shards))
     return Plan(mine, part, len(plan.shards))
 
 
@@ -543,9 +541,8 @@ def init(
 
     place = Path(RECIPE_FILE)
     if place.exists() and not overwrite:
-        raise RecipeError(
-            RECIPE_FILE, "already exists", f"add {OptionName('overwrite')} to replace it"
-        )
+        hint = f"add {OptionName('overwrite')} to replace it"
+        raise RecipeError(RECIPE_FILE, "already exists", hint)
     archive = str(source or (source_of(str(items)) if items else only_archive()))
     with (
         answering(store_timeout),

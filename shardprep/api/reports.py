@@ -153,13 +153,11 @@ def _draw(dataset: OpenDataset, path: Path) -> None:
     from shardprep.storage.atomic_file import write_durably
 
     if not dataset.schema.annotations:
-        raise RecipeError(
-            OptionName("boxes"), f"{dataset} has neither boxes nor masks", "leave it out"
-        )
+        what = f"{dataset} has neither boxes nor masks"
+        raise RecipeError(OptionName("boxes"), what, "leave it out")
     if path.suffix.lower() != ".png":
-        raise RecipeError(
-            OptionName("boxes"), f"{path} does not end with .png", f"write {path.stem}.png"
-        )
+        what = f"{path} does not end with .png"
+        raise RecipeError(OptionName("boxes"), what, f"write {path.stem}.png")
     sheet = contact_sheet(dataset, _NUM_PICTURES)
     try:
         write_durably(path, sheet)

@@ -137,11 +137,8 @@ def export(
         raise RecipeError("shardprep export", what, hint)
     if croissant and (out is not None or split is not None):
         what = "describes the whole dataset, in its own folder"
-        raise RecipeError(
-            OptionName("croissant"),
-            what,
-            f"leave out {OptionName('out')} and {OptionName('split')}",
-        )
+        hint = f"leave out {OptionName('out')} and {OptionName('split')}"
+        raise RecipeError(OptionName("croissant"), what, hint)
     start_s = time.monotonic()
     folder = None if out is None else local_path(out)
     with answering(store_timeout), watched(progress) as watch:

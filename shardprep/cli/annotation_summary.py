@@ -27,7 +27,7 @@ def print_planned(terminal: Terminal, facts: AnnotationFacts) -> None:
     """Print the annotations of a plan."""
     spec = facts.spec
     stored = ["boxes"] if spec.boxes else []
-    stored += {"none": [], "classes": ["masks"], "instances": []}[spec.masks]
+    stored += ["masks"] if spec.masks == "classes" else []
     title = "instances" if spec.masks == "instances" else " and ".join(stored)
     if stored or spec.masks == "instances":
         terminal.entry(title, f"{classes_text(facts.names)} (by {facts.how})")
@@ -38,11 +38,8 @@ def print_planned(terminal: Terminal, facts: AnnotationFacts) -> None:
     if total := sum(facts.num_objects.values()):
         counts = {name: f"{count:,} {name}" for name, count in facts.num_objects.items()}
         some = ", ".join(list(counts.values())[:NAMED_CLASSES])
-        more = (
-            f"; {counted(facts.num_background, 'image')} without any"
-            if facts.num_background
-            else ""
-        )
+        number = facts.num_background
+        more = f"; {counted(number, 'image')} without any" if number else ""
         terminal.entry("objects", f"{total:,}: {some}{more}")
     if facts.dropped:
         terminal.entry("dropped", counts_line(facts.dropped))
@@ -54,8 +51,7 @@ def print_counts(terminal: Terminal, manifest: Manifest, boxes: ObjectFacts | No
     objects, masks = objects_of(manifest), masks_of(manifest)
     if objects:
         number = sum(one.num_objects for one in objects.values())
-        num_written = manifest.totals.num_written
-        text = f"{counted(number, 'object')} in {counted(num_written, 'image')}"
+        text = f"{counted(number, 'object')} in {counted(manifest.totals.num_written, 'image')}"
         if boxes:
             per = boxes.boxes_per_image
             spread = f"{per.smallest:,} to {per.largest:,} an image, median {per.median:,}"

@@ -200,7 +200,6 @@ def _options(
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """Turn raw (Kaggle) images into TFRecord shards for training, with matching readers."""
     start_logging("error" if quiet else log_level or "info")
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())

@@ -12,7 +12,7 @@ from shardprep.cli.streams import console, picked, print_json
 from shardprep.errors import OptionName, counted
 
 if TYPE_CHECKING:
-    from shardprep.api.builds import Plan
+    from shardprep.api.builds import Plan, Sample
     from shardprep.api.json_types import Survey
     from shardprep.cli.console import Terminal
     from shardprep.cli.options import Call
@@ -103,31 +103,23 @@ def repack(call: Call, *, as_json: bool) -> None:
     show_result(call(), as_json=as_json)
 
 
-def sample(call: Call, *, as_json: bool) -> None:
+def sample(found: Sample) -> None:
     """Write a small archive in the layout of a Kaggle competition, to try shardprep offline.
 
     Example:
         shardprep sample demo && cd demo && shardprep build --shards 20
     """
-    found = call()
-    if as_json:
-        print_json(found)
-        return
     console().notice(f"{found.path} ({found.num_bytes / 1e6:.1f} MB) and {found.recipe}")
     there = "" if found.path.parent == Path() else f"cd {found.path.parent} && "
     console().notice(f"next: {there}shardprep build --shards 20")
 
 
-def init(call: Call, *, as_json: bool) -> None:
+def init(survey: Survey) -> None:
     """Show the content of a source, and write a shardprep.toml for it.
 
     Example:
         shardprep init dogs-vs-cats.zip && shardprep build
     """
-    survey = call()
-    if as_json:
-        print_json(survey)
-        return
     from shardprep.recipe.document import RECIPE_FILE
 
     _print_survey(console(), survey)

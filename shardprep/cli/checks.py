@@ -63,8 +63,7 @@ def _print_checked(terminal: Terminal, found: Verification) -> None:
     if found.problems:
         _print_problems(terminal, found)
     if found.unknown:
-        shown = f"{some_of(found.unknown)}: not part of the dataset, harmless"
-        terminal.entry("unknown", shown)
+        terminal.entry("unknown", f"{some_of(found.unknown)}: not part of the dataset, harmless")
     rate = found.num_bytes / max(found.elapsed_s, 1e-9)
     terminal.entry("time", f"{found.elapsed_s:.1f} s, {megabytes(rate)}/s")
     verdict = "no problem found"
@@ -202,8 +201,7 @@ def _print_difference(terminal: Terminal, found: Difference) -> None:
     _print_changes(terminal, found)
     for name in ("classes_added", "classes_removed"):
         if names := getattr(found, name):
-            verb = name.removeprefix("classes_")
-            terminal.entry("classes", f"{verb}: {', '.join(names)}")
+            terminal.entry("classes", f"{name.removeprefix('classes_')}: {', '.join(names)}")
     terminal.entries("features", found.features)
     terminal.entries("recipe", found.recipe)
     records = f"{counted(found.num_before, 'record')} before, {found.num_after:,} after"

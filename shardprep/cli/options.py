@@ -2,8 +2,9 @@
 
 The signature of a function gives the names and defaults of its options. `OPTIONS` in the same
 module gives their help and bounds. A function of the same name in a module of `shardprep.cli`
-prints the result; its docstring is the help and the examples of the command. `OPTIONS` in that
-module has options that only the command line has, such as `--open`, or declares differently.
+prints the result; its docstring is the help and the examples of the command. If it takes `call`, it
+calls the function itself, and handles `--json` and the options in `OPTIONS` of its module, which
+only the command line has, such as `--open`, or declares differently.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from shardprep.api import COMMANDS
-from shardprep.cli.streams import console, start_logging
+from shardprep.cli.streams import console, print_json, start_logging
 from shardprep.recipe.options import ARGUMENTS, BUILD_DEFAULTS, BUILD_OPTIONS, RUN_OPTIONS, Option
 
 _FIRST = {
@@ -99,6 +100,7 @@ def command(name: str) -> Callable[..., None]:
     own: dict[str, Option] = getattr(terminal, "OPTIONS", {}).get(name, {})
     show = getattr(terminal, name)
     has_progress = "progress" in inspect.signature(function).parameters
+    takes_call = "call" in inspect.signature(show).parameters
 
     def run(*, quiet: bool | None, log_level: str | None, **values: Any) -> None:
         if quiet or log_level is not None:
@@ -110,7 +112,12 @@ def command(name: str) -> Callable[..., None]:
                 from shardprep.api.display import Bar
 
                 given["progress"] = stack.enter_context(Bar(console(stderr=True)))
-            show(partial(function, **given), **shown)
+            if takes_call:
+                show(partial(function, **given), **shown)
+            elif shown["as_json"]:
+                print_json(function(**given))
+            else:
+                show(function(**given))
 
     mine = _of_function(function, {key: own.get(key, one) for key, one in options.items()})
     others = [

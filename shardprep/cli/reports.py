@@ -183,8 +183,7 @@ def view(call: Call, *, open_: bool, as_json: bool) -> None:
 
             print_json(picked(ViewJson, viewer))
         else:
-            title = f"{viewer.name} {viewer.version}"
-            console().notice(f"{title} is at {viewer.url} until Ctrl-C")
+            console().notice(f"{viewer.name} {viewer.version} is at {viewer.url} until Ctrl-C")
         sys.stdout.flush()  # a program may read the address from a pipe
         with _opened(viewer.url) if open_ else nullcontext():
             ended.wait()
@@ -212,18 +211,14 @@ def _opened(url: str) -> Iterator[None]:
         yield
 
 
-def bench(call: Call, *, as_json: bool) -> None:
+def bench(found: Benchmark) -> None:
     """Compare the reading speed of plain tf.data and this package's readers.
 
     Examples:
         shardprep bench
         shardprep bench tfrecords/dogs_vs_cats --split validation
     """
-    result = call()
-    if as_json:
-        print_json(result)
-        return
-    print_benchmark(console(), result)
+    print_benchmark(console(), found)
 
 
 def print_benchmark(terminal: Terminal, found: Benchmark) -> None:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardprep.cli.annotation_summary import (
     MOST_CLASSES,
@@ -71,8 +71,7 @@ def print_plan(terminal: Terminal, plan: BuildPlan) -> None:
     terminal.entry("images", image_line(plan.schema))
     _print_own_sizes(terminal, plan.schema)
     if plan.skipped:
-        reasons = Counter(item.reason for item in plan.skipped)
-        terminal.entry("skipped", counts_line(reasons))
+        terminal.entry("skipped", counts_line(Counter(item.reason for item in plan.skipped)))
         skipped = (item for item in plan.skipped if re.match(LACKING, item.reason))
         some = islice(skipped, MOST_EXAMPLES)
         _print_examples(terminal, (Example(item.key, item.reason) for item in some))
@@ -85,12 +84,11 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
     if as_json:
         from shardprep.api.json_types import BuildJson
 
-        more: dict[str, Any] = {"path": result.location}
-        seconds = result.profile
-        more["profile"] = seconds and {name: round(value, 4) for name, value in seconds.items()}
-        summary = picked(BuildJson, result, **more)
+        summary = picked(BuildJson, result, path=result.location)
         if result.profile is None:
             del summary["profile"]
+        else:
+            summary["profile"] = {name: round(value, 4) for name, value in result.profile.items()}
         print_json(summary)
         return
     terminal, manifest, schema = console(), result.manifest, read_schema(result.path)
@@ -131,7 +129,7 @@ def show_part(result: PartResult, *, as_json: bool) -> None:
         return
     terminal = console()
     if result.was_there:
-        terminal.heading(result.workspace.location, _IS_THERE)
+        terminal.heading(result.location, _IS_THERE)
         return
     terminal.print(
         f"part {result.part} is done: {result.num_shards:,} of "
@@ -140,7 +138,7 @@ def show_part(result: PartResult, *, as_json: bool) -> None:
         soft_wrap=True,
     )
     terminal.entry("next", "when all parts are done:")
-    terminal.entry("", f"shardprep finalize {result.workspace.location}")
+    terminal.entry("", f"shardprep finalize {result.location}")
 
 
 def print_facts(terminal: Terminal, facts: Facts) -> None:

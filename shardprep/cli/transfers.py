@@ -11,12 +11,12 @@ from shardprep.errors import counted
 
 if TYPE_CHECKING:
     from shardprep.api.json_types import Exported
-    from shardprep.api.transfers import Upload
+    from shardprep.api.transfers import Download, Upload
     from shardprep.cli.options import Call
     from shardprep.dataset.fetch import Fetched
 
 
-def export(call: Call, *, as_json: bool) -> None:
+def export(done: Exported) -> None:
     """Write a dataset in the layout of another library; stored images are copied unchanged.
 
     webdataset: tars with image, class and JSON. parquet: files for Hugging Face, with a card and
@@ -31,10 +31,6 @@ def export(call: Call, *, as_json: bool) -> None:
         shardprep export s3://bucket/sets/pets --to folder
         shardprep export tfrecords/pets --croissant
     """
-    done: Exported = call()
-    if as_json:
-        print_json(done)
-        return
     from shardprep.cli.console import counts_line
     from shardprep.storage.space import megabytes
 
@@ -44,7 +40,7 @@ def export(call: Call, *, as_json: bool) -> None:
     console().notice(f"{counts_line(done.splits)}: {files}, {how}")
 
 
-def download(call: Call, *, as_json: bool) -> None:
+def download(done: Download) -> None:
     """Download an archive from Kaggle, check every byte of it, and keep it.
 
     Data that Kaggle has mounted below /kaggle/input is not downloaded, unless you give --to or
@@ -54,14 +50,10 @@ def download(call: Call, *, as_json: bool) -> None:
         shardprep download dogs-vs-cats
         shardprep download kaggle:owner/dataset --to archives
     """
-    result = call()
-    if as_json:
-        print_json(result)
-    else:
-        console().notice(str(result.path))
+    console().notice(str(done.path))
 
 
-def upload(call: Call, *, as_json: bool) -> None:
+def upload(done: Upload) -> None:
     """Upload a dataset to Kaggle, as a new private dataset or a new version.
 
     The dataset is verified first, and compared with Kaggle's copy at the end. If the upload is
@@ -71,10 +63,6 @@ def upload(call: Call, *, as_json: bool) -> None:
         shardprep upload tfrecords/pets kaggle:owner/pets-shards
         shardprep upload tfrecords/pets owner/pets-shards --public --license CC-BY-4.0
     """
-    done: Upload = call()
-    if as_json:
-        print_json(done)
-        return
     from shardprep.storage.space import megabytes
 
     console().notice(done.page)
@@ -99,8 +87,7 @@ def fetch(call: Call, *, as_json: bool) -> None:
         from shardprep.api.json_types import FetchJson, LeftOutJson
 
         left_out = [picked(LeftOutJson, error) for error in found.left_out]
-        more = {"from": found.address, "left_out": left_out}
-        print_json(picked(FetchJson, found, **more))
+        print_json(picked(FetchJson, found, **{"from": found.address, "left_out": left_out}))
     else:
         _show_copy(found)
     if found.left_out:

@@ -13,6 +13,7 @@ other name contains `~`, so no key can be made to get the name of another.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 import unicodedata
@@ -32,6 +33,7 @@ from shardprep.dataset.schema import (
     POINTS,
     TARGETS,
     UNLABELLED,
+    Feature,
     Schema,
 )
 from shardprep.errors import RecordError
@@ -51,11 +53,13 @@ def pixel_boxes(sample: ExportSample) -> list[list[float]]:
     return [[round(one, _DIGITS) for one in box] for box in boxes]
 
 
-def pixel_points(sample: ExportSample, keypoints: Keypoints) -> list[float]:
-    """Return keypoints as COCO's list: x and y in pixels and visibility of each in turn."""
+def pixel_points(sample: ExportSample, keypoints: Keypoints) -> list[list[float]]:
+    """Return x and y in pixels and visibility of each keypoint."""
     height, width = sample.size
-    places = ((x * width, y * height, visible) for y, x, visible in keypoints)
-    return [round(one, _DIGITS) for place in places for one in place]
+    return [
+        [round(x * width, _DIGITS), round(y * height, _DIGITS), visible]
+        for y, x, visible in keypoints
+    ]
 
 
 def mask_pixels(sample: ExportSample) -> Iterator[NDArray[np.uint8]]:
@@ -90,7 +94,7 @@ def coco_entry(sample: ExportSample, file_name: str, image_id: int) -> dict[str,
     boxes, crowds, masks = pixel_boxes(sample), sample.objects.crowds, run_lengths(sample)
     keypoints = [
         {
-            "keypoints": pixel_points(sample, one),
+            "keypoints": [*itertools.chain(*pixel_points(sample, one))],
             "num_keypoints": sum(visible > 0 for _, _, visible in one),
         }
         for one in sample.objects.keypoints
@@ -114,11 +118,7 @@ def write_coco(
     file: BinaryIO, lines: Iterable[bytes], again: Iterable[bytes], schema: Schema
 ) -> None:
     """Write COCO's document of a split. `lines` and `again` yield its entries, for two passes."""
-    more = {}
-    if KEYPOINTS in schema.features:
-        feature = schema.features[KEYPOINTS]
-        edges = [[one + 1, other + 1] for one, other in feature.edges]
-        more = {"keypoints": feature.points, "skeleton": edges}
+    more = skeleton(schema.features[KEYPOINTS]) if KEYPOINTS in schema.features else {}
     classes = schema.features[BOX_LABEL].labels
     categories = [{"id": i + 1, "name": name, **more} for i, name in enumerate(classes)]
     file.write(b'{"categories": ' + _json(categories) + b',\n"images": [')
@@ -132,6 +132,12 @@ def write_coco(
             number += 1
             file.write((b",\n" if number > 1 else b"\n") + _json({"id": number, **annotation}))
     file.write(b"]}\n")
+
+
+def skeleton(keypoints: Feature) -> dict[str, Any]:
+    """Return the names and edges of keypoints as COCO's `keypoints` and `skeleton`."""
+    edges = [[one + 1, other + 1] for one, other in keypoints.edges]
+    return {"keypoints": [*keypoints.points], "skeleton": edges}
 
 
 def _json(value: Any) -> bytes:
@@ -185,10 +191,9 @@ def point_titles(schema: Schema) -> list[str]:
 
 def point_cells(sample: ExportSample) -> list[float | None]:
     """Return x and y in pixels and visibility of each keypoint; None for an unknown place."""
-    flat = pixel_points(sample, sample.points)
     cells: list[float | None] = []
-    for i in range(0, len(flat), 3):
-        cells += flat[i : i + 3] if flat[i + 2] else [None, None, 0]
+    for x, y, visible in pixel_points(sample, sample.points):
+        cells += [x, y, visible] if visible else [None, None, 0]
     return cells
 
 

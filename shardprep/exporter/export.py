@@ -46,7 +46,7 @@ from shardprep.dataset.schema import (
     Schema,
 )
 from shardprep.errors import BuildError, OptionError, OptionName, RecipeError, some_of
-from shardprep.exporter.cells import TAKEN, VISIBLE, Role, file_names, titles
+from shardprep.exporter.cells import TAKEN, VISIBLE, Role, file_names, skeleton, titles
 from shardprep.exporter.samples import FILE_COLUMNS, PARTS, Export, Layout, read_samples
 from shardprep.progress import Watch
 from shardprep.storage.atomic_file import sync_folder, write_durably
@@ -194,12 +194,7 @@ def _facts(
         facts["object_labels"] = list(schema.features[BOX_LABEL].labels)
     if KEYPOINTS in schema.features:
         points = schema.features[KEYPOINTS]
-        edges = [[one + 1, other + 1] for one, other in points.edges]
-        facts["keypoints"] = {
-            "keypoints": [*points.points],
-            "skeleton": edges,
-            "flip_idx": [*points.mirrored],
-        }
+        facts["keypoints"] = {**skeleton(points), "flip_idx": [*points.mirrored]}
     if MASK in schema.features:
         facts["mask_labels"] = list(schema.features[MASK].labels)
         facts["mask_ignored"] = schema.features[MASK].ignored
@@ -419,7 +414,7 @@ def _kind(schema: Schema) -> str:
 
 
 def _classes(layout: str, schema: Schema) -> tuple[str, ...]:
-    """Return the names for `--classes`, in order; () if an object or mask class has one too."""
+    """Return the names for `--classes`, in order; () if an object or mask class has such a name."""
     parts = [one for one in (BOX_LABEL, MASK) if one in schema.features]
     has_more = parts or POINTS in schema.features
     labels: tuple[str, ...] = schema.labels if schema.target in (LABEL, LABELS) else ()

@@ -167,8 +167,7 @@ def _write_masks(
     elif MASK in folders and sample.mask is not None:
         (work / folders[MASK] / f"{sample.name}.png").write_bytes(sample.mask)
     if sample.target_image is not None:
-        name = f"{folders[TARGET_IMAGE]}/{sample.name}.png"
-        (work / name).write_bytes(sample.target_image)
+        (work / f"{folders[TARGET_IMAGE]}/{sample.name}.png").write_bytes(sample.target_image)
     if OBJECT_MASK in folders:
         for i, mask in enumerate(sample.objects.masks):
             (work / folders[OBJECT_MASK] / f"{sample.name}.{i}.png").write_bytes(mask)
@@ -304,8 +303,7 @@ def _corners(pixels: NDArray[np.uint8]) -> NDArray[np.int64]:
     corners = np.repeat(np.stack([x, y], 1), numbers[y, x], 0)
     rings = _rings(corners)
     closed = itertools.chain.from_iterable((*ring, ring[0]) for ring in rings)
-    back = (ring[0] for ring in rings[-2::-1])
-    places = [*closed, *back]
+    places = [*closed, *(ring[0] for ring in rings[-2::-1])]
     places += places[:1] * (len(places) % 3 == 2)  # or its numbers could be a box and keypoints
     return corners[places]
 

@@ -44,7 +44,6 @@ from shardprep.exporter.samples import (
     Buffer,
     Export,
     ExportSample,
-    Keypoints,
     Layout,
     ShardPlace,
     further_objects,
@@ -163,7 +162,7 @@ def _write(
                     writer.write_table(pa.Table.from_pylist(rows, schema=schema))
                     rows, num_bytes = [], 0
                 rows.append(_row(sample, export.schema, schema.names))
-                num_bytes += _num_bytes(sample)
+                num_bytes += len(sample.image) + len(sample.mask or b"")
             writer.write_table(pa.Table.from_pylist(rows, schema=schema))
         return file.hand_over()
 
@@ -174,16 +173,6 @@ def _leaves(schema: pa.Schema) -> list[str]:
     pq.write_table(schema.empty_table(), out)
     leaves = pq.ParquetFile(pa.BufferReader(out.getvalue())).schema
     return [leaves.column(i).path for i in range(len(leaves.names))]
-
-
-def _num_bytes(sample: ExportSample) -> int:
-    return len(sample.image) + len(sample.mask or b"")
-
-
-def _points(sample: ExportSample, keypoints: Keypoints) -> list[list[float]]:
-    """Return x and y in pixels and visibility of each keypoint."""
-    flat = pixel_points(sample, keypoints)
-    return [flat[i : i + 3] for i in range(0, len(flat), 3)]
 
 
 def _row(sample: ExportSample, schema: Schema, names: list[str]) -> dict[str, Any]:
@@ -198,7 +187,7 @@ def _row(sample: ExportSample, schema: Schema, names: list[str]) -> dict[str, An
             "bbox": pixel_boxes(sample),
             "category": objects.labels,
             "segmentation": run_lengths(sample),
-            "keypoints": [_points(sample, one) for one in objects.keypoints],
+            "keypoints": [pixel_points(sample, one) for one in objects.keypoints],
             **objects.more,
         }
     if sample.mask is not None:

@@ -1,8 +1,8 @@
 """The samples of an export, and the interface of the layouts that write them.
 
-`read_samples` yields the parsed records of a shard in order, and compares their checksums. If one
-is damaged, the export ends with an error that names the damaged records of the shard, so that no
-record is missing without notice.
+`read_samples` yields the parsed records of a shard in order, and compares their checksums. If
+records are damaged, the export ends with an error that names them: no record is missing without
+notice.
 """
 
 from __future__ import annotations
@@ -164,15 +164,14 @@ FILE_COLUMNS = ("file_name", "split", "key", "width", "height")
 """First columns of `labels.csv`."""
 PARTS = ".parts"
 """Folder in the working folder, for files that are joined after the last shard."""
-ShardWriter = Callable[[Export, ShardPlace, Iterable[ExportSample]], Callable[[], None]]
-"""Writes one shard, and returns a function that commits it while the next shard is written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """How to write an export in one format."""
 
-    write_shard: ShardWriter
+    write_shard: Callable[[Export, ShardPlace, Iterable[ExportSample]], Callable[[], None]]
+    """Writes a shard, and returns a function that commits it while the next shard is written."""
     done: Callable[[Export, ShardPlace], str]
     """Returns the path in `work` of a file that exists only if the whole shard is on the disk."""
     write_documents: Callable[[Export], None] | None
@@ -193,7 +192,7 @@ def further_objects(schema: Schema) -> dict[str, Feature]:
 
 
 def table_columns(schema: Schema) -> dict[str, str]:
-    """Return the name → dtype of each table column in a dataset; rows are JSON lists as texts."""
+    """Return the dtype of each table column by name; columns of `--rows` are JSON texts."""
     named = schema.columns
     return {
         name: named.get(name, "bytes")

@@ -94,10 +94,8 @@ def _files(
     sample: ExportSample, target: str | None, describe: Callable[[ExportSample], str]
 ) -> Iterator[tuple[str, Buffer]]:
     yield sample.suffix, sample.image
-    if target == LABEL:
-        yield "cls", str(sample.target).encode()
-    elif target == TEXT:
-        yield "txt", str(sample.target).encode()
+    if target in (LABEL, TEXT):
+        yield "cls" if target == LABEL else "txt", str(sample.target).encode()
     if sample.class_masks:
         yield "segmentation_mask.png", sample.class_masks[0]
     yield "json", describe(sample).encode()

@@ -335,7 +335,7 @@ def parse_box_columns(text: str) -> BoxColumns:
 
 
 def named_box_columns(names: Sequence[str]) -> BoxColumns | None:
-    """Return four of these columns (or paths in one parent) with usual names for a box, or None."""
+    """Return the four columns with usual names for a box, or None. Paths must have one parent."""
     by_start: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for name in names:
         end = _PATH_END.search(name)[0]  # type: ignore[index]  # it may be empty

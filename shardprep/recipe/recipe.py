@@ -234,7 +234,7 @@ class Recipe(BuildOptions):
 
     @property
     def may_be_annotated(self) -> bool:
-        """Whether annotations may be detected: no labels, annotations or stacks are stated."""
+        """Whether annotations may be detected: no option states labels, annotations or stacks."""
         is_stated = self.boxes or self.masks or self.points or self.stack or self.target_image
         return self.labels == "auto" and not is_stated
 
@@ -452,8 +452,7 @@ def _check(key: str, value: Any, given: object) -> None:
             raise ValueError(str(error)) from None
     for text in texts_in(value) if key in _FILES else ():
         if _SCHEME.search(text) and not text.startswith("regex:"):
-            where = shown_url(text)
-            raise ValueError(f"{where}: a table must be in the source or on this machine")
+            raise ValueError(f"{shown_url(text)}: a table must be in the source or on this machine")
 
 
 def _unusable(problems: Sequence[tuple[str, str]], place: Place) -> RecipeError:

@@ -336,8 +336,7 @@ def _check_regex(pattern: str, group: str, option: OptionName) -> re.Pattern[str
 
 def _depth(argument: str, option: OptionName) -> int:
     if not re.fullmatch("([1-9][0-9]{0,3})?", argument):
-        what = f"folder:{shown(argument)} is not folder:N"
-        raise OptionError(option, what, "N counts from 1")
+        raise OptionError(option, f"folder:{shown(argument)} is not folder:N", "N counts from 1")
     return int(argument or 1)
 
 

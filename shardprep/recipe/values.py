@@ -1,7 +1,7 @@
 """Conversion of option values, which are text in a flag and TOML types in a file.
 
-Each `read_…` function returns the converted value, or raises ValueError without a message if the
-option does not take the value. Some return a value of an unexpected type, which the caller rejects.
+Each `read_…` function returns the converted value, or raises ValueError if the option does not take
+the value. Some return a value of an unexpected type, which the caller rejects.
 """
 
 from __future__ import annotations
@@ -100,10 +100,7 @@ def read_share(value: object) -> object:
     if not isinstance(value, str):
         return value
     text = value.strip()
-    try:
-        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        raise ValueError from None
+    return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
 
 
 def read_ratios(value: object) -> object:

@@ -131,8 +131,7 @@ def read_contents(stored: DatasetFiles) -> FolderContents:
         if ".tfrecord" in name and name[0] != "." and "/" not in name
     }
     gone = _gone(set(shards), documents.shards)
-    missing = [Problem("missing", name, "is not there") for name in gone]
-    problems = (*documents.problems, *missing)
+    problems = (*documents.problems, *[Problem("missing", name, "is not there") for name in gone])
     unknown = (*_unknown(files, {*shards, *gone}), *(f"../{name}" for name in beside))
     return FolderContents(documents, shards, unknown, problems)
 
@@ -269,8 +268,6 @@ def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watch) -> li
             pool.shutdown(wait=False, cancel_futures=True)
             if not isinstance(error, BrokenProcessPool):
                 raise
-            raise DatasetError(
-                tasks[0].folder,
-                "a process that read the shards was killed",
-                f"free some memory, or give fewer {OptionName('workers')}",
-            ) from error
+            what = "a process that read the shards was killed"
+            hint = f"free some memory, or give fewer {OptionName('workers')}"
+            raise DatasetError(tasks[0].folder, what, hint) from error

@@ -155,7 +155,7 @@ def _attempt(name: str, read: Callable[[], _Result]) -> _Result | Problem:
 def index_problem(
     folder: Path, shard: str, places: Sequence[tuple[int, int]] | None, rows: ShardRows | None
 ) -> Problem | None:
-    """Return the first problem of a shard's index; without `places`, only reading it is checked."""
+    """Return the first problem of a shard's index; without `places`, only if it cannot be read."""
     name = index_name(shard)
     expected = "".join(f"{offset} {length}\n" for offset, length in places or ())
     data = read_document(folder, name, 2 * len(expected) + MAX_DOCUMENT_BYTES)
@@ -243,8 +243,7 @@ def _counted(
                 sha256=shard.sha256,
             )
             tally.add(measured, name, here)
-    skipped = with_status(table, item_table.SKIPPED)
-    texts = skipped["reason"].to_pylist()
+    texts = with_status(table, item_table.SKIPPED)["reason"].to_pylist()
     reasons = Counter(manifest.totals.reason_of(text or "") for text in texts)
     counted = {"splits": tally.splits(manifest.labels.names), "totals": tally.totals(reasons)}
     return {**counted, **({"annotations": tally.annotations(schema)} if schema else {})}

@@ -42,9 +42,8 @@ def repair_dataset(
     manifest = _trusted_manifest(verification)
     if REPACKED in manifest.fingerprint.versions:
         what = "was repacked from other datasets, so it has no source"
-        raise DatasetError(
-            verification.location, what, "run `shardprep repack` again with --overwrite"
-        )
+        hint = "run `shardprep repack` again with --overwrite"
+        raise DatasetError(verification.location, what, hint)
     recipe = recorded_recipe(manifest, source, _out(verification, manifest))
     if changes := fingerprint_differences(manifest.fingerprint, make_fingerprint(recipe)):
         raise BuildError(
@@ -74,22 +73,17 @@ def _out(verification: Verification, manifest: Manifest) -> str:
     below = f"/{manifest.name}/{manifest.version}"
     location = str(verification.address or verification.path.absolute())
     if not location.endswith(below):
-        raise DatasetError(
-            verification.location,
-            f"was moved: it was built in {below[1:]}",
-            "move it there to repair it",
-        )
+        what = f"was moved: it was built in {below[1:]}"
+        raise DatasetError(verification.location, what, "move it there to repair it")
     return location.removesuffix(below) or "/"
 
 
 def _trusted_manifest(verification: Verification) -> Manifest:
     """Return the manifest; DatasetError if damaged: nothing else has the hashes of the shards."""
     if any(problem.file == MANIFEST_FILE for problem in verification.problems):
-        raise DatasetError(
-            f"{verification.location}/{MANIFEST_FILE}",
-            "is damaged, and no other file has the hashes of the shards",
-            f"build the set again with {OptionName('overwrite')}",
-        )
+        what = "is damaged, and no other file has the hashes of the shards"
+        hint = f"build the set again with {OptionName('overwrite')}"
+        raise DatasetError(f"{verification.location}/{MANIFEST_FILE}", what, hint)
     return load_manifest(verification.path)
 
 

@@ -352,8 +352,7 @@ class _Search:
             if number in self._seen:
                 continue
             if offset >= self._num_bytes:
-                what = f"is gone, the file ends at {self._num_bytes:,}"
-                self._add("cut", what, number, offset)
+                self._add("cut", f"is gone, the file ends at {self._num_bytes:,}", number, offset)
             else:
                 self._add("damaged", "is gone", number, offset)
 

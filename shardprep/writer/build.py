@@ -84,16 +84,11 @@ def build_dataset(
     BuildError is raised if the new manifest differs.
     """
     images = RecipeImages(recipe, make_fingerprint(recipe), workers, reuse)
-    workspace = workspace_of(recipe)
-    return make_dataset(workspace, images, watcher, overwrite=overwrite, damaged=damaged)
+    return make_dataset(workspace_of(recipe), images, watcher, overwrite=overwrite, damaged=damaged)
 
 
 def build_part(
-    recipe: Recipe,
-    part: Part,
-    workers: Workers,
-    watcher: Watch,
-    reuse: OldDataset | None = None,
+    recipe: Recipe, part: Part, workers: Workers, watcher: Watch, reuse: OldDataset | None = None
 ) -> PartResult:
     """Write the shards of one part of a build. `finalize_dataset` makes a dataset of all parts."""
     start = time.monotonic()
@@ -168,8 +163,6 @@ class RecipeImages:
         with contextlib.suppress(SourceError):
             if make_fingerprint(self.recipe).inputs == self.fingerprint.inputs:
                 return
-        raise BuildError(
-            self.recipe.source,
-            "was changed or removed while it was read",
-            "the build is discarded: run it again when the source no longer changes",
-        )
+        what = "was changed or removed while it was read"
+        hint = "the build is discarded: run it again when the source no longer changes"
+        raise BuildError(self.recipe.source, what, hint)

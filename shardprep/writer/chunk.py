@@ -106,7 +106,7 @@ class EncodedChunk:
     """The records and outcomes of a chunk."""
 
     data: bytes | bytearray
-    """Framed records of the written items in plan order. `ImageHasher` puts hashes here instead."""
+    """Framed records of the written items in plan order; encoders of plans put other data here."""
     outcomes: tuple[Outcome, ...]
     seconds: dict[str, float] = field(default_factory=dict)
     """Seconds by stage; empty if they are not measured."""

@@ -93,7 +93,6 @@ def read_stack(
 
 
 def _with_one_range(spec: ImageSpec, found: Collection[Levels]) -> ImageSpec:
-    """Return the spec with the range from the lowest to the highest of all levels."""
     low = float(min(min(one.black, one.white) for one in found))
     high = float(max(max(one.black, one.white) for one in found))
     window = (low + high + 1) / 2, high - low + 1  # as PS3.3, C.11.2.1.2 defines it
@@ -134,7 +133,6 @@ class _StackReader:
         return len(self.levels) > 1 and not self._has_one_range
 
     def add(self, data: bytes) -> Rejection | None:
-        """Add the image of the next file, or return the reason to reject the stack."""
         self._digest.update(data)
         self._num_bytes += len(data)
         image = process_image(data, self._measure if self.only_measures else self._spec)
@@ -198,8 +196,8 @@ class _StackReader:
 
 def _rejected(item: Item, member: Member, rejection: Rejection) -> Outcome:
     reason = f"{PurePosixPath(member.key).name}: {rejection.reason}"
-    facts = _facts(rejection.original)
-    return Outcome(rejection.kind, reason, 0, *facts, item.extent.num_bytes, "")
+    num_bytes = item.extent.num_bytes
+    return Outcome(rejection.kind, reason, 0, *_facts(rejection.original), num_bytes, "")
 
 
 def _facts(original: Original) -> tuple[int, int, str]:
@@ -267,8 +265,7 @@ def encode_item(
     result of `process_image` if it was copied from another dataset.
     """
     image = stored or process_image(data, encoder.spec)
-    original = image.original
-    facts = (original.height, original.width, original.format, len(data))
+    facts = *_facts(image.original), len(data)
     objects = counts = None
     if isinstance(image, ProcessedImage) and encoder.annotations is not None:
         placed = _objects(item, image.placement, encoder.annotations)
@@ -408,10 +405,7 @@ def sha256_of(data: bytes) -> str:
 
 @stage("frame")
 def _framed(
-    item: Item,
-    pictures: Mapping[str, Value],
-    objects: PlacedObjects | None,
-    encoder: ChunkEncoder,
+    item: Item, pictures: Mapping[str, Value], objects: PlacedObjects | None, encoder: ChunkEncoder
 ) -> bytes:
     target = item.target
     values: dict[str, Value] = {

@@ -172,8 +172,8 @@ def complete(
 ) -> Manifest:
     """Write all files except shards, and return the manifest, which is written last.
 
-    BuildError if the manifest differs from `expected`. Without `expected`, `check_rejections` and
-    `check_dropped` raise their errors.
+    BuildError if it differs from `expected`. Without `expected`, BuildError if more images or
+    objects are bad than the outline allows.
     """
     with states.writing(workspace):
         folders.check_build()
@@ -315,11 +315,8 @@ def _check_shards(folders: Folders, outline: Outline, num_threads: int) -> None:
     names = [shard.name for shard in outline.shards]
     foreign = sorted(set(filter(_SHARD_FILE.fullmatch, folders.output.names())).difference(names))
     if foreign:
-        raise BuildError(
-            folders.output.located(foreign[0]),
-            "does not belong to this build",
-            "remove it: readers would read it as a shard",
-        )
+        hint = "remove it: readers would read it as a shard"
+        raise BuildError(folders.output.located(foreign[0]), "does not belong to this build", hint)
     with ThreadPoolExecutor(num_threads) as pool:
         whole = pool.map(lambda name: written_receipt(folders, name) is not None, names)
         lost = [i for i, is_whole in enumerate(whole) if not is_whole]
@@ -343,11 +340,9 @@ def _check_same(workspace: Workspace, manifest: Manifest, expected: Manifest) ->
     hashes = {name: shard.sha256 for name, shard in manifest.shards.items()}
     other = [name for name, s in expected.shards.items() if hashes.get(name) != s.sha256]
     states.forget(workspace, manifest.shards)  # the shards must be written again
-    raise BuildError(
-        str(workspace.state),
-        f"rebuilt bytes differ from the manifest ({', '.join(other) or 'its documents'})",
-        f"the dataset is not changed: build it again with {OptionName('overwrite')}",
-    )
+    what = f"rebuilt bytes differ from the manifest ({', '.join(other) or 'its documents'})"
+    hint = f"the dataset is not changed: build it again with {OptionName('overwrite')}"
+    raise BuildError(str(workspace.state), what, hint)
 
 
 _NO_FAULTS = (*SHORTFALLS, *NO_FAULTS)

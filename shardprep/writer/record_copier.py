@@ -97,7 +97,7 @@ class StoredRecords:
         return sound
 
     def read_alone(self, number: int) -> bytes:
-        """Return a framed record; DatasetError or RecordError, which names it, if it is damaged."""
+        """Return a framed record; DatasetError or RecordError if it is damaged."""
         file, offset, _ = extent = self.extent(number)
         try:
             data = extent.read()
@@ -177,11 +177,7 @@ class RecordCopier:
     """
 
     def __init__(
-        self,
-        folders: Folders,
-        schema: Schema,
-        columns: Sequence[str],
-        check: Callable[[], None],
+        self, folders: Folders, schema: Schema, columns: Sequence[str], check: Callable[[], None]
     ) -> None:
         """Create a copier; `columns` are the features that the items add to their records.
 
@@ -292,8 +288,7 @@ class _Copy:
             num_bytes=int(self._new_lengths.sum()),
             sha256=hashed.hexdigest(),
         )
-        columns = columns_for(self._schema)
-        table = _moved(self._rows, name, self._keys, self._new_lengths, columns)
+        table = _moved(self._rows, name, self._keys, self._new_lengths, columns_for(self._schema))
         facts = ReceiptFacts(shard=shard, mark=mark, build=folders.build)
         write_receipt(folders.state, facts, table)
         release()

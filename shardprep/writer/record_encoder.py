@@ -145,7 +145,6 @@ def _decoder(dtypes: tuple[tuple[str, str], ...]) -> ExampleDecoder:
 
 
 def _payloads(records: StoredRecords, before_item: Callable[[], None]) -> Iterator[bytes]:
-    """Yield the payload of each record, which is checked."""
     records.check_places()
     runs = records.runs()
     with closing(read_ahead([run.extent for run in runs])) as ahead:
@@ -202,7 +201,6 @@ def _points(values: _Values, name: str, shape: tuple[int, ...]) -> np.ndarray[An
 
 
 def _with_facts(outcome: Outcome, row: Mapping[str, Any]) -> Outcome:
-    """Return the outcome with the facts of the original, which its row has."""
     objects = outcome.objects
     if objects is not None and objects.labels is not None:
         num_clipped = min(row["num_clipped"] or 0, len(objects.labels))

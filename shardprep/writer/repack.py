@@ -33,13 +33,7 @@ from shardprep.dataset.schema import (
     TargetKind,
 )
 from shardprep.dataset.schema import Encoding as Form
-from shardprep.errors import (
-    BuildError,
-    DatasetError,
-    OptionName,
-    RecipeError,
-    RecordError,
-)
+from shardprep.errors import BuildError, DatasetError, OptionName, RecipeError, RecordError
 from shardprep.image.spec import ImageSpec, estimated_bytes
 from shardprep.processes import WorkerLimits
 from shardprep.progress import Watch
@@ -119,8 +113,7 @@ class Encoding(NamedTuple):
 
 def encoding_of(parents: Sequence[Parent], recipe: Recipe, workers: Workers) -> Encoding | None:
     """Return how to encode the images by a recipe, or None if they are already stored so."""
-    is_annotated = bool(parents[0].schema.annotations)
-    wanted = recipe.settled(annotated=is_annotated).image_spec
+    wanted = recipe.settled(annotated=bool(parents[0].schema.annotations)).image_spec
     for parent in parents:
         known = parent.spec
         if wanted.format == "keep" != known.format:
@@ -159,7 +152,6 @@ class ParentImages:
 
     @property
     def _changes(self) -> list[str]:
-        """The options of the recipe that change items."""
         return [name for name in CHANGES if getattr(self.recipe, name) != BUILD_DEFAULTS[name]]
 
     @property
@@ -264,7 +256,6 @@ class ParentImages:
         )
 
     def _losses(self, spec: ImageSpec) -> list[str]:
-        """Return remarks on the quality that images lose because they are encoded anew."""
         known, notes = self.parents[0].spec, []
         stored = {parent.schema.image.encoding for parent in self.parents}
         if spec.format in ("jpeg", "keep") and stored & {"jpeg", "any"}:
@@ -313,18 +304,13 @@ class ParentImages:
 
     def _encoder(self, plan: BuildPlan) -> RecordEncoder:
         from shardprep.writer.chunk_encoder import ChunkEncoder
-        from shardprep.writer.record_encoder import (
-            RecordEncoder,
-            annotation_spec,
-            further_features,
-        )
+        from shardprep.writer.record_encoder import RecordEncoder, annotation_spec, further_features
 
         target, image = None, plan.schema.features.get(TARGET_IMAGE)
         if image is not None:
             target = replace(plan.spec, format="png", depth=16 if image.is_deep else 8)
         form = annotation_spec(plan.schema, self.recipe.min_visible)
-        further = further_features(plan.schema)
-        encoder = ChunkEncoder(plan.spec, plan.schema, further, form, target)
+        encoder = ChunkEncoder(plan.spec, plan.schema, further_features(plan.schema), form, target)
         return RecordEncoder(encoder, self.parents[0].schema, plan.columns)
 
     def check(self) -> None:
@@ -365,7 +351,7 @@ def _items(rows: pa.Table, keys: Texts) -> Items:
 
 
 def _with_facts(items: Items, rows: pa.Table, schema: Schema) -> Items:
-    """Return the items with all that their rows say of them; rejected ones cannot be read."""
+    """Return the items with targets, groups and mask names of their rows."""
     from shardprep.writer.reuse import targets_of
 
     texts = (rows[name].cast("string").to_pylist() for name in ("kind", "reason"))

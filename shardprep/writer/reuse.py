@@ -84,6 +84,7 @@ class OldDataset:
 
     where: str
     made_by: Fingerprint
+    """Options and versions that shape the stored images."""
     mark: ManifestMark
     dtypes: tuple[tuple[str, str], ...]
     channels: tuple[str, ...]
@@ -286,10 +287,7 @@ class _ChunkCopy:
         return EncodedChunk(b"".join(records), tuple(outcomes))
 
     def _spans(self) -> list[PlainExtent]:
-        """Return the ranges to read, in order: originals and runs of records.
-
-        A run follows the original of its first item.
-        """
+        """Return the ranges to read: originals, each followed by the run that begins there."""
         spans = []
         for place, member in enumerate(self._members):
             spans.append(member.extent.span)
@@ -306,8 +304,7 @@ class _ChunkCopy:
         except MemberError:
             for number in range(run.start, run.stop):
                 with contextlib.suppress(MemberError):
-                    data = self._records.extent(number).read()
-                    self._keep_sound(number, number + 1, data)
+                    self._keep_sound(number, number + 1, self._records.extent(number).read())
 
     def _keep_sound(self, start: int, stop: int, data: bytes) -> None:
         view, end = memoryview(data), 0

@@ -330,3 +330,9 @@ def test_no_near_copy_of_real_photos_is_across_splits(tmp_path: Path) -> None:
     assert pairs_across(reported(path)) == 0
     grouped = [row["group"] for row in rows(path).values() if row["group"]]
     assert len(grouped) >= 0.97 * len(members)
+
+
+def test_a_column_of_groups_may_begin_with_near() -> None:
+    recipe = make_recipe({"source": "x.zip", "dedup": "near", "group": "nearby"}, "t")
+    found = near_copies.NearCopies(Items.of([]), ()).leak_check([], recipe)
+    assert found.kept_together == ("nearby",)

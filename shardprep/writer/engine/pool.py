@@ -421,11 +421,9 @@ class Worker:
         else:
             self._num_failed_starts += 1
             if self._num_failed_starts == _MOST_FAILED_STARTS:
-                raise BuildError(
-                    "shardprep build",
-                    f"a worker could not be started, {_MOST_FAILED_STARTS} times ({how})",
-                    f"free some memory, or use fewer {OptionName('workers')}",
-                )
+                what = f"a worker could not be started, {_MOST_FAILED_STARTS} times ({how})"
+                hint = f"free some memory, or use fewer {OptionName('workers')}"
+                raise BuildError("shardprep build", what, hint)
         self._start()
 
     def _try_apart(self, code: int | None, how: str) -> None:
@@ -439,11 +437,9 @@ class Worker:
         self._num_lost += 1
         task = self._todo.popleft()
         if self._num_lost > _MOST_LOST_IN_A_ROW:
-            raise BuildError(
-                str(task),
-                f"{self._num_lost} images in a row each ended their worker ({how})",
-                "finished shards are kept: free some memory and run the same command again",
-            )
+            what = f"{self._num_lost} images in a row each ended their worker ({how})"
+            hint = "finished shards are kept: free some memory and run the same command again"
+            raise BuildError(str(task), what, hint)
         kind: RejectionKind = "crashed"
         times = f"{self._num_kills + 2} times" if self._num_kills else "twice"
         reason = f"its decoder ended the process, {times} ({how})"

@@ -210,7 +210,6 @@ def encoded(work: Work, task: ChunkTask, *, is_suspect: bool = False) -> Encoded
 
 
 def _sendable(error: Exception, where: str) -> Exception:
-    """Return a ShardprepError or OSError unchanged, and any other error as an InternalError."""
     return error if isinstance(error, ShardprepError | OSError) else _fault(where)
 
 

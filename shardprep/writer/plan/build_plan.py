@@ -204,9 +204,8 @@ def read_outline(state: Folder) -> Outline | None:
         return None if data is None else documents.parse_document(Outline, data)
     except documents.DocumentError as error:
         where = state.located(OUTLINE_FILE)
-        raise BuildError(
-            where, f"is damaged ({error})", "run the build, or its parts, again"
-        ) from error
+        what, hint = f"is damaged ({error})", "run the build, or its parts, again"
+        raise BuildError(where, what, hint) from error
 
 
 def recorded_recipe(manifest: Manifest, source: str, out: str) -> Recipe:
@@ -215,6 +214,5 @@ def recorded_recipe(manifest: Manifest, source: str, out: str) -> Recipe:
     try:
         return stored_recipe({**manifest.fingerprint.options, **keys, "max_rejected": 1.0})
     except RecipeError as error:
-        raise DatasetError(
-            manifest.name, "was built by another version, with other options", "build it again"
-        ) from error
+        what = "was built by another version, with other options"
+        raise DatasetError(manifest.name, what, "build it again") from error

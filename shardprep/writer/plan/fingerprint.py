@@ -138,7 +138,6 @@ def _codecs() -> dict[str, str]:
 
 @functools.cache
 def _codecs_of_workers() -> dict[str, str]:
-    """Return the codec versions in a new process, which has no modules of the caller."""
     context = start_server(PRELOADED)
     here, there = context.Pipe(duplex=False)
     worker = context.Process(target=_tell_codecs, args=(there,), daemon=True)

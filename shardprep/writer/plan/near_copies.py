@@ -132,8 +132,8 @@ class NearCopies:
     def leak_check(self, final: Iterable[Item], recipe: Recipe) -> LeakCheck:
         """Return the certificate of this search, without the sum of the records."""
         are_left_out = recipe.dedup == "near"
-        own = recipe.group.removeprefix("near").removeprefix(",")
-        near = ("near copies",) if recipe.rules.group.is_near and not are_left_out else ()
+        own, is_near = recipe.rules.group.text, recipe.rules.group.is_near
+        near = ("near copies",) if is_near and not are_left_out else ()
         return LeakCheck(
             method=METHOD,
             kept_together=(*near, *((own,) if own else ())),
@@ -144,7 +144,7 @@ class NearCopies:
         )
 
     def _divided(self, final: Iterable[Item]) -> list[dict[str, str]]:
-        """Return for each group in several splits: split → key of one of its images there."""
+        """Return, for each group in several splits: split → key of an image of the group."""
         wanted = {self.items[i].key for group in self.groups for i in group}
         split_of = {first.key: first.split for first in final if first.key in wanted}
         parted: list[dict[str, str]] = []
@@ -167,7 +167,7 @@ class NearCopies:
 
 
 _VERSION = 2
-"""Version of the thumbnails, for cached ones."""
+"""Version of the cached thumbnails."""
 _AT_ONCE = 64
 _TASKS_A_WORKER = 8
 
@@ -210,7 +210,7 @@ class ThumbnailMaker:
 def make_thumbnails(
     items: Items, spec: ImageSpec, recipe: Recipe, num_workers: int, watcher: Watch
 ) -> Thumbnails:
-    """Return the `THUMBNAIL` of each stored image, new or cached; `decoded` may be False."""
+    """Return the `THUMBNAIL` of each stored image, new or cached."""
     signature = source_signature(recipe)
     made_by = sorted((versions() | fit_version(spec.fit)).items())
     made_of = f"{_VERSION} {signature} {spec} {made_by}"

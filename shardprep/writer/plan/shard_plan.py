@@ -116,11 +116,7 @@ WHOLE = Part(1, 1)
 
 
 def plan_shards(
-    dataset: str,
-    items: Sequence[Item],
-    num_shards: int | None,
-    estimated_bytes: int,
-    seed: int,
+    dataset: str, items: Sequence[Item], num_shards: int | None, estimated_bytes: int, seed: int
 ) -> tuple[ShardPlan, ...]:
     """Return the shards of all splits. Each split is shuffled by the seed and cut evenly.
 
@@ -135,11 +131,9 @@ def plan_shards(
         share = estimated_bytes * largest / len(items)
         num_shards = min(largest, max(1, round(share / SHARD_BYTES)))
     if num_shards > largest:
-        raise RecipeError(
-            OptionName("shards"),
-            f"asks for {num_shards:,}, but the largest split has {counted(largest, 'image')}",
-            f"use {OptionName('shards')} {largest} or fewer",
-        )
+        what = f"asks for {num_shards:,}, but the largest split has {counted(largest, 'image')}"
+        hint = f"use {OptionName('shards')} {largest} or fewer"
+        raise RecipeError(OptionName("shards"), what, hint)
     order = shuffled(columns.members.keys, seed, b"order").astype(np.int32)
     codes = columns.split.codes[order]
     plans: list[ShardPlan] = []
@@ -198,8 +192,7 @@ def shuffled(keys: Texts, seed: int, purpose: bytes) -> NDArray[np.int64]:
             own = begun.copy()
             own.update(key)
             digests.append(own.digest())
-        pairs = np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2)
-        hashes[start : start + len(some)] = pairs
+        hashes[start : start + len(some)] = np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2)
     high = hashes[:, 0].astype(np.uint64)
     order = np.argsort(high)
     if (high[order[1:]] == high[order[:-1]]).any():

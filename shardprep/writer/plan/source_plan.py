@@ -92,8 +92,7 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watch, num_workers: int =
     if recipe.finds_near:
         items, unlabelled, _ = without_spoilers(items, ratios)
         left_out += unlabelled
-        thumbnails = make_thumbnails(items, spec, recipe, num_workers, watcher)
-        pairs = near_pairs(thumbnails)
+        pairs = near_pairs(make_thumbnails(items, spec, recipe, num_workers, watcher))
         are_left_out = recipe.dedup == "near"
         near = NearCopies.among(items, pairs, has_scenes=not are_left_out)
         items, copies = near.without() if are_left_out else (near.together(), [])
@@ -146,7 +145,7 @@ def _records_bytes(items: Items, spec: ImageSpec) -> int:
 
 
 def cut_items(items: Items, ratios: Mapping[str, float], seed: int) -> Cut:
-    """Return the items, divided by `ratios` unless these are empty; RecipeError if a split is."""
+    """Return the items with splits cut by `ratios`; RecipeError if a split gets no image."""
     if not ratios:
         return Cut(items, items.take(np.empty(0, np.int64)))
     num_cut = len(rows_to_cut(items, ratios))
@@ -158,11 +157,8 @@ def cut_items(items: Items, ratios: Mapping[str, float], seed: int) -> Cut:
     counts = cut.items.split.counts()
     empty = [split for split in ratios if split not in counts]
     if empty:
-        raise RecipeError(
-            OptionName("split"),
-            f"{empty[0]}={ratios[empty[0]]:g} of {num_cut:,} images leaves none",
-            "give it a larger share, or leave it out",
-        )
+        what = f"{empty[0]}={ratios[empty[0]]:g} of {num_cut:,} images leaves none"
+        raise RecipeError(OptionName("split"), what, "give it a larger share, or leave it out")
     return cut._replace(notes=tuple(_recut(items, ratios)))
 
 
@@ -182,22 +178,18 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
     annotations = {} if catalog.annotations is None else _annotation_features(catalog.annotations)
     if name == "auto":
         name = {"class": "classification", "none": _without_target(annotations)}.get(kind, kind)
-    schema = load_schema(name)
+    schema, where = load_schema(name), f"{OptionName('schema')} {name}"
     if lacking := sorted(schema.annotations.keys() - {*annotations, CROWD}):
-        raise SchemaError(
-            f"{OptionName('schema')} {name}",
-            f"asks for {lacking[0]!r}, but no such boxes or masks are found",
-            f"say where they are with {OptionName('boxes')} or "
-            f"{OptionName('masks')}, or leave {OptionName('schema')} out",
-        )
+        what = f"asks for {lacking[0]!r}, but no such boxes or masks are found"
+        rules = f"{OptionName('boxes')} or {OptionName('masks')}"
+        hint = f"say where they are with {rules}, or leave {OptionName('schema')} out"
+        raise SchemaError(where, what, hint)
     wanted = TARGETS if schema.name == "classes" else schema.target
     if wanted not in (None, TARGET_FEATURES.get(kind)):
         found = "no labels are found" if kind == "none" else f"the targets are of kind {kind}"
-        raise SchemaError(
-            f"{OptionName('schema')} {name}",
-            f"asks for {wanted!r}, but {found}",
-            f"say where they are with {OptionName('labels')}, or leave {OptionName('schema')} out",
-        )
+        option = OptionName("labels")
+        hint = f"say where they are with {option}, or leave {OptionName('schema')} out"
+        raise SchemaError(where, f"asks for {wanted!r}, but {found}", hint)
     labels = catalog.label_names if schema.target else ()
     columns = {column.name: column.dtype for column in catalog.columns}
     encoding: Encoding = "any" if spec.format == "keep" else spec.format
@@ -210,9 +202,7 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
     members = catalog.items.members
     has_stacks = bool(rule.text or members.are_stacks.any())
     if schema.is_stack and not has_stacks:
-        raise SchemaError(
-            f"{OptionName('schema')} {name}", "is a schema of stacks", f"give {OptionName('stack')}"
-        )
+        raise SchemaError(where, "is a schema of stacks", f"give {OptionName('stack')}")
     filled = schema.filled(spec.fixed_size, encoding, labels, columns, annotations, targets)
     if has_stacks:
         is_named = (members.num_files <= len(rule.channels)).all()  # a channel can be a volume

@@ -79,18 +79,14 @@ class Folders:
 
 def taken_over(state: Folder) -> BuildError:
     """Return the error for a folder that another build has taken over."""
-    return BuildError(
-        str(state),
-        "another build has replaced this one",
-        f"end one of them, or give another {OptionName('name')} or {OptionName('version')}",
-    )
+    hint = f"end one of them, or give another {OptionName('name')} or {OptionName('version')}"
+    return BuildError(str(state), "another build has replaced this one", hint)
 
 
 def disturbed(state: Folder) -> DisturbedError:
     """Return the error for a removed or replaced `BUILD_FILE`."""
-    return DisturbedError(
-        state.located(BUILD_FILE), "another run has removed it", "run the same command again"
-    )
+    what, hint = "another run has removed it", "run the same command again"
+    return DisturbedError(state.located(BUILD_FILE), what, hint)
 
 
 def replace_hint() -> str:
@@ -110,9 +106,8 @@ def parse_build(state: Folder, data: bytes) -> Build:
     try:
         document = parse_document(_BuildDocument, data)
     except DocumentError as error:
-        raise BuildError(
-            state.located(BUILD_FILE), f"is damaged ({error})", f"remove {state} to start again"
-        ) from error
+        what, hint = f"is damaged ({error})", f"remove {state} to start again"
+        raise BuildError(state.located(BUILD_FILE), what, hint) from error
     return Build(Fingerprint(**document.model_dump(exclude={"token"})), document.token)
 
 

@@ -211,11 +211,8 @@ class ObjectWorkspace:
         self._forget(manifest.fingerprint)
 
     def _overtaken(self) -> BuildError:
-        return BuildError(
-            self.location,
-            "another build was published here at the same time",
-            replace_hint(),
-        )
+        what = "another build was published here at the same time"
+        return BuildError(self.location, what, replace_hint())
 
     def _owner(self, manifest: Manifest) -> Build | None:
         begun = read_build(self.state)

@@ -92,11 +92,9 @@ def refuse_other_parts(recipe: Recipe, asked: Workspace) -> None:
     places = [_at(root, one.names) for one in versions_below(root) if one.is_unfinished]
     others = [one.location for one in places if one != asked and _is_in_parts(one)]
     if others:
-        raise DatasetError(
-            asked.location,
-            f"has no unfinished parts, but others are in {some_of(others)}",
-            "run " + ", ".join(f"`shardprep finalize {one}`" for one in others[:4]),
-        )
+        what = f"has no unfinished parts, but others are in {some_of(others)}"
+        commands = ", ".join(f"`shardprep finalize {one}`" for one in others[:4])
+        raise DatasetError(asked.location, what, f"run {commands}")
 
 
 def _is_in_parts(workspace: Workspace) -> bool:
@@ -152,11 +150,9 @@ def writing(workspace: Workspace) -> Iterator[None]:
             raise  # an error of a dataset that is read
         raise DisturbedError(error.where, error.what, "run the same command again") from error
     except OSError as error:
-        raise BuildError(
-            str(error.filename or workspace.state),
-            f"cannot be written ({error.strerror or error})",
-            "finished shards are kept: free some space and run the same command again",
-        ) from error
+        what = f"cannot be written ({error.strerror or error})"
+        hint = "finished shards are kept: free some space and run the same command again"
+        raise BuildError(str(error.filename or workspace.state), what, hint) from error
 
 
 def fingerprint_of(workspace: Workspace) -> Fingerprint | None:
@@ -239,11 +235,8 @@ def refuse_other_dataset(
     """Raise BuildError if the finished dataset has other inputs or options."""
     there = finished.fingerprint.model_copy(update={"versions": fingerprint.versions})
     if changes := fingerprint_differences(there, fingerprint):
-        raise BuildError(
-            workspace.location,
-            f"already exists, and was built with other {', '.join(changes)}",
-            replace_hint(),
-        )
+        what = f"already exists, and was built with other {', '.join(changes)}"
+        raise BuildError(workspace.location, what, replace_hint())
 
 
 def check_begun(workspace: Workspace, old: bytes | None) -> None:
@@ -390,8 +383,7 @@ class DamagedDataset:
         rows, shards = rows_by_shard(items), self.manifest.shards
 
         def take(name: str) -> None:
-            columns = rows[name].to_pydict()
-            table = pa.Table.from_pydict(columns, schema=columns_of(items.schema))
+            table = pa.Table.from_pydict(rows[name].to_pydict(), schema=columns_of(items.schema))
             mark = workspace.adopt(*self.intact[name], name)
             facts = ReceiptFacts(shard=shards[name], mark=mark, build="")
             write_receipt(workspace.state, facts, table)
@@ -424,11 +416,9 @@ def find_damage(
     if not gone:
         return None
     if changes := fingerprint_differences(finished.fingerprint, fingerprint):
-        raise BuildError(
-            workspace.location,
-            f"lacks {some_of(gone)}, and {', '.join(changes)} changed since it was built",
-            f"restore what has changed, or add {OptionName('overwrite')} to build all of it again",
-        )
+        what = f"lacks {some_of(gone)}, and {', '.join(changes)} changed since it was built"
+        way = f"add {OptionName('overwrite')} to build all of it again"
+        raise BuildError(workspace.location, what, f"restore what has changed, or {way}")
     items = folder / ITEMS_FILE
     is_sound = items.is_file() and sha256_of(items) == finished.files.get(ITEMS_FILE)
     return DamagedDataset(finished, intact, items if is_sound else None, foreign_files(files))
