@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import glob
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from shardprep.catalog.decision.column_evidence import numbered_boxes
+from shardprep.catalog.decision.column_evidence import box_columns, numbered_boxes
+from shardprep.catalog.decision.pairs import common_start
 from shardprep.catalog.decision.table_evidence import (
     CUTS,
     apart,
@@ -39,12 +41,15 @@ from shardprep.catalog.tables.table import json_rows, table_of
 from shardprep.errors import OptionName, SourceError, counted
 from shardprep.recipe.object_rules import parse_box_rule
 from shardprep.recipe.rules import TABLE_SUFFIXES, LabelRule
+from shardprep.source.members import Member
 
 _NUM_SAMPLES, _MOST_FOLDERS = 8, 64
 _SHARED = (*TABLE_SUFFIXES, ".json", ".jsonl", ".xml")
 """Suffixes of documents that may describe many images."""
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _FILE_NAME = re.compile("<filename>([^<]+)</filename>")
+_WORD = re.compile("^[A-Za-z0-9]+")
+_SEPARATOR = re.compile(r"[\s,;]+")
 _MOST_BYTES = 1 << 20
 _OBJECTS = ("boxes", "points", "rows", "stack", "target_image")
 _OUTLINES = ("labelme", "via", "jsonl")
@@ -63,12 +68,35 @@ def annotation_readings(view: View) -> Sequence[Reading]:
     signs = usual(view.signs)
     signs = [one for one in signs if one.key == "boxes" or (one.key == "masks" and not are_masks)]
     if not signs:
-        return [] if are_masks else _without_header(view) or _labels_of_files(view)
+        if are_masks:
+            return []
+        return _without_header(view) or _labels_of_files(view) or _boxes_of_texts(view)
     several = [] if are_masks else _of_several(view, signs)
     readings = several or [one for sign in _different(view, signs) for one in readings_of(sign)]
     if are_masks or several:
         return readings
     return _with_labels(view, signs, _without_others(view, signs[0], readings))
+
+
+def _boxes_of_texts(view: View) -> list[Reading]:
+    """Return the readings of a text for each image with a box in each line, and of images alone."""
+    folders = defaultdict[str, list[Member]](list)
+    for one in view.documents.members(".txt"):
+        folders[one.key.rpartition("/")[0]].append(one)
+    known = {path for path, own in folders.items() if len(view.index.find(stem(own[0].key))) == 1}
+    several = max((folders[path] for path in known), key=len, default=[])
+    some = several[:: len(several) // _NUM_SAMPLES + 1]
+    if len(several) < 2 or not all(len(view.index.find(stem(one.key))) == 1 for one in some):
+        return []
+    names = sorted({path.rpartition("/")[2] for path in known})
+    end = _WORD.sub("", common_start([name[::-1] for name in names])[::-1])
+    place = names[0] if len(names) == 1 else f"{{part}}{end}"
+    lines = [line for one in some for line in head_of(one).strip().splitlines()]
+    rows = [[cell for cell in _SEPARATOR.split(line.strip()) if cell] for line in lines]
+    rules = (f"csv:{place}/{{id}}.txt:id:{x}" for x in box_columns(rows, ((1, 5), (2, 1), (3, 2))))
+    why = f"a box in each line of {counted(len(several), 'text')}"
+    found = [Reading({"header": False, "boxes": rule}, why) for rule in rules]
+    return [*found, Reading({"labels": "none"}, "images without boxes")] if found else []
 
 
 def unclear_objects(view: View) -> Sequence[Reading]:

@@ -133,7 +133,17 @@ def found_columns(
         if [*shown] == [title]:
             strength = SHARED
         found.append(_columns(match, (title,), strength, kinds))
-    return _named(match, [one for one in found if one.options])
+    return _named(match, [*_numbers_together(match, found), *(one for one in found if one.options)])
+
+
+def _numbers_together(match: TableMatch, found: Sequence[LabelColumns]) -> Iterator[LabelColumns]:
+    """Yield all strong columns of numbers as one vector, such as two scores."""
+    strong = [one for one in found if one.strength == STRONG and len(one.titles) == 1]
+    titles = [
+        x.titles[0] for x in strong if x.options and x.options[0].get("target") == "regression"
+    ]
+    if len(titles) > 1:
+        yield _columns(match, tuple(titles), STRONG, [{"target": "vector"}])
 
 
 def as_rivals(found: Sequence[LabelColumns]) -> list[LabelColumns]:
@@ -180,15 +190,18 @@ def numbered_boxes(table: Table) -> list[str]:
     """Return the `--boxes` rules of two corners and a class that fit a table without header."""
     if table.header[:6] != ("1", "2", "3", "4", "5", "6"):
         return []
-    rules = list[str]()
-    for first, label in ((2, 6), (3, 2)):
-        rows = [map(as_number, row[first - 1 : first + 3]) for row in table.rows[:_SAMPLE]]
-        boxes = [[one or 0 for one in row] for row in map(list, rows) if None not in row]
+    places = box_columns(table.rows[:_SAMPLE], ((2, 6), (3, 2), (4, 2)))
+    return [f"csv:{table.files}:1:{one}" for one in places]
+
+
+def box_columns(rows: Sequence[Sequence[str]], places: Sequence[tuple[int, int]]) -> Iterator[str]:
+    """Yield `xyxy(2,3,4,5):6` for each place of two corners and a class that fits rows."""
+    for first, label in places:
+        numbers = [[*map(as_number, row[first - 1 : first + 3])] for row in rows]
+        boxes = [[one or 0 for one in row] for row in numbers if None not in row and row[3:]]
         is_enough = len(boxes) >= max(_FEW, len(rows) / 2)
         if is_enough and all(x < right and y < bottom for x, y, right, bottom in boxes):
-            places = ",".join(map(str, range(first, first + 4)))
-            rules.append(f"csv:{table.files}:1:xyxy({places}):{label}")
-    return rules
+            yield f"xyxy({','.join(map(str, range(first, first + 4)))}):{label}"
 
 
 def _columns(

@@ -17,7 +17,7 @@ from shardprep.catalog.decision.folder_evidence import class_pictures, loose_ima
 from shardprep.catalog.decision.mask_evidence import mask_files, mask_pictures
 from shardprep.catalog.decision.name_evidence import labels_by_names
 from shardprep.catalog.decision.sample_folders import samples
-from shardprep.catalog.decision.split_evidence import splits, splits_by_tables
+from shardprep.catalog.decision.split_evidence import LEFT_OUT, splits, splits_by_tables
 from shardprep.catalog.decision.table_evidence import by_tables, labels_of_few, unlabelled_tests
 from shardprep.catalog.decision.target_images import target_images
 from shardprep.catalog.decision.unread_documents import unread_documents
@@ -65,7 +65,8 @@ def _with_splits(view: View) -> View:
     """Return the view with the splits of lists or tables; several readings are only noted."""
     for stage in (splits, splits_by_tables):
         fit = [one for one in stage(view) if one.options.keys() <= {"split", "join"}]
-        if len(fit) > 1 or not all(one.is_certain for one in fit):
+        is_clear = all(one.is_certain and not one.why.endswith(LEFT_OUT) for one in fit)
+        if len(fit) > 1 or not is_clear:
             shown = " or ".join(f"{one.flags} ({one.why})" for one in fit if one.options)
             fit = [Reading({}, f"all images are in train; there may be splits: {shown}")]
         for reading in fit:

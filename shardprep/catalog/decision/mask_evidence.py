@@ -18,6 +18,7 @@ from shardprep.catalog.decision.mask_sets import (
     Kind,
     MaskSet,
     find_kinds,
+    is_named_as_masks,
     mask_sets,
     named_alike,
     pair_set,
@@ -51,6 +52,7 @@ from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.source.string_column import Texts
 
 _MOST_TABLES, _MOST_KINDS, _MOST_RIVALS = 2, 16, 4
+_MOST_KEYS, _LEAST_FOLDERS, _MOST_NAMES = 20_000, 3, 4
 _NUM_SAMPLES = 16
 """Maximum number of masks of a set to decode, to tell numbers of objects from classes."""
 _MOST = 0.75
@@ -75,6 +77,8 @@ def mask_files(view: View) -> Sequence[Reading]:
     """Return the readings of masks by patterns, with globs of the pictures to leave out."""
     if not view.is_open("masks", "boxes", "points", "stack", "target_image"):
         return []
+    if readings := _of_equal_names(view):
+        return readings
     members = view.candidates
     every = find_kinds(members)
     kinds = named_alike(every)
@@ -91,6 +95,35 @@ def mask_files(view: View) -> Sequence[Reading]:
     for one in usable:
         pair_set(one, pictures, (members, keys), [other for other in sets if other is not one])
     return [*_readings(view, sets), *_of_drawn(view, sets, pictures)]
+
+
+def _of_equal_names(view: View) -> list[Reading]:
+    """Return the reading of folders that all have one photo and its mask: `rgb.jpg`, `labels.png`.
+
+    Drawings, such as `label_viz.png`, are left out.
+    """
+    below, members = defaultdict[str, list[int]](list), view.candidates
+    for row, key in enumerate(members.keys[:_MOST_KEYS]):
+        below[key.rpartition("/")[0]].append(row)
+    names = {
+        frozenset(members.keys[row].rpartition("/")[2] for row in own) for own in below.values()
+    }
+    first = next(iter(below.values()), [])
+    if len(below) < _LEAST_FOLDERS or len(names) > 1 or not 1 < len(first) <= _MOST_NAMES:
+        return []
+    seen = {row: view.pictures.values(members[row]) for row in first}
+    named = [row for row in first if is_named_as_masks(stem(members.keys[row]))]
+    masks = [row for row in named if (own := seen[row]) is not None and own.may_be_mask]
+    others = [own for row, own in seen.items() if row not in named]
+    if len(masks) != 1 or len(others) != 1 or (others[0] is not None and others[0].may_be_mask):
+        return []
+    name, *drawn = (members.keys[row].rpartition("/")[2] for row in (*masks, *named))
+    options: dict[str, Any] = {"masks": f"{{dir}}/{name}"}
+    if out := tuple(f"*/{glob.escape(one)}" for one in drawn if one != name):
+        options["exclude"] = out
+    if colours := [colour for row in masks if (own := seen[row]) for colour in own.colours]:
+        options["mask_values"] = _unnamed(colours)
+    return [Reading(options, f"{len(below):,} folders with an image and its mask {name}")]
 
 
 def _of_drawn(view: View, sets: Sequence[MaskSet], pictures: Sequence[Kind]) -> Iterator[Reading]:

@@ -47,6 +47,7 @@ _KIND = re.compile(
 _ENDING = re.compile(
     r"([-_. ](rgb|gt|images?|imgs?|masks?))?[-_. ](?=\d*[^\W\d_])[^\W_]+$|(?<=\d)[a-z]$"
 )
+_TAIL = re.compile(r"([-_]\d+)+$")
 _WORD = re.compile(r"[-_. ][^\W\d_]+$")
 _MOST_WORDS, _FEW, _A_PAIR = 3, 3, 2
 _TWO_WORDS = re.compile(r"[-_. ][^\W_]+[-_. ]")
@@ -222,13 +223,16 @@ def _has_number(kind: Kind) -> bool:
 def named_alike(kinds: Sequence[Kind]) -> list[Kind]:
     """Return the kinds with a quarter of their names, in a sample, in another kind."""
     with_name: defaultdict[str, list[int]] = defaultdict(list)
-    for number, kind in enumerate(kinds):
-        for name in {**kind.rows, **kind.bases}:
+    forms = [
+        ([*kind.rows], [*kind.bases], [_TAIL.sub("", name) for name in kind.rows]) for kind in kinds
+    ]
+    for number, lists in enumerate(forms):
+        for name in dict.fromkeys(itertools.chain(*lists)):
             if len(with_name[name]) < 2:  # another one is enough
                 with_name[name].append(number)
     found = []
-    for number, kind in enumerate(kinds):
-        for names in (list(kind.rows), list(kind.bases)):
+    for number, (kind, lists) in enumerate(zip(kinds, forms, strict=True)):
+        for names in lists:
             probes = names[:: max(1, len(names) // NUM_PROBES)][:NUM_PROBES]
             num_alike = sum(with_name[name] != [number] for name in probes)
             if 4 * num_alike >= len(probes):
@@ -458,7 +462,7 @@ def _patterns(one: MaskSet, pictures: Sequence[Kind], masks: Sequence[str]) -> I
     parts = [kind.folder.split("/") for kind in one.kinds]
     depth = one.folder.count("/") + 1
     is_last = all(re.fullmatch(_glob_text(one.folder), "/".join(own[-depth:])) for own in parts)
-    places = [""] if not one.folder else [f"{one.folder}/"]
+    places = [f"{one.folder}/" if one.folder else ""]
     if one.folder and not is_last:
         places = [f"{one.folder}/{{folder}}/", f"{one.folder}/**/"]
     of_folders = [*_of_folders(one, pictures)] if "*" in one.folder and is_last else []
@@ -474,6 +478,8 @@ def _patterns(one: MaskSet, pictures: Sequence[Kind], masks: Sequence[str]) -> I
             if 2 * num_alike > len(own):
                 for place in (*places, *of_folders):
                     yield f"{place}{field_}{affix}{suffix}"
+        if not end and (sign := _numbered(own, names)):
+            yield from (f"{place}{{stem}}{sign}*{suffix}" for place in places)
         start, other = (affixes([*each]).start for each in (own, names or [""]))
         ids = {name.removeprefix(other) for name in names}
         if start and 2 * sum(name.removeprefix(start) in ids for name in own) > len(own):
@@ -482,6 +488,15 @@ def _patterns(one: MaskSet, pictures: Sequence[Kind], masks: Sequence[str]) -> I
                 yield f"{place}{start}{{stem[{len(other) or ''}:{cut}]}}{suffix}"
     if one.folder and is_last:
         yield f"{{id}}/{one.folder}/*{suffix}"
+
+
+def _numbered(names: Sequence[str], others: Collection[str]) -> str:
+    """Return the sign after names of pictures, if only numbers follow: `_` for 96_03_01; or ""."""
+    for sign in "_-":
+        starts = [name.partition(sign) for name in names]
+        if all(one[0] in others and one[2].replace(sign, "").isdecimal() for one in starts):
+            return sign
+    return ""
 
 
 def _glob_text(text: str) -> str:

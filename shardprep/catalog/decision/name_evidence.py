@@ -13,6 +13,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 
 import numpy as np
 
@@ -28,9 +29,9 @@ from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.tables.key_index import SUBMISSION
 from shardprep.catalog.tables.row_matching import find_ids
 from shardprep.errors import SourceError, counted
+from shardprep.image.signatures import IMAGE_SUFFIXES
 from shardprep.source.members import Member
 from shardprep.source.names import without_archive_suffix
-from shardprep.source.string_column import Texts
 
 _OTHERS = ("labels", "boxes", "masks", "points", "rows", "target_image", "target", "stack")
 _NUM_SAMPLES = 8
@@ -210,7 +211,7 @@ def _of_fields(view: View, *, has_weak: bool = False) -> list[Reading]:
 
     With `has_weak`, a name in several folders counts several times, and weak fields are added.
     """
-    stems, found = [*Texts.of(_sampled(view)).stems(0)], list[Reading]()
+    stems, found = _stems(view), list[Reading]()
     fields = name_fields([*{*stems}])
     if has_weak:
         known = {one.regex for one in fields if one.is_class}
@@ -230,7 +231,7 @@ def _of_listed_words(view: View) -> list[Reading]:
     names = {path.rpartition("/")[2] for path in view.folders}
     if not 0 < len(lists) <= _NUM_SAMPLES or not all(map(str.isdecimal, filter(None, names))):
         return []
-    stems = [*{*Texts.of(_sampled(view)).stems(0)}]
+    stems = [*{*_stems(view)}]
     fields = [one for one in name_fields(stems) if one.is_text and not one.is_class]
     for field, member in itertools.product(fields, lists):
         words = {*head_of(member, _MOST_BYTES).casefold().splitlines()}
@@ -247,7 +248,7 @@ def _of_whole_names(view: View) -> Iterator[Reading]:
 
     Names without a letter above f are not codes, but hexadecimal numbers.
     """
-    stems = [*Texts.of(_sampled(view)).stems(0)]
+    stems = _stems(view)
     lengths, forms = {*map(len, stems)}, {*map(form_of, stems)}
     num_codes = sum(bool(_CODE.fullmatch(one)) for one in stems)
     if len(lengths) == 1 and len(forms) > 2 and 2 * num_codes > len(stems):
@@ -313,6 +314,13 @@ def _sampled(view: View) -> list[str]:
     """Return some keys, in blocks of neighbours."""
     keys, step = view.members.keys, max(_BLOCK, len(view.members) // _NUM_BLOCKS)
     return [key for start in range(0, len(keys), step) for key in keys[start : start + _BLOCK]]
+
+
+def _stems(view: View) -> list[str]:
+    """Return names of some images without suffix; whole names if endings vary: `subject01.sad`."""
+    names = [key.rpartition("/")[2] for key in _sampled(view)]
+    endings = {PurePosixPath(name).suffix.lower() for name in names} - IMAGE_SUFFIXES
+    return names if len(endings) > 1 else [*map(stem, names)]
 
 
 def _is_explained(view: View) -> bool:

@@ -48,6 +48,7 @@ _MOST_OTHERS = 2
 _PLAIN = re.compile(r"[^,:=]+")
 _ODD_SIGNS = frozenset(",=:")
 """Signs that the key of a list cannot have in a rule for splits."""
+LEFT_OUT = "the rest is left out"
 _Lists = tuple[Mapping[str, str], NDArray[np.int64]]
 """Split → its list, and the images that these lists name."""
 
@@ -93,7 +94,7 @@ def splits(view: View) -> Sequence[Reading]:
                 for split in ("test", "validation")
                 if split not in lists
             )
-            parts.append(Reading({"split": _rule(lists)}, f"{why}; the rest is left out"))
+            parts.append(Reading({"split": _rule(lists)}, f"{why}; {LEFT_OUT}"))
     are_alike = len(found) > _A_PAIR and len({frozenset(lists) for lists, _ in found}) == 1
     whole = whole or ([*_together(found, len(index.keys))] if are_alike else [])
     return [Reading({**one.options, **out}, one.why) for one in whole or parts or _by_boxes(view)]

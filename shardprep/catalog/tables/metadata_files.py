@@ -257,9 +257,12 @@ class Documents:
             elif name.endswith(_JSON):
                 rows += [row | cells for row in read(data, member.key, columns)]
             else:
-                text = decoded(data)
+                text, own = decoded(data), {WHOLE_NAME: whole, **cells}
+                if not self._recipe.header:
+                    rows += [_numbered(line) | own for line in text.splitlines() if line.strip()]
+                    continue
                 lines = text.splitlines() if self._recipe.target == "texts" else [text]
-                rows += [{TEXT: line.strip(), WHOLE_NAME: whole, **cells} for line in lines]
+                rows += [{TEXT: line.strip(), **own} for line in lines]
         if not any(found[0]):
             hint = f"a key looks like {keys[0]}" if keys else "the source has only images"
             raise SourceError(file, "the pattern names no file of the source", hint)
@@ -278,6 +281,12 @@ class Documents:
         found = [m for m in self._others if f"/{composed(m.key)}".endswith(end)]
         same = [m for m in found if f"/{m.key}".endswith(f"/{file}")] or found
         return [m for m in same if m.key == file] or same
+
+
+def _numbered(line: str) -> dict[str, str]:
+    """Return the cells between commas, or between blanks, by their numbers from 1."""
+    cells = line.split(",") if "," in line else line.split()
+    return {str(number): cell.strip() for number, cell in enumerate(cells, 1)}
 
 
 def check_text(data: bytes, name: str) -> None:
