@@ -14,12 +14,12 @@ from shardprep.source.string_column import Coded, Texts
 _OF = r"([-_ ]?(set|data|images?|imgs?))?[-_]?v?\d*"
 _SPLITS = {
     "train": re.compile(rf"train(ing)?{_OF}", re.IGNORECASE),
-    "validation": re.compile(rf"(val(id(ate|ation)?)?|dev){_OF}", re.IGNORECASE),
+    "validation": re.compile(rf"(val(id(ate|ation)?)?|dev|tuning){_OF}", re.IGNORECASE),
     "test": re.compile(rf"(test(ing)?|public_?test|t10k){_OF}", re.IGNORECASE),
 }
 _WORDS_OF_SPLITS = {
     "train": "train|training|tr",
-    "validation": "val|valid|validate|validation|dev|eval|evaluation|(?-i:V[AD])",
+    "validation": "val|valid|validate|validation|dev|tuning|eval|evaluation|(?-i:V[AD])",
     "test": "test|testing|ts|te",
     "query": "query|queries|probes?",
     "gallery": "gallery",
@@ -45,7 +45,7 @@ _SPLIT_WORDS = {
 UNTRAINED = frozenset(("test", "query", "gallery", "pred"))
 """Splits that may be without labels."""
 _MAY_BE_SPLIT = re.compile(
-    "train|val|dev|test|t10k|query|queries|probe|gallery|pred|(?-i:([tT][rse]|T[RSE]|V[AD])(?![a-z]))",
+    "train|tuning|val|dev|test|t10k|query|queries|probe|gallery|pred|(?-i:([tT][rse]|T[RSE]|V[AD])(?![a-z]))",
     re.IGNORECASE,
 )
 IMAGE_FOLDER = re.compile(

@@ -20,6 +20,8 @@ _FORM_NAMES: dict[BoxForm, tuple[str, ...]] = {
         "xmin ymin xmax ymax", "x1 y1 x2 y2", "x0 y0 x1 y1", "left top right bottom",
         "xtl ytl xbr ybr", "minx miny maxx maxy", "x y x2 y2", "x y xmax ymax",
         "startx starty endx endy", "xstart ystart xend yend",
+        "topleftx toplefty bottomrightx bottomrighty",
+        "upperleftcornerx upperleftcornery lowerrightcornerx lowerrightcornery",
     ),
     "xywh": (
         "x y w h", "x y width height", "xmin ymin w h", "xmin ymin width height",

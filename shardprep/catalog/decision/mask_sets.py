@@ -346,10 +346,14 @@ def _join_alike(found: dict[_Key, MaskSet], pictures: Sequence[Kind]) -> None:
     """
     numbers = {one for kind in pictures for one in _NUMBER.findall(kind.folder)}
     groups = defaultdict[tuple[bool, _Key], list[_Key]](list)
+    shared = {
+        key[0] for key in found if [*map(numbers.__contains__, _NUMBER.findall(key[0]))] == [True]
+    }
+    wide_of = {name: _NUMBER.sub("*", name) for name in shared}
+    wide_of |= {key[0]: f"{key[0]}*" for key in found if f"{key[0]}*" in wide_of.values()}
     for key in found:
-        own = _NUMBER.findall(key[0])
-        is_numbered = len(own) == 1 and own[0] in numbers
-        wide = _NUMBER.sub("*", key[0]) if is_numbered else f"{key[0].removesuffix('s')}*"
+        is_numbered = key[0] in wide_of  # also `masks` next to `masks2`
+        wide = wide_of.get(key[0], f"{key[0].removesuffix('s')}*")
         groups[is_numbered, (wide, *key[1:])].append(key)
     for (is_numbered, (wide, *_)), (first, *others) in groups.items():
         sets = [found[key] for key in (first, *others)]

@@ -71,7 +71,9 @@ _POLYGON = re.compile(
 _BRACKETS = re.compile(r"\s*\[[\[(\s]*(-?[\d.]+\s*[,\s]\s*){3}-?[\d.]+\s*[\])]|\s*\[\s*\{.*:")
 _MOST_SEEN = 100
 _NUMBERS = re.compile(r"(\s-?\d[\d.]*){4}")
-_LABELS = re.compile(r"class|label|categor|type|species|breed|target|(^|_)name", re.IGNORECASE)
+_LABELS = re.compile(
+    r"class|label|categor|type|species|breed|target|\btag\b|(^|_)name", re.IGNORECASE
+)
 _OF_TENSORFLOW = frozenset(("filename", "class", "xmin", "ymin", "xmax", "ymax"))
 """Columns of a table whose rows are always objects, even with one row for each image."""
 _PATH = re.compile("[./]")
