@@ -18,12 +18,21 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from shardprep.catalog.items_file import LISTS, SINGLE, GivenItems, cell_list, cell_paths, read_file
+from shardprep.catalog.items_file import (
+    LISTS,
+    SINGLE,
+    TARGET,
+    GivenItems,
+    cell_list,
+    cell_paths,
+    read_file,
+)
 from shardprep.catalog.labels import LABEL_COLUMNS
 from shardprep.catalog.names import given_split, natural_order
 from shardprep.catalog.tables.columns import RESERVED
 from shardprep.catalog.tables.row_matching import is_of_splits
 from shardprep.dataset.item_table import OWN
+from shardprep.dataset.schema import ROWS
 from shardprep.errors import OptionName, RecipeError, SourceError, counted, some_of
 from shardprep.image.signatures import IMAGE_SUFFIXES
 from shardprep.recipe.object_rules import PATHS
@@ -36,7 +45,6 @@ _IMAGE = (
     "image_name", "image_id", "img", "file", "key", "id",
 )  # fmt: skip
 """Other titles of the column `image`, the clearest first."""
-_TARGET = "target/"
 _TARGETS: dict[str, dict[str, str]] = {
     "label": {}, "labels": {"target": "multilabel"}, "text": {"target": "text"},
     "texts": {"target": "texts"},
@@ -158,7 +166,7 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
     """Return the items; a column with a role gets the name of its role, such as `label`."""
     roles = _roles(items, recipe)
     new = {title: role for role, title in roles.items()}
-    names = [new.get(title, title).removeprefix(_TARGET) for title in items.columns]
+    names = [new.get(title, title).removeprefix(TARGET) for title in items.columns]
     if twice := next((one for one in names if names.count(one) > 1), ""):
         raise SourceError(items.name, f"has two columns for {twice!r}", "rename or drop one")
     said = [
@@ -167,23 +175,29 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
         if title.lower() != role
     ]
     columns = dict(zip(names, items.columns.values(), strict=True))
-    targets = [one.removeprefix(_TARGET) for one in items.columns if one.startswith(_TARGET)]
+    targets = [one.removeprefix(TARGET) for one in items.columns if one.startswith(TARGET)]
     others, left_out = _others(columns, targets, recipe)
+    lists = {one for one in others if one in columns and _are_lists(columns[one])}
+    rows = {one: f"{ROWS}{one.removeprefix(ROWS)}" for one in lists}
+    if twice := next((one for one, row in rows.items() if one != row in columns), ""):
+        raise SourceError(items.name, f"has two columns for '{ROWS}{twice}'", "rename or drop one")
+    columns = {rows.get(title, title): cells for title, cells in columns.items()}
     notes = [
         *said,
         *_folds(columns, recipe),
         *_without_meaning(columns, targets, recipe),
-        *_stored(others, left_out),
+        *([] if recipe.columns else _stored(others, rows, left_out)),
     ]
+    others = [one for one in others if one not in lists]
     return replace(items, columns=columns, targets=targets, others=others, notes=notes)
 
 
 def _others(
     columns: Mapping[str, Texts], targets: Sequence[str], recipe: Recipe
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the columns that no option uses: those to store; column → reason, for the others."""
+    """Return the columns to store, and column → reason for those that nothing uses."""
     if recipe.columns:
-        return [], {}
+        return [*recipe.columns], {}
     used = {*_ROLES, *targets, *recipe.labels.removeprefix("column:").split(",")}
     used |= {*_SIZE} if "boxes" in columns else set()
     others = [one for one in columns if one not in used and not _INDEX.fullmatch(one)]
@@ -194,21 +208,35 @@ def _others(
 
 def _unfit(title: str, cells: Texts) -> str:
     """Return why a column is not stored, or "" if it has texts or single numbers."""
-    if title.partition("/")[0] in RESERVED:
+    if title.partition("/")[0] in RESERVED and not title.startswith(ROWS):
         return "the name of a feature"
     if not pc.any(pc.not_equal(cells.array, "")).as_py():
         return "all cells are empty"
-    are_lists = pc.any(pc.match_substring_regex(cells.array, r"^[\[{]")).as_py()
-    return "lists" if are_lists or _share(_NUMBERS, cells) > _HALF else ""
+    if _are_lists(cells):
+        return ""
+    are_nested = pc.any(pc.match_substring_regex(cells.array, r"^[\[{]")).as_py()
+    return "lists" if are_nested or _share(_NUMBERS, cells) > _HALF else ""
 
 
-def _stored(others: Sequence[str], left_out: Mapping[str, str]) -> list[str]:
-    """Return notes on the columns without a role."""
+def _are_lists(cells: Texts) -> bool:
+    """Return whether all cells with text are lists of texts, numbers and nulls."""
+    found = (cell_list(cell) for cell in cells if cell)
+    return any(cells) and all(
+        isinstance(one, list) and all(isinstance(x, str | int | float | None) for x in one)
+        for one in found
+    )
+
+
+def _stored(
+    others: Sequence[str], rows: Mapping[str, str], left_out: Mapping[str, str]
+) -> list[str]:
+    """Return notes on the columns without a role; `rows` has the features of lists."""
     notes = []
     if others:
         flag = OptionName("columns", others[0])
         stored = counted(len(others), "column", "is stored", "are stored")
-        names = some_of([f"column/{x}" if x in OWN else x for x in others], _MOST_OTHERS)
+        features = [rows.get(x) or (f"column/{x}" if x in OWN else x) for x in others]
+        names = some_of(features, _MOST_OTHERS)
         alone = f"; {flag} stores {others[0]!r} alone" if len(others) > 1 else ""
         notes.append(f"{stored}: {names}{alone}")
     if left_out:
@@ -251,7 +279,7 @@ def _roles(items: GivenItems, recipe: Recipe) -> dict[str, str]:
     roles = {role: titles[role] for role in _ROLES if role in titles}
     if "image" not in roles:
         roles["image"] = _title_of_images(items, titles)
-    has_target = any(one in _TARGETS or one.startswith(_TARGET) for one in titles)
+    has_target = any(one in _TARGETS or one.startswith(TARGET) for one in titles)
     if not has_target and recipe.labels == BUILD_DEFAULTS["labels"]:
         usual = [titles[one] for one in LABEL_COLUMNS if one in titles]
         if len(usual) > 1:
@@ -331,9 +359,9 @@ def options_stated(items: GivenItems, recipe: Recipe) -> dict[str, Any]:
         stated |= {"boxes": boxes, **of_objects}
     if items.points:
         stated["points"] = f"column:{','.join(items.points)}"
-    stated["columns"] = tuple(items.others)
     stated |= {option: f"{PATHS}{name}" for name, option in OF_FILES.items() if name in columns}
-    return {k: one for k, one in stated.items() if getattr(recipe, k) == BUILD_DEFAULTS[k]}
+    free = {k: one for k, one in stated.items() if getattr(recipe, k) == BUILD_DEFAULTS[k]}
+    return free | {"columns": tuple(items.others)}
 
 
 def _share(pattern: str, cells: Texts) -> float:

@@ -9,7 +9,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,9 +36,11 @@ LISTS = (
     "labels", "texts", "box_labels", "mask", "target_image", "segmentation", "keypoints", "points",
     "boxes", "iscrowd",
 )  # fmt: skip
-"""Columns that keep lists as JSON; in other columns, a list of numbers is a vector."""
+"""Columns with lists."""
 SINGLE = ("image", "label", "text", "split", "group", "sample", "order", "box_format")
 """Columns with one value in a row."""
+TARGET = "target/"
+"""Start of the title of a target."""
 _JSON = (".json", ".jsonl", ".ndjson")
 _FEW = 5
 
@@ -146,14 +148,14 @@ def read_file(recipe: Recipe) -> GivenItems:
         with reading(name):
             table = pq.ParquetFile(file).read(use_threads=False)
         _check_titles(table.column_names, name)
-        items = GivenItems(name, _of_arrow(table))
+        items = GivenItems(name, _of_arrow(table, recipe))
         del table
         release()
         return items
     data = read_table(recipe.items, recipe.max_member_size)
     check_text(data, name)
     if suffix in _JSON:
-        return GivenItems(name, _of_objects(_json_objects(data, name)))
+        return GivenItems(name, _of_objects(_json_objects(data, name), recipe))
     table = parse_table(data, name, has_header=recipe.header, null=recipe.null, is_strict=True)
     table.check_quotes(*table.header)
     _check_titles(table.header, name)
@@ -179,12 +181,12 @@ def _json_objects(data: bytes, name: str) -> list[Mapping[str, Any]]:
     return rows
 
 
-def _of_objects(rows: Sequence[Mapping[str, Any]]) -> dict[str, Texts]:
+def _of_objects(rows: Sequence[Mapping[str, Any]], recipe: Recipe) -> dict[str, Texts]:
     titles = dict.fromkeys(title for row in rows for title in row)
-    return {one: Texts.of(_text(row.get(one), one.lower()) for row in rows) for one in titles}
+    return {one: _texts((row.get(one) for row in rows), one, recipe) for one in titles}
 
 
-def _of_arrow(table: Any) -> dict[str, Texts]:
+def _of_arrow(table: Any, recipe: Recipe) -> dict[str, Texts]:
     """Return the columns of a table as texts, except the unnamed index of pandas."""
     found = dict[str, Texts]()
     for title, column in zip(table.column_names, table.columns, strict=True):
@@ -197,7 +199,7 @@ def _of_arrow(table: Any) -> dict[str, Texts]:
                 column = column.cast(kind)  # noqa: PLW2901
             texts = pc.utf8_trim_whitespace(column.cast(pa.large_string()))
         except pa.ArrowException:  # lists and other values that have no text of their own
-            found[title] = Texts.of(_text(one, title.lower()) for one in column.to_pylist())
+            found[title] = _texts(column.to_pylist(), title, recipe)
             continue
         if pa.types.is_floating(kind):  # as Python and a CSV of pandas write them
             is_whole = pc.match_substring_regex(texts, r"^-?\d+$")
@@ -209,7 +211,16 @@ def _of_arrow(table: Any) -> dict[str, Texts]:
     return found
 
 
-def _text(value: Any, title: str) -> str:
+def _texts(values: Iterable[Any], title: str, recipe: Recipe) -> Texts:
+    """Return the cells of a column; a list of numbers is a vector only as a target."""
+    is_target = title.lower().startswith(TARGET) or (
+        title in recipe.labels.removeprefix("column:").split(",")
+        and title.lower() not in (*LISTS, *SINGLE)
+    )
+    return Texts.of(_text(one, may_be_vector=is_target) for one in values)
+
+
+def _text(value: Any, *, may_be_vector: bool) -> str:
     """Return a value as text: vectors as numbers with spaces, other lists and dicts as JSON."""
     if value is None or value != value:  # noqa: PLR0124 - NaN
         return ""
@@ -217,7 +228,5 @@ def _text(value: Any, title: str) -> str:
         return str(value).lower()
     if not isinstance(value, list | dict):
         return str(_plain(value)).strip()
-    is_vector = title not in (*LISTS, *SINGLE) and all(
-        isinstance(one, int | float) for one in value
-    )
+    is_vector = may_be_vector and all(isinstance(one, int | float) for one in value)
     return " ".join(map(str, value)) if is_vector and value else json.dumps(value, default=_plain)

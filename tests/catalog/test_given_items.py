@@ -581,14 +581,14 @@ def test_paths_from_the_folder_of_the_table_find_their_source() -> None:
 
 def test_columns_without_a_meaning_are_stored_and_said() -> None:
     rows = [
-        {**row, "fold": i, "Note": "x, y", "vector": [1, 2], "empty": None, "target_image/x": 1}
+        {**row, "fold": i, "Note": "x, y", "deep": [[1, 2]], "empty": None, "target_image/x": 1}
         for i, row in enumerate(ROWS)
     ]
     found = planned(rows)
     assert found.plan.columns == ("fold", "Note")
     notes = " ".join(found.plan.findings)
     assert "2 columns are stored: fold, Note; --columns fold stores 'fold' alone" in notes
-    what = "vector (lists), empty (all cells are empty), target_image/x (the name of a feature)"
+    what = "deep (lists), empty (all cells are empty), target_image/x (the name of a feature)"
     assert f"not stored: {what}" in notes
     one = planned([{**row, "length": i} for i, row in enumerate(ROWS)]).plan.findings
     assert "1 column is stored: column/length" in one
@@ -598,6 +598,43 @@ def test_columns_without_a_meaning_are_stored_and_said() -> None:
     assert planned("pandas.csv").plan.columns == ("age",)
     boxes = [{"image": "0.jpg", "boxes": [[1, 2, 30, 40]], "height": 48, "width": 64, "dpi": 72}]
     assert planned(boxes).plan.columns == ("dpi",)
+
+
+@pytest.mark.parametrize("form", [list, pa.Table.from_pylist, _pandas, _lines, _parquet])
+def test_a_column_of_lists_is_stored_as_the_option_for_rows_stores_them(
+    form: Callable[[Rows], Any],
+) -> None:
+    """The oracle is `--rows` with a table that has a row for each element."""
+    lists: dict[str, list[Any]] = {"n": [3, None, 5], "x": [0.5, 1.0, 2.0], "t": ["a", "[b", ""]}
+    counts = (3, 0, 1, 2)
+    given = [
+        {**row, **{title: several[:number] for title, several in lists.items()}}
+        for row, number in zip(ROWS, counts, strict=True)
+    ]
+    lines = [
+        ",".join((row["image"], *("" if one[i] is None else str(one[i]) for one in lists.values())))
+        for row, number in zip(ROWS, counts, strict=True)
+        for i in range(number)
+    ]
+    write_folder(Path("set"), PHOTOS)
+    write(Path("set/rows.csv"), "\n".join(["image,n,x,t", *lines]).encode())
+    options: dict[str, Any] = {"size": 16, "workers": 1}
+    by_rule = shardprep.build("set", "rule", items=ROWS, rows="csv:rows.csv:image:n,x,t", **options)
+    by_lists = shardprep.build("set", "lists", items=form(given), **options)
+    assert records(by_lists.path) == records(by_rule.path)
+    assert records(by_lists.path)["a/0.jpg"]["rows/n"] == [3, -1, 5]
+    assert any("3 columns are stored: rows/n, rows/x, rows/t" in one for one in by_lists.notes)
+
+
+def test_lists_are_chosen_by_columns_and_a_list_of_targets_is_a_vector() -> None:
+    rows = [{**row, "a": [i, 0.5], "b": ["u"] * i, "c": i} for i, row in enumerate(ROWS)]
+    assert planned(rows, columns="c,b").plan.columns == ("c", "rows/b")
+    assert planned(rows, columns="c").plan.columns == ("c",)
+    found = planned(rows, labels="column:a", target="vector")
+    assert found.plan.schema.features["targets"].labels == ("a[0]", "a[1]")
+    assert found.plan.columns == ("c", "rows/b")
+    with pytest.raises(SourceError, match="has two columns for 'rows/a'"):
+        planned([{**row, "rows/a": [1]} for row in rows])
 
 
 def test_init_writes_a_recipe_for_a_table_that_builds_the_same() -> None:

@@ -22,11 +22,10 @@ from tests.writer.records import records
 _IN_TABLE = frozenset((
     "labels", "pivot", "relabel", "join", "split", "group", "boxes", "masks", "points", "stack",
     "target_image", "include", "exclude", "root", "exclude_list", "class_map", "separator", "dedup",
-    "unlisted", "header", "null",
+    "unlisted", "header", "null", "rows",
 ))  # fmt: skip
 """Options whose result the table states."""
 _UNSTATED = {
-    "several rows of an image": "byu-locating physionet-ecg benetech-making hms-harmful czii-cryo",
     "masks in arrays": "recodai-luc vesuvius-challenge-surface",
     "outlines without boxes": "33-airbus 34-severstal 35-siim-acr",
 }

@@ -23,6 +23,7 @@ from shardprep.dataset.schema import (
     CLASS_PREFIX,
     NUM_IMAGES,
     PRESENT,
+    ROWS,
     TARGETS,
     UNLABELLED,
     Schema,
@@ -60,8 +61,8 @@ def _cells(row: dict[str, Any]) -> list[Any]:
 def items_table(plan: BuildPlan) -> Any:
     """Return a row for each image, or for each file of a stack, in the order of the keys.
 
-    RecipeError for items that a table cannot state: tiles, `--rows`, masks in arrays, run lengths,
-    panoptic masks, and mask files of several classes.
+    RecipeError for items that a table cannot state: tiles, masks in arrays, run lengths, panoptic
+    masks, and mask files of several classes.
     """
     if "tile/y" in plan.columns:
         raise _unstated("tiles")
@@ -81,8 +82,8 @@ def _rows(item: Item, plan: BuildPlan) -> Iterator[dict[str, Any]]:
         if isinstance(value, int | float | str) and not name.startswith(_OWN):
             is_there = values.get(f"{name}{PRESENT}", 1)
             row |= {} if name.endswith(PRESENT) else {name: value if is_there else None}
-        elif not name.startswith(_OWN):
-            raise _unstated("several rows of an image")
+        elif not isinstance(value, int | float | str) and name.startswith(ROWS):
+            row[name] = [one.decode() if isinstance(one, bytes) else one for one in value]
     files = [one.key for one in item.companions]
     if any(map(_IN_ARRAY.search, files)):
         raise _unstated("masks in arrays")
