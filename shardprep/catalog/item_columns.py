@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,12 @@ def are_files(recipe: Recipe) -> bool:
     paths = (path for column in columns for cell in column for path in cell_paths(cell))
     both = ([os.path.normpath(os.path.join(x, path)) for x in (source, folder)] for path in paths)  # noqa: PTH118
     return all(any(x.startswith(f"{source}/") and os.path.isfile(x) for x in two) for two in both)  # noqa: PTH113
+
+
+def mask_paths(recipe: Recipe) -> Iterator[str]:
+    """Yield the paths in the column `mask` of `--items`."""
+    cells = _named(read_file(recipe), recipe).columns.get("mask", ())
+    return (path for cell in cells for path in cell_paths(cell))
 
 
 def read_items(recipe: Recipe) -> GivenItems:

@@ -1,5 +1,6 @@
 """Items that a user gives as a table: each row is stored, or is an error that names it."""
 
+import io
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -232,6 +233,24 @@ def test_masks_target_images_and_points_belong_to_their_rows() -> None:
 
 def _mask() -> bytes:
     return encoded(Image.fromarray(np.eye(48, 64, dtype=np.uint8)), "PNG")
+
+
+def test_a_mask_in_a_file_of_arrays_is_a_path_as_any_other() -> None:
+    masks = {f"m/{i}.npy": np.eye(48, 64, dtype=np.uint8) * (i + 1) for i in (0, 1)}
+    write_folder(Path("set"), PHOTOS | {key: _npy(one) for key, one in masks.items()})
+    paths = ("m/0.npy", str(Path("set/m/1.npy").resolve()))
+    rows = [{"image": f"{i}.jpg", "mask": path} for i, path in enumerate(paths)]
+    built = shardprep.build("set", items=rows, size="64x48", format="png", workers=1)
+    found = records(built.path)
+    for at, key in enumerate(("a/0.jpg", "b/1.jpg")):
+        (mask,) = found[key]["segmentation_mask"]
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(mask))), masks[f"m/{at}.npy"])
+
+
+def _npy(pixels: Any) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, pixels)
+    return stream.getvalue()
 
 
 def test_rows_of_a_sample_are_a_stack_in_their_order() -> None:

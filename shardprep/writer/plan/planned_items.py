@@ -34,7 +34,8 @@ from shardprep.source.members import StackExtent
 from shardprep.storage.atomic_file import write_durably
 from shardprep.writer.plan.build_plan import BuildPlan
 
-_IN_ARRAY = re.compile(r"/\d{6,}$")
+_IN_ARRAY = re.compile(r"(\.[^/.]+)/\d{6,}$")
+"""Matches the end of the key of a mask in a file of several."""
 _OWN = (NUM_IMAGES, "spacing/", DICOM)
 """Prefixes of columns that a build computes from the files again."""
 
@@ -61,8 +62,8 @@ def _cells(row: dict[str, Any]) -> list[Any]:
 def items_table(plan: BuildPlan) -> Any:
     """Return a row for each image, or for each file of a stack, in the order of the keys.
 
-    RecipeError for items that a table cannot state: tiles, masks in arrays, run lengths, panoptic
-    masks, and mask files of several classes.
+    RecipeError for items that a table cannot state: tiles, run lengths, panoptic masks, and mask
+    files of several classes.
     """
     if "tile/y" in plan.columns:
         raise _unstated("tiles")
@@ -84,9 +85,8 @@ def _rows(item: Item, plan: BuildPlan) -> Iterator[dict[str, Any]]:
             row |= {} if name.endswith(PRESENT) else {name: value if is_there else None}
         elif not isinstance(value, int | float | str) and name.startswith(ROWS):
             row[name] = [one.decode() if isinstance(one, bytes) else one for one in value]
-    files = [one.key for one in item.companions]
-    if any(map(_IN_ARRAY.search, files)):
-        raise _unstated("masks in arrays")
+    files = [_IN_ARRAY.sub(r"\1", one.key) for one in item.companions]
+    files = files if len({*files}) > 1 else files[:1]
     if plan.target is not None:
         row["target_image"] = files[0]
     elif plan.annotations is not None:
