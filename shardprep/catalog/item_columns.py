@@ -29,6 +29,8 @@ from shardprep.catalog.items_file import (
 )
 from shardprep.catalog.labels import LABEL_COLUMNS
 from shardprep.catalog.names import given_split, natural_order
+from shardprep.catalog.objects.formats.coco import outline_of
+from shardprep.catalog.objects.object_table import NO_BOX
 from shardprep.catalog.tables.columns import RESERVED
 from shardprep.catalog.tables.row_matching import is_of_splits
 from shardprep.dataset.item_table import OWN
@@ -42,7 +44,7 @@ from shardprep.source.string_column import Texts, booleans
 
 _IMAGE = (
     "image_path", "filepath", "file_path", "path", "image/filename", "filename", "file_name",
-    "image_name", "image_id", "img", "file", "key", "id",
+    "image_name", "image_id", "imageid", "img", "file", "key", "id",
 )  # fmt: skip
 """Other titles of the column `image`, the clearest first."""
 _TARGETS: dict[str, dict[str, str]] = {
@@ -68,6 +70,8 @@ _FORMS = ("xyxy", "xywh", "center", "yxyx")
 _NUMBER = r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*"
 _NUMBERS = rf"{_NUMBER}(\s{_NUMBER})+"
 _FILE = f"(?i:.*({'|'.join(map(re.escape, sorted(IMAGE_SUFFIXES)))}))"
+_RUNS = r"-1|(\d+ +\d+)( +\d+ +\d+)*"
+_RUN_TITLE = re.compile("rle|encod", re.IGNORECASE)
 _HALF, _MOST_OTHERS = 0.5, 8
 
 
@@ -114,6 +118,9 @@ def read_items(recipe: Recipe) -> GivenItems:
     """
     items = _with_lists(_named(read_file(recipe), recipe), recipe)
     _check_single(items, recipe)
+    if "segmentation" in items.columns:
+        _check_outlines(items)
+        items = items if "boxes" in items.columns else _with_no_boxes(items)
     if "boxes" in items.columns:
         _check_boxes(items)
     return _with_points(items)
@@ -151,8 +158,42 @@ def _check_single(items: GivenItems, recipe: Recipe) -> None:
             items.refuse(row, "split", f"is not train, validation or test{hint}")
 
 
+def _check_outlines(items: GivenItems) -> None:
+    for row, cell in enumerate(items.columns["segmentation"]):
+        for one in cell_list(cell):
+            try:
+                shape = json.loads(one) if isinstance(one, str) else one
+                if shape:
+                    outline_of(shape)
+            except (ValueError, TypeError, LookupError, RecursionError):
+                what = 'is not a list of polygons and {"size": [height, width], "counts": …}'
+                items.refuse(row, "segmentation", what)
+
+
+def _with_no_boxes(items: GivenItems) -> GivenItems:
+    """Return the items with a box of NaN for each outline, which means that it has no box."""
+    outlines = items.columns["segmentation"]
+    boxes = (json.dumps([NO_BOX] * len(cell_list(one))) if one else "" for one in outlines)
+    return replace(items, columns={**items.columns, "boxes": Texts.of(boxes)}, has_boxes=False)
+
+
+def _check_runs(items: GivenItems, roles: Mapping[str, str], recipe: Recipe) -> None:
+    """Raise an error for a column of run lengths as Kaggle has them, which names their option."""
+    for title, cells in items.columns.items():
+        is_named = title == roles.get("segmentation") or _RUN_TITLE.search(title)
+        if is_named and title not in recipe.columns and _share(_RUNS, cells) > _HALF:
+            file = "runs.csv" if items.name != recipe.items else recipe.items
+            parts = [file, roles["image"], title, *filter(None, [roles.get("label")])]
+            flag = OptionName("masks", f"rle:{':'.join(parts)}")
+            save = "" if file == recipe.items else "write the frame to runs.csv, and "
+            what = f"column {title!r} has run lengths of Kaggle, which are no items"
+            hint = f"{save}give {flag} instead of {OptionName('items')}"
+            raise SourceError(items.name, what, hint)
+
+
 def _check_boxes(items: GivenItems) -> None:
     beside = [one for one in _BESIDE if one in items.columns]
+    first = "boxes" if items.has_boxes else "segmentation"
     columns = [items.columns[one] for one in ("boxes", *beside)]
     for row, cells in enumerate(zip(*columns, strict=True)):
         boxes, *others = map(cell_list, cells)
@@ -160,17 +201,21 @@ def _check_boxes(items: GivenItems) -> None:
             corners = np.array(boxes, np.float64)
         except (TypeError, ValueError):
             corners = np.empty(0)
-        if boxes and (corners.shape != (len(boxes), 4) or not np.isfinite(corners).all()):
+        is_finite = np.isfinite(corners).all() or not items.has_boxes
+        if boxes and (corners.shape != (len(boxes), 4) or not is_finite):
             items.refuse(row, "boxes", f"is not a list of {_CORNERS}")
             continue
         for title, values in zip(beside, others, strict=True):
             if len(values) != len(boxes):
-                items.refuse(row, title, f"is not a list as long as boxes ({len(boxes):,})")
+                what = f"is not a list as long as {first} ({len(boxes):,})"
+                items.refuse(row, title, what)
 
 
 def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
     """Return the items; a column with a role gets the name of its role, such as `label`."""
     roles = _roles(items, recipe)
+    if not recipe.rules.masks.is_given:
+        _check_runs(items, roles, recipe)
     new = {title: role for role, title in roles.items()}
     names = [new.get(title, title).removeprefix(TARGET) for title in items.columns]
     if twice := next((one for one in names if names.count(one) > 1), ""):
@@ -205,7 +250,7 @@ def _others(
     if recipe.columns:
         return [*recipe.columns], {}
     used = {*_ROLES, *targets, *recipe.labels.removeprefix("column:").split(",")}
-    used |= {*_SIZE} if "boxes" in columns else set()
+    used |= {*_SIZE} if {"boxes", "segmentation"} & columns.keys() else set()
     others = [one for one in columns if one not in used and not _INDEX.fullmatch(one)]
     why = {title: _unfit(title, columns[title]) for title in others}
     left_out = {title: reason for title, reason in why.items() if reason}
@@ -255,7 +300,7 @@ def _without_meaning(
     columns: Mapping[str, Texts], targets: Sequence[str], recipe: Recipe
 ) -> list[str]:
     """Return a note if no column states a target, boxes or files: a title may be misspelt."""
-    known = {*_TARGETS, *OF_FILES, "boxes", _POINTS}
+    known = {*_TARGETS, *OF_FILES, "boxes", "segmentation", _POINTS}
     if targets or known & columns.keys() or not recipe.may_be_annotated:
         return []
     others = [one for one in columns if one not in _ROLES]
@@ -362,7 +407,7 @@ def options_stated(items: GivenItems, recipe: Recipe) -> dict[str, Any]:
         boxes = f"column:{_form(items)}(boxes)"
         boxes += ":box_labels" if "box_labels" in columns else ""
         of_objects = {option: boxes for name, option in _OF_OBJECTS.items() if name in columns}
-        stated |= {"boxes": boxes, **of_objects}
+        stated |= of_objects | ({"boxes": boxes} if items.has_boxes else {})
     if items.points:
         stated["points"] = f"column:{','.join(items.points)}"
     stated |= {option: f"{PATHS}{name}" for name, option in OF_FILES.items() if name in columns}

@@ -54,6 +54,8 @@ class GivenItems:
     targets: Sequence[str] = ()
     others: Sequence[str] = ()
     """Columns without a role to store as features; () if the recipe has `--columns`."""
+    has_boxes: bool = True
+    """False if boxes of NaN stand for outlines without boxes."""
     points: Sequence[str] = ()
     """Columns of coordinates: x and y of the first point, of the second, …"""
     notes: Sequence[str] = ()

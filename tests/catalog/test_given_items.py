@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from pycocotools import mask as coco
 
 import shardprep
 from shardprep.api.builds import Plan
@@ -23,6 +24,7 @@ from tests.writer.records import records
 
 PHOTOS = {f"{'ab'[i % 2]}/{i}.jpg": jpeg(seed=i) for i in range(6)}
 Rows = list[dict[str, Any]]
+RING = [8, 8, 40, 8, 40, 30, 8, 30]
 
 
 def planned(items: Any, members: Mapping[str, bytes] = PHOTOS, **options: Any) -> Plan:
@@ -247,6 +249,65 @@ def test_a_mask_in_a_file_of_arrays_is_a_path_as_any_other() -> None:
         assert np.array_equal(np.asarray(Image.open(io.BytesIO(mask))), masks[f"m/{at}.npy"])
 
 
+def _outlines(form: Callable[[Rows], Any]) -> Any:
+    counts = coco.encode(np.asfortranarray(np.eye(48, 64, dtype=np.uint8)))["counts"].decode()
+    both = [json.dumps([RING]), json.dumps({"size": [48, 64], "counts": counts})]
+    return form(
+        [
+            {"image": "0.jpg", "segmentation": both, "box_labels": ["cat", "dog"]},
+            {"image": "1.jpg", "segmentation": [], "box_labels": []},
+        ]
+    )
+
+
+@pytest.mark.parametrize("form", [list, pa.Table.from_pylist, _lines])
+def test_outlines_without_boxes_are_stored_as_masks(form: Callable[[Rows], Any]) -> None:
+    """The oracle is pycocotools, which draws polygons and reads run lengths."""
+    write_folder(Path("set"), PHOTOS)
+    keys: dict[str, Any] = {"size": "64x48", "format": "png", "workers": 1}
+    found = records(shardprep.build("set", items=_outlines(form), **keys).path)
+    assert not any(name.startswith("objects") for name in found["a/0.jpg"])
+    wanted = np.asarray(coco.decode(coco.frPyObjects([RING], 48, 64))[..., 0])
+    line = np.eye(48, 64, dtype=np.uint8)
+    mask, none = (
+        np.asarray(Image.open(io.BytesIO(found[key]["segmentation_mask"][0])))
+        for key in ("a/0.jpg", "b/1.jpg")
+    )
+    assert ((mask == 0) == ((wanted == 0) & (line == 0))).all()
+    assert {*np.unique(mask[(wanted == 1) & (line == 0)])} == {1}
+    assert {*np.unique(mask[(wanted == 0) & (line == 1)])} == {2}
+    assert not none.any()
+    items = _outlines(form)
+    apart = records(shardprep.build("set", "apart", items=items, instances=True, **keys).path)
+    first, second = (
+        np.asarray(Image.open(io.BytesIO(one))) for one in apart["a/0.jpg"]["objects/mask"]
+    )
+    assert np.array_equal(first != 0, wanted != 0)
+    assert np.array_equal(second != 0, line != 0)
+    assert len(apart["a/0.jpg"]["objects/bbox"]) == 8
+    assert not apart["b/1.jpg"]["objects/bbox"]
+
+
+@pytest.mark.parametrize("title", ["EncodedPixels", "segmentation", "rle"])
+def test_run_lengths_of_kaggle_are_an_error_that_shows_their_option(title: str) -> None:
+    """Images have a row each, or a row for each object; the advised option builds them."""
+    lines = ["ImageId,ClassId,RLE", "0.jpg,1,1 3 60 2", "0.jpg,2,9 1", "1.jpg,1,-1"]
+    text = "\n".join(lines).replace("RLE", title)
+    write(Path("train.csv"), text.encode())
+    write_folder(Path("set"), PHOTOS)
+    option = f"rle:train.csv:ImageId:{title}"
+    with pytest.raises(SourceError, match=rf"has run lengths of Kaggle.*{option}") as caught:
+        shardprep.build("set", items="train.csv", dry_run=True)
+    assert "instead of" in str(caught.value)
+    found = shardprep.build("set", masks=f"{option}:ClassId", dry_run=True)
+    assert {key for key, one in items_of(found).items() if one.annotation} == {"a/0.jpg", "b/1.jpg"}
+    frame = pd.read_csv("train.csv").drop_duplicates("ImageId")
+    with pytest.raises(
+        SourceError, match=r"write the frame to runs\.csv, and give .*rle:runs\.csv:"
+    ):
+        planned(frame)
+
+
 def _npy(pixels: Any) -> bytes:
     stream = io.BytesIO()
     np.save(stream, pixels)
@@ -327,6 +388,11 @@ WRONG: list[tuple[Rows, str]] = [
     (
         [{"image": "0.jpg", "boxes": [[1, 2, 3, 4]], "box_labels": ["a", "b"]}],
         r"row 1: box_labels '\[\"a\", \"b\"\]' is not a list as long as boxes \(1\)",
+    ),
+    ([{"image": "0.jpg", "segmentation": [{"size": 3}]}], "1: segmentation .* is not a list of p"),
+    (
+        [{"image": "0.jpg", "segmentation": [RING], "box_labels": ["a", "b"]}],
+        r"row 1: box_labels .* is not a list as long as segmentation \(1\)",
     ),
     ([{"image": "0.jpg", "label": [1, 2]}], "row 1: label .* is not a single value: call"),
     ([{"image": "0.jpg", "label": {"a": 1}}], "row 1: label .* is not a single value"),

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from shardprep.catalog.items import Item
 from shardprep.catalog.objects.combine import AnnotationFacts
+from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.tables.columns import DICOM
 from shardprep.catalog.target_values import TargetValues
 from shardprep.catalog.targets import Target
@@ -29,7 +30,7 @@ from shardprep.dataset.schema import (
     Schema,
 )
 from shardprep.errors import OptionName, RecipeError
-from shardprep.image.annotation_types import IS_CROWD, Annotation, Counts, Outline, Polygons
+from shardprep.image.annotation_types import IS_CROWD, Counts, Outline, Polygons, Runs
 from shardprep.source.members import StackExtent
 from shardprep.storage.atomic_file import write_durably
 from shardprep.writer.plan.build_plan import BuildPlan
@@ -71,8 +72,17 @@ def items_table(plan: BuildPlan) -> Any:
     rows = [row for item in items for row in _rows(item, plan)]
     if any(isinstance(row.get("mask"), list) for row in rows):
         rows = [row | {"mask": _listed(row["mask"])} if "mask" in row else row for row in rows]
+    are_known = [bool(np.isfinite(row["boxes"]).all()) for row in rows if row.get("boxes")]
+    if any(are_known) and not all(are_known):
+        raise _unstated("outlines without boxes beside boxes")
+    if are_known and not any(are_known):
+        rows = [_without_boxes(row) if "boxes" in row else row for row in rows]
     titles = dict.fromkeys(title for row in rows for title in row)
     return pa.table({title: pa.array([row.get(title) for row in rows]) for title in titles})
+
+
+def _without_boxes(row: dict[str, Any]) -> dict[str, Any]:
+    return {"segmentation": []} | {title: one for title, one in row.items() if title != "boxes"}
 
 
 def _rows(item: Item, plan: BuildPlan) -> Iterator[dict[str, Any]]:
@@ -90,7 +100,7 @@ def _rows(item: Item, plan: BuildPlan) -> Iterator[dict[str, Any]]:
     if plan.target is not None:
         row["target_image"] = files[0]
     elif plan.annotations is not None:
-        row |= _annotation(item.annotation, files, plan.annotations)
+        row |= _annotation(item, files, plan.annotations)
     if not isinstance(item.extent, StackExtent) or _is_file(item.key, item.extent):
         yield row
         return
@@ -127,8 +137,8 @@ def _target(target: Target, schema: Schema) -> dict[str, Any]:
     return {"text": target} if isinstance(target, str) else {"target/value": target}
 
 
-def _annotation(one: Annotation | None, files: list[str], facts: AnnotationFacts) -> dict[str, Any]:
-    spec = facts.spec
+def _annotation(item: Item, files: list[str], facts: AnnotationFacts) -> dict[str, Any]:
+    spec, one = facts.spec, item.annotation
     if spec.is_panoptic:
         raise _unstated("panoptic masks")
     found: dict[str, Any] = {}
@@ -139,12 +149,13 @@ def _annotation(one: Annotation | None, files: list[str], facts: AnnotationFacts
     if files and len({*one.labels}) > 1 and not len(one.boxes):
         raise _unstated("mask files of several classes")
     if (spec.boxes or one.outlines) and not (files and spec.masks == "instances"):
-        if np.isnan(one.boxes).any():
-            raise _unstated("outlines without boxes")
         found["boxes"] = one.boxes.tolist()
         found["box_labels"] = [facts.names[label] for label in one.labels]
         found |= {"iscrowd": [*map(int, one.crowds)]} if IS_CROWD in spec.attributes else {}
-        found |= {"segmentation": [*map(_outline, one.outlines)]} if one.outlines else {}
+        if one.outlines:
+            are_runs = any(isinstance(own, Runs) for own in one.outlines)
+            size = one.size or (are_runs and image_size(item.extent)) or (0, 0)
+            found["segmentation"] = [_outline(own, size) for own in one.outlines]
         if one.keypoints is not None:
             found["keypoints"] = one.keypoints.reshape(len(one.keypoints), -1).tolist()
         found |= dict(zip(("height", "width"), one.size, strict=True)) if one.size else {}
@@ -153,14 +164,31 @@ def _annotation(one: Annotation | None, files: list[str], facts: AnnotationFacts
     return found
 
 
-def _outline(outline: Outline) -> str:
+def _outline(outline: Outline, size: tuple[int, int]) -> str:
     if isinstance(outline, Polygons):
         return json.dumps([ring.ravel().tolist() for ring in outline.rings])
     if isinstance(outline, Counts):
         return json.dumps({"size": outline.size, "counts": outline.counts})
     if outline is None:
         return "[]"
-    raise _unstated("masks of run lengths")
+    if isinstance(outline, Runs):
+        return json.dumps({"size": size, "counts": _counts(outline, size)})
+    raise _unstated("masks of panoptic files")
+
+
+def _counts(runs: Runs, size: tuple[int, int]) -> str | list[int]:
+    """Return COCO's counts of run lengths; [], which a build rejects too, if they are wrong."""
+    from pycocotools import mask as coco
+
+    from shardprep.image.masks import MaskError
+    from shardprep.image.rasterize import outline_mask
+
+    try:
+        pixels = outline_mask(runs, size)
+    except MaskError:
+        return []
+    counts: str = coco.encode(np.asfortranarray(pixels))["counts"].decode()
+    return counts if pixels.size else []
 
 
 def _unstated(what: str) -> RecipeError:
