@@ -137,7 +137,8 @@ def list_columns(match: TableMatch, names: Sequence[str]) -> RowColumns:
 def _listed(cell: str) -> tuple[str, ...]:
     found = json.loads(cell or "[]")
     texts = (str(one).lower() if isinstance(one, bool | float) else str(one) for one in found)
-    return tuple("" if one is None else text for one, text in zip(found, texts, strict=True))
+    are_lost = (one is None or one != one for one in found)  # noqa: PLR0124 - NaN
+    return tuple("" if is_lost else text for is_lost, text in zip(are_lost, texts, strict=True))
 
 
 def _packed(dtype: DType, values: Iterable[Any]) -> Value:
