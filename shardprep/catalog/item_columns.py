@@ -187,7 +187,7 @@ def _check_runs(items: GivenItems, roles: Mapping[str, str], recipe: Recipe) -> 
             flag = OptionName("masks", f"rle:{':'.join(parts)}")
             save = "" if file == recipe.items else "write the frame to runs.csv, and "
             what = f"column {title!r} has run lengths of Kaggle, which are no items"
-            hint = f"{save}give {flag} instead of {OptionName('items')}"
+            hint = f"{save}give {flag} instead of {OptionName('items')}, or drop the column"
             raise SourceError(items.name, what, hint)
 
 

@@ -82,7 +82,8 @@ def items_table(plan: BuildPlan) -> Any:
 
 
 def _without_boxes(row: dict[str, Any]) -> dict[str, Any]:
-    return {"segmentation": []} | {title: one for title, one in row.items() if title != "boxes"}
+    outlines = {"segmentation": row.get("segmentation", [])}
+    return {title: one for title, one in row.items() if title != "boxes"} | outlines
 
 
 def _rows(item: Item, plan: BuildPlan) -> Iterator[dict[str, Any]]:
