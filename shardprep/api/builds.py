@@ -67,8 +67,6 @@ _OF_STORED = {
     "size": "Size of stored images in pixels: WIDTHxHEIGHT, or N for a square.",
     "fit": "How images are fitted to that size: crop, pad, stretch or within (only shrinks).",
     "format": "Encoding of stored images: jpeg, png or raw (uint8).",
-    "group": "Keep images of one group in one split. The group is a column, folder:N, or the first "
-    "group of regex:PATTERN.",
 }
 """Help of options that have fewer values for a finished dataset."""
 OPTIONS: dict[str, dict[str, Option]] = {
@@ -452,7 +450,7 @@ def repack(
     lists = _given(relabel=relabel, exclude_list=exclude_list, join=join)
     rule = split if _is_rule(split) else None
     changes = lists | _given(classes=classes, group=group, columns=columns, split=rule)
-    if form:
+    if form or (group or "").startswith("near"):
         start_server(PRELOADED)  # it imports its modules while this process imports and plans
     from shardprep.recipe.recipe import make_recipe
     from shardprep.writer.parents import open_parent
@@ -462,6 +460,7 @@ def repack(
     wanted: list[str | Path | None] = [datasets] if is_one else [*datasets]  # type: ignore[list-item, misc]
     if not wanted:
         raise RecipeError("shardprep repack", "no dataset is named", "name at least one")
+    num = num_workers(workers)
     with answering(store_timeout), watched(progress) as watch:
         opened = [dataset_at(place) for place in wanted]
         taken = cast("AnySplit | None", None if "split" in changes else split)
@@ -492,9 +491,10 @@ def repack(
             from shardprep.writer.engine.job import Workers
             from shardprep.writer.engine.pool import write_shards
 
-            found = Workers(write_shards, num_workers(workers))
-            encoding = encoding_of(parents, made, found)
-        return repack_dataset(parents, made, watch, overwrite=overwrite, encoding=encoding)
+            encoding = encoding_of(parents, made, Workers(write_shards, num))
+        return repack_dataset(
+            parents, made, watch, overwrite=overwrite, encoding=encoding, num_workers=num
+        )
 
 
 def _given(**options: Any) -> dict[str, Any]:

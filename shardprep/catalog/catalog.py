@@ -42,6 +42,7 @@ from shardprep.catalog.tables.columns import (
     Column,
     RowColumns,
     check_columns,
+    list_columns,
     make_columns,
     make_rows,
     with_headers,
@@ -60,7 +61,7 @@ from shardprep.catalog.targets import (
     naming_of,
     words_in,
 )
-from shardprep.dataset.schema import IMAGES, Feature, TargetKind
+from shardprep.dataset.schema import IMAGES, ROWS, Feature, TargetKind
 from shardprep.errors import OptionName, SourceError, concise, counted, shown, some_of
 from shardprep.image.annotation_types import Annotation
 from shardprep.image.tiles import tile_spec
@@ -261,9 +262,12 @@ def _splits(
 
 
 def _rows(wanted: SourceImages) -> RowColumns:
-    rule = wanted.recipe.rules.rows
+    rule, own, lists = wanted.recipe.rules.rows, wanted.listing.columns, RowColumns()
+    if wanted.recipe.items and own is not None:
+        titles = [one for one in own.header if one.startswith(ROWS)]
+        lists = list_columns(match_table(wanted.index, own), titles) if titles else lists
     if not rule.files:
-        return RowColumns()
+        return lists
     table = wanted.documents.table(rule.files, (rule.id_column, *rule.label_columns))
     match = match_table(wanted.index, table, rule.id_column)
     if (match.row_of < 0).all():
@@ -271,7 +275,10 @@ def _rows(wanted: SourceImages) -> RowColumns:
         example = shown(wanted.index.keys[0], MOST_SHOWN)
         what = f"no row of {table.name} names an image{such}; a key looks like {example}"
         raise SourceError(OptionName("rows"), what, "name the column of ids, or a path of columns")
-    return make_rows(match, rule.label_columns)
+    rows = make_rows(match, rule.label_columns)
+    columns = lists.columns + rows.columns
+    check_columns(columns)
+    return rows._replace(columns=columns, values=lists.values + rows.values)
 
 
 def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: Naming) -> Targets:

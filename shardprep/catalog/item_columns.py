@@ -1,7 +1,7 @@
 """Find the roles of the columns of a table of items, such as `label` or `boxes`.
 
-A column with a role sets an option that the recipe leaves at its default. Other columns are stored
-as features.
+A column with a role sets an option that the recipe leaves at its default (`options_stated`). Other
+columns are stored as features.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,23 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from shardprep.catalog.items_file import LISTS, SINGLE, GivenItems, cell_list, cell_paths, read_file
+from shardprep.catalog.items_file import (
+    LISTS,
+    SINGLE,
+    TARGET,
+    GivenItems,
+    cell_list,
+    cell_paths,
+    read_file,
+)
 from shardprep.catalog.labels import LABEL_COLUMNS
 from shardprep.catalog.names import given_split, natural_order
+from shardprep.catalog.objects.formats.coco import outline_of
+from shardprep.catalog.objects.object_table import NO_BOX
 from shardprep.catalog.tables.columns import RESERVED
 from shardprep.catalog.tables.row_matching import is_of_splits
 from shardprep.dataset.item_table import OWN
+from shardprep.dataset.schema import ROWS
 from shardprep.errors import OptionName, RecipeError, SourceError, counted, some_of
 from shardprep.image.signatures import IMAGE_SUFFIXES
 from shardprep.recipe.object_rules import PATHS
@@ -33,10 +44,9 @@ from shardprep.source.string_column import Texts, booleans
 
 _IMAGE = (
     "image_path", "filepath", "file_path", "path", "image/filename", "filename", "file_name",
-    "image_name", "image_id", "img", "file", "key", "id",
+    "image_name", "image_id", "imageid", "img", "file", "key", "id",
 )  # fmt: skip
 """Other titles of the column `image`, the clearest first."""
-_TARGET = "target/"
 _TARGETS: dict[str, dict[str, str]] = {
     "label": {}, "labels": {"target": "multilabel"}, "text": {"target": "text"},
     "texts": {"target": "texts"},
@@ -45,25 +55,28 @@ _TARGETS: dict[str, dict[str, str]] = {
 OF_FILES = {"mask": "masks", "target_image": "target_image"}
 """Column of paths of other files of an image → its option."""
 _OF_OBJECTS = {"segmentation": "masks", "keypoints": "points"}
-"""Further column of objects → its option, which gets the same value as `boxes`."""
+"""Further column of objects → its option, which gets the value of `--boxes`."""
 _BESIDE = ("box_labels", *_OF_OBJECTS, "iscrowd")
+_CORNERS = "[xmin, ymin, xmax, ymax]"
 _POINTS = "points"
 _ROLES = (*SINGLE, *LISTS)
 _TEXTS = ("labels", "texts", "box_labels")
+_SIZE = ("height", "width")
+"""Columns that state the size of an image with boxes."""
 _INDEX = re.compile(r"|Unnamed: \d+")
 """The title that pandas gives to an index in a CSV."""
+_FOLDS = ("fold", "folds", "kfold")
 _FORMS = ("xyxy", "xywh", "center", "yxyx")
 _NUMBER = r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*"
 _NUMBERS = rf"{_NUMBER}(\s{_NUMBER})+"
 _FILE = f"(?i:.*({'|'.join(map(re.escape, sorted(IMAGE_SUFFIXES)))}))"
+_RUNS = r"-1|(\d+ +\d+)( +\d+ +\d+)*"
+_RUN_TITLE = re.compile("rle|encod", re.IGNORECASE)
 _HALF, _MOST_OTHERS = 0.5, 8
 
 
 def source_of(file: str) -> str:
-    """Return the folder of a table if its paths are relative and below it, or their common folder.
-
-    RecipeError if paths are absolute and relative, or have no common folder.
-    """
+    """Return the folder of a table if its relative paths stay in it, else their common folder."""
     recipe = make_recipe({"source": ".", "items": file}, "")
     items = _named(read_file(recipe), recipe)
     table = Path(file).parent if items.name == file else Path()
@@ -82,7 +95,7 @@ def source_of(file: str) -> str:
 
 
 def are_files(recipe: Recipe) -> bool:
-    """Return whether all paths of `--items` are files below the source, outside of archives."""
+    """Return whether all paths of `--items` are files below the source, and so in no archive."""
     items = _named(read_file(recipe), recipe)
     own = os.path.dirname(recipe.items) if items.name == recipe.items else ""  # noqa: PTH120
     source, folder = (os.path.abspath(one) for one in (recipe.source, own))  # noqa: PTH100
@@ -92,17 +105,29 @@ def are_files(recipe: Recipe) -> bool:
     return all(any(x.startswith(f"{source}/") and os.path.isfile(x) for x in two) for two in both)  # noqa: PTH113
 
 
+def mask_paths(recipe: Recipe) -> Iterator[str]:
+    """Yield the paths in the column `mask` of `--items`."""
+    cells = _named(read_file(recipe), recipe).columns.get("mask", ())
+    return (path for cell in cells for path in cell_paths(cell))
+
+
 def read_items(recipe: Recipe) -> GivenItems:
-    """Return the table of `--items` and the faults of its cells; points become columns x and y."""
+    """Return the table of `--items`, with columns of x and y for its points.
+
+    `faults` names the rows with a cell that its column does not allow.
+    """
     items = _with_lists(_named(read_file(recipe), recipe), recipe)
     _check_single(items, recipe)
+    if "segmentation" in items.columns:
+        _check_outlines(items)
+        items = items if "boxes" in items.columns else _with_no_boxes(items)
     if "boxes" in items.columns:
         _check_boxes(items)
     return _with_points(items)
 
 
 def _with_lists(items: GivenItems, recipe: Recipe) -> GivenItems:
-    """Return the items with JSON lists in the columns `_TEXTS`; a text becomes a list."""
+    """Return the items with a JSON list in each cell of `_TEXTS`; a text becomes a list of one."""
     columns = dict(items.columns)
     for title in filter(columns.__contains__, () if recipe.separator else _TEXTS):
         cells = list[str]()
@@ -133,8 +158,42 @@ def _check_single(items: GivenItems, recipe: Recipe) -> None:
             items.refuse(row, "split", f"is not train, validation or test{hint}")
 
 
+def _check_outlines(items: GivenItems) -> None:
+    for row, cell in enumerate(items.columns["segmentation"]):
+        for one in cell_list(cell):
+            try:
+                shape = json.loads(one) if isinstance(one, str) else one
+                if shape:
+                    outline_of(shape)
+            except (ValueError, TypeError, LookupError, RecursionError):
+                what = 'is not a list of polygons and {"size": [height, width], "counts": …}'
+                items.refuse(row, "segmentation", what)
+
+
+def _with_no_boxes(items: GivenItems) -> GivenItems:
+    """Return the items with a box of NaN for each outline, which means that it has no box."""
+    outlines = items.columns["segmentation"]
+    boxes = (json.dumps([NO_BOX] * len(cell_list(one))) if one else "" for one in outlines)
+    return replace(items, columns={**items.columns, "boxes": Texts.of(boxes)}, has_boxes=False)
+
+
+def _check_runs(items: GivenItems, roles: Mapping[str, str], recipe: Recipe) -> None:
+    """Raise an error for a column of run lengths as Kaggle has them, which names their option."""
+    for title, cells in items.columns.items():
+        is_named = title == roles.get("segmentation") or _RUN_TITLE.search(title)
+        if is_named and title not in recipe.columns and _share(_RUNS, cells) > _HALF:
+            file = "runs.csv" if items.name != recipe.items else recipe.items
+            parts = [file, roles["image"], title, *filter(None, [roles.get("label")])]
+            flag = OptionName("masks", f"rle:{':'.join(parts)}")
+            save = "" if file == recipe.items else "write the frame to runs.csv, and "
+            what = f"column {title!r} has run lengths of Kaggle, which are no items"
+            hint = f"{save}give {flag} instead of {OptionName('items')}, or drop the column"
+            raise SourceError(items.name, what, hint)
+
+
 def _check_boxes(items: GivenItems) -> None:
     beside = [one for one in _BESIDE if one in items.columns]
+    first = "boxes" if items.has_boxes else "segmentation"
     columns = [items.columns[one] for one in ("boxes", *beside)]
     for row, cells in enumerate(zip(*columns, strict=True)):
         boxes, *others = map(cell_list, cells)
@@ -142,42 +201,56 @@ def _check_boxes(items: GivenItems) -> None:
             corners = np.array(boxes, np.float64)
         except (TypeError, ValueError):
             corners = np.empty(0)
-        if boxes and (corners.shape != (len(boxes), 4) or not np.isfinite(corners).all()):
-            items.refuse(row, "boxes", "is not a list of [xmin, ymin, xmax, ymax]")
+        is_finite = np.isfinite(corners).all() or not items.has_boxes
+        if boxes and (corners.shape != (len(boxes), 4) or not is_finite):
+            items.refuse(row, "boxes", f"is not a list of {_CORNERS}")
             continue
         for title, values in zip(beside, others, strict=True):
             if len(values) != len(boxes):
-                items.refuse(row, title, f"is not a list as long as boxes ({len(boxes):,})")
+                what = f"is not a list as long as {first} ({len(boxes):,})"
+                items.refuse(row, title, what)
 
 
 def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
-    """Return the items; columns with a role get its name, such as `label`."""
+    """Return the items; a column with a role gets the name of its role, such as `label`."""
     roles = _roles(items, recipe)
+    if not recipe.rules.masks.is_given:
+        _check_runs(items, roles, recipe)
     new = {title: role for role, title in roles.items()}
-    names = [new.get(title, title).removeprefix(_TARGET) for title in items.columns]
+    names = [new.get(title, title).removeprefix(TARGET) for title in items.columns]
     if twice := next((one for one in names if names.count(one) > 1), ""):
         raise SourceError(items.name, f"has two columns for {twice!r}", "rename or drop one")
-    columns = dict(zip(names, items.columns.values(), strict=True))
-    targets = [one.removeprefix(_TARGET) for one in items.columns if one.startswith(_TARGET)]
-    others, left_out = _others(columns, targets, recipe)
-    notes = [
+    said = [
         f"column {title!r} of {items.name} is the {role}"
         for role, title in roles.items()
         if title.lower() != role
     ]
-    notes += _folds(columns, recipe) + _without_meaning(columns, targets, recipe)
-    notes += _stored(others, left_out)
+    columns = dict(zip(names, items.columns.values(), strict=True))
+    targets = [one.removeprefix(TARGET) for one in items.columns if one.startswith(TARGET)]
+    others, left_out = _others(columns, targets, recipe)
+    lists = {one for one in others if one in columns and _are_lists(columns[one])}
+    rows = {one: f"{ROWS}{one.removeprefix(ROWS)}" for one in lists}
+    if twice := next((one for one, row in rows.items() if one != row in columns), ""):
+        raise SourceError(items.name, f"has two columns for '{ROWS}{twice}'", "rename or drop one")
+    columns = {rows.get(title, title): cells for title, cells in columns.items()}
+    notes = [
+        *said,
+        *_folds(columns, recipe),
+        *_without_meaning(columns, targets, recipe),
+        *([] if recipe.columns else _stored(others, rows, left_out)),
+    ]
+    others = [one for one in others if one not in lists]
     return replace(items, columns=columns, targets=targets, others=others, notes=notes)
 
 
 def _others(
     columns: Mapping[str, Texts], targets: Sequence[str], recipe: Recipe
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the columns to store, and column → reason, for other columns that no option uses."""
+    """Return the columns to store, and column → reason for those that nothing uses."""
     if recipe.columns:
-        return [], {}
+        return [*recipe.columns], {}
     used = {*_ROLES, *targets, *recipe.labels.removeprefix("column:").split(",")}
-    used |= {"height", "width"} if "boxes" in columns else set()
+    used |= {*_SIZE} if {"boxes", "segmentation"} & columns.keys() else set()
     others = [one for one in columns if one not in used and not _INDEX.fullmatch(one)]
     why = {title: _unfit(title, columns[title]) for title in others}
     left_out = {title: reason for title, reason in why.items() if reason}
@@ -186,20 +259,35 @@ def _others(
 
 def _unfit(title: str, cells: Texts) -> str:
     """Return why a column is not stored, or "" if it has texts or single numbers."""
-    if title.partition("/")[0] in RESERVED:
+    if title.partition("/")[0] in RESERVED and not title.startswith(ROWS):
         return "the name of a feature"
     if not pc.any(pc.not_equal(cells.array, "")).as_py():
         return "all cells are empty"
-    are_lists = pc.any(pc.match_substring_regex(cells.array, r"^[\[{]")).as_py()
-    return "lists" if are_lists or _share(_NUMBERS, cells) > _HALF else ""
+    if _are_lists(cells):
+        return ""
+    are_nested = pc.any(pc.match_substring_regex(cells.array, r"^[\[{]")).as_py()
+    return "lists" if are_nested or _share(_NUMBERS, cells) > _HALF else ""
 
 
-def _stored(others: Sequence[str], left_out: Mapping[str, str]) -> list[str]:
+def _are_lists(cells: Texts) -> bool:
+    """Return whether all cells with text are lists of texts, numbers and nulls."""
+    found = (cell_list(cell) for cell in cells if cell)
+    return any(cells) and all(
+        isinstance(one, list) and all(isinstance(x, str | int | float | None) for x in one)
+        for one in found
+    )
+
+
+def _stored(
+    others: Sequence[str], rows: Mapping[str, str], left_out: Mapping[str, str]
+) -> list[str]:
+    """Return notes on the columns without a role; `rows` has the features of lists."""
     notes = []
     if others:
         flag = OptionName("columns", others[0])
         stored = counted(len(others), "column", "is stored", "are stored")
-        names = some_of([f"column/{x}" if x in OWN else x for x in others], _MOST_OTHERS)
+        features = [rows.get(x) or (f"column/{x}" if x in OWN else x) for x in others]
+        names = some_of(features, _MOST_OTHERS)
         alone = f"; {flag} stores {others[0]!r} alone" if len(others) > 1 else ""
         notes.append(f"{stored}: {names}{alone}")
     if left_out:
@@ -212,7 +300,7 @@ def _without_meaning(
     columns: Mapping[str, Texts], targets: Sequence[str], recipe: Recipe
 ) -> list[str]:
     """Return a note if no column states a target, boxes or files: a title may be misspelt."""
-    known = {*_TARGETS, *OF_FILES, "boxes", _POINTS}
+    known = {*_TARGETS, *OF_FILES, "boxes", "segmentation", _POINTS}
     if targets or known & columns.keys() or not recipe.may_be_annotated:
         return []
     others = [one for one in columns if one not in _ROLES]
@@ -222,7 +310,7 @@ def _without_meaning(
 
 
 def _title_of_images(items: GivenItems, titles: Mapping[str, str]) -> str:
-    """Return the clearest title of `_IMAGE`, or "1" if this column without title has paths."""
+    """Return the clearest title of `_IMAGE`, or that of paths in a first column without title."""
     if known := [titles[one] for one in _IMAGE if one in titles]:
         return known[0]
     are_numbers = all(map(str.isdecimal, titles))
@@ -237,12 +325,12 @@ def _title_of_images(items: GivenItems, titles: Mapping[str, str]) -> str:
 
 
 def _roles(items: GivenItems, recipe: Recipe) -> dict[str, str]:
-    """Return role → title of its column."""
+    """Return role → title in the table, for each column with a role."""
     titles = {title.lower(): title for title in reversed(items.columns)}
     roles = {role: titles[role] for role in _ROLES if role in titles}
     if "image" not in roles:
         roles["image"] = _title_of_images(items, titles)
-    has_target = any(one in _TARGETS or one.startswith(_TARGET) for one in titles)
+    has_target = any(one in _TARGETS or one.startswith(TARGET) for one in titles)
     if not has_target and recipe.labels == BUILD_DEFAULTS["labels"]:
         usual = [titles[one] for one in LABEL_COLUMNS if one in titles]
         if len(usual) > 1:
@@ -260,7 +348,8 @@ def _roles(items: GivenItems, recipe: Recipe) -> dict[str, str]:
 
 
 def _folds(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
-    title = next((one for one in columns if one.lower() in ("fold", "folds", "kfold")), "")
+    """Return a note on the flag that makes splits of a column of folds, if no splits are stated."""
+    title = next((one for one in columns if one.lower() in _FOLDS), "")
     if not title or "split" in columns or recipe.split:
         return []
     folds = sorted(columns[title].coded().counts(), key=natural_order)
@@ -270,6 +359,7 @@ def _folds(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
 
 
 def _with_points(items: GivenItems) -> GivenItems:
+    """Return the items with columns of x and y for each of the `points`, instead of lists."""
     if _POINTS not in items.columns:
         return items
     rows = list[list[Any]]()
@@ -317,12 +407,12 @@ def options_stated(items: GivenItems, recipe: Recipe) -> dict[str, Any]:
         boxes = f"column:{_form(items)}(boxes)"
         boxes += ":box_labels" if "box_labels" in columns else ""
         of_objects = {option: boxes for name, option in _OF_OBJECTS.items() if name in columns}
-        stated |= {"boxes": boxes, **of_objects}
+        stated |= of_objects | ({"boxes": boxes} if items.has_boxes else {})
     if items.points:
         stated["points"] = f"column:{','.join(items.points)}"
-    stated["columns"] = tuple(items.others)
     stated |= {option: f"{PATHS}{name}" for name, option in OF_FILES.items() if name in columns}
-    return {k: one for k, one in stated.items() if getattr(recipe, k) == BUILD_DEFAULTS[k]}
+    free = {k: one for k, one in stated.items() if getattr(recipe, k) == BUILD_DEFAULTS[k]}
+    return free | {"columns": tuple(items.others)}
 
 
 def _share(pattern: str, cells: Texts) -> float:

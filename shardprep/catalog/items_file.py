@@ -9,7 +9,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,9 +36,12 @@ LISTS = (
     "labels", "texts", "box_labels", "mask", "target_image", "segmentation", "keypoints", "points",
     "boxes", "iscrowd",
 )  # fmt: skip
-"""Columns that keep lists as JSON; in other columns, a list of numbers is a vector."""
+"""Columns with lists."""
 SINGLE = ("image", "label", "text", "split", "group", "sample", "order", "box_format")
 """Columns with one value in a row."""
+TARGET = "target/"
+"""Start of the title of a target."""
+_JSON = (".json", ".jsonl", ".ndjson")
 _FEW = 5
 
 
@@ -51,6 +54,8 @@ class GivenItems:
     targets: Sequence[str] = ()
     others: Sequence[str] = ()
     """Columns without a role to store as features; () if the recipe has `--columns`."""
+    has_boxes: bool = True
+    """False if boxes of NaN stand for outlines without boxes."""
     points: Sequence[str] = ()
     """Columns of coordinates: x and y of the first point, of the second, …"""
     notes: Sequence[str] = ()
@@ -75,8 +80,8 @@ class GivenItems:
 def kept(table: Any, option: str) -> str:
     """Return the path of a table; a data frame or a list of dicts is written into the cache.
 
-    The file is named by the hash of its bytes, so the same rows continue an interrupted build.
-    Only `items` may be Parquet; other options get CSV or JSON lines. RecipeError for other values.
+    The name of the file is the hash of its rows, so the same rows continue an interrupted build.
+    Options other than `items` read text: CSV or JSON lines. RecipeError for other values.
     """
     if isinstance(table, str | os.PathLike):
         return os.fspath(table)
@@ -145,17 +150,14 @@ def read_file(recipe: Recipe) -> GivenItems:
         with reading(name):
             table = pq.ParquetFile(file).read(use_threads=False)
         _check_titles(table.column_names, name)
-        items = GivenItems(name, _of_arrow(table))
+        items = GivenItems(name, _of_arrow(table, recipe))
         del table
         release()
         return items
     data = read_table(recipe.items, recipe.max_member_size)
     check_text(data, name)
-    if suffix in (".json", ".jsonl", ".ndjson"):
-        rows = _json_objects(data, name)
-        titles = dict.fromkeys(title for row in rows for title in row)
-        texts = {x: Texts.of(_text(row.get(x), x.lower()) for row in rows) for x in titles}
-        return GivenItems(name, texts)
+    if suffix in _JSON:
+        return GivenItems(name, _of_objects(_json_objects(data, name), recipe))
     table = parse_table(data, name, has_header=recipe.header, null=recipe.null, is_strict=True)
     table.check_quotes(*table.header)
     _check_titles(table.header, name)
@@ -181,8 +183,13 @@ def _json_objects(data: bytes, name: str) -> list[Mapping[str, Any]]:
     return rows
 
 
-def _of_arrow(table: Any) -> dict[str, Texts]:
-    """Return column → its cells as texts, without the unnamed index of pandas."""
+def _of_objects(rows: Sequence[Mapping[str, Any]], recipe: Recipe) -> dict[str, Texts]:
+    titles = dict.fromkeys(title for row in rows for title in row)
+    return {one: _texts((row.get(one) for row in rows), one, recipe) for one in titles}
+
+
+def _of_arrow(table: Any, recipe: Recipe) -> dict[str, Texts]:
+    """Return the columns of a table as texts, except the unnamed index of pandas."""
     found = dict[str, Texts]()
     for title, column in zip(table.column_names, table.columns, strict=True):
         kind = column.type
@@ -194,7 +201,7 @@ def _of_arrow(table: Any) -> dict[str, Texts]:
                 column = column.cast(kind)  # noqa: PLW2901
             texts = pc.utf8_trim_whitespace(column.cast(pa.large_string()))
         except pa.ArrowException:  # lists and other values that have no text of their own
-            found[title] = Texts.of(_text(one, title.lower()) for one in column.to_pylist())
+            found[title] = _texts(column.to_pylist(), title, recipe)
             continue
         if pa.types.is_floating(kind):  # as Python and a CSV of pandas write them
             is_whole = pc.match_substring_regex(texts, r"^-?\d+$")
@@ -206,7 +213,16 @@ def _of_arrow(table: Any) -> dict[str, Texts]:
     return found
 
 
-def _text(value: Any, title: str) -> str:
+def _texts(values: Iterable[Any], title: str, recipe: Recipe) -> Texts:
+    """Return the cells of a column; a list of numbers is a vector only as a target."""
+    is_target = title.lower().startswith(TARGET) or (
+        title in recipe.labels.removeprefix("column:").split(",")
+        and title.lower() not in (*LISTS, *SINGLE)
+    )
+    return Texts.of(_text(one, may_be_vector=is_target) for one in values)
+
+
+def _text(value: Any, *, may_be_vector: bool) -> str:
     """Return a value as text: vectors as numbers with spaces, other lists and dicts as JSON."""
     if value is None or value != value:  # noqa: PLR0124 - NaN
         return ""
@@ -214,6 +230,5 @@ def _text(value: Any, title: str) -> str:
         return str(value).lower()
     if not isinstance(value, list | dict):
         return str(_plain(value)).strip()
-    are_numbers = all(isinstance(one, int | float) for one in value)
-    is_vector = are_numbers and title not in (*LISTS, *SINGLE)
+    is_vector = may_be_vector and all(isinstance(one, int | float) for one in value)
     return " ".join(map(str, value)) if is_vector and value else json.dumps(value, default=_plain)

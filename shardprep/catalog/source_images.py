@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from shardprep.catalog.arrays.opened_files import OWN_DATASET, PICKLE, is_named_
 from shardprep.catalog.decision.decide import decide
 from shardprep.catalog.decision.mask_evidence import asked_masks
 from shardprep.catalog.decision.view import View
-from shardprep.catalog.item_columns import are_files
+from shardprep.catalog.item_columns import are_files, mask_paths
 from shardprep.catalog.label_rules import label_keys, unused_tables
 from shardprep.catalog.labels import Labelling
 from shardprep.catalog.objects.detect import recognised
@@ -92,7 +92,7 @@ def list_images(
         scope=_scope(recipe),
         check=check,
     )
-    rest, masks = masks_apart(_without_arrays(listing, recipe), recipe)
+    rest, masks = masks_apart(_without_arrays(listing, recipe), recipe, partial(mask_paths, recipe))
     opened = recipe
     if recipe.may_be_annotated and not recipe.images:  # `decide` then takes its other options too
         stated = Documents(listing.others, recipe).export_options()

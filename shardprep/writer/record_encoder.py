@@ -84,18 +84,11 @@ class RecordEncoder:
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         """Return the encoded chunk; RecordError or DatasetError if a record is damaged."""
-        assert task.old is not None  # noqa: S101 - of a repack
-        old, dtypes = task.old, self.schema.dtypes
-        is_record = pc.equal(old["status"].cast("string"), WRITTEN)
-        records = StoredRecords(old.filter(is_record), have_keys=names.FILENAME in dtypes)
-        payloads, decoder = _payloads(records, before_item), _decoder((*dtypes.items(),))
         framed: list[bytes] = []
         outcomes: list[Outcome] = []
-        known = [name for name in _FACTS if name in old.column_names]
-        for item, row in zip(task.items, old.select(known).to_pylist(), strict=True):
-            record, read = b"", read_item(item) if row["status"] != WRITTEN else None
-            if read is None:
-                values = decoder.decode(next(payloads))
+        for item, row, values in stored_values(task, self.schema, before_item):
+            record, read = b"", read_item(item) if values is None else None
+            if values is not None:
                 try:
                     own = self._item(item, row, values)
                 except (ValueError, LookupError) as error:
@@ -137,6 +130,24 @@ class RecordEncoder:
         if not self.schema.is_stack:
             return HeldExtent(images[0])
         return StackExtent(Members.of(_members(key, images)), bool(image.channels))
+
+
+def stored_values(
+    task: ChunkTask, schema: Schema, before_item: Callable[[], None]
+) -> Iterator[tuple[Item, dict[str, Any], _Values | None]]:
+    """Yield each item of `ChunkTask.old`, facts of its row, and its record; None if rejected.
+
+    RecordError or DatasetError if a record is damaged.
+    """
+    assert task.old is not None  # noqa: S101 - of a repack
+    old, dtypes = task.old, schema.dtypes
+    is_record = pc.equal(old["status"].cast("string"), WRITTEN)
+    records = StoredRecords(old.filter(is_record), have_keys=names.FILENAME in dtypes)
+    payloads, decoder = _payloads(records, before_item), _decoder((*dtypes.items(),))
+    known = [name for name in _FACTS if name in old.column_names]
+    for item, row in zip(task.items, old.select(known).to_pylist(), strict=True):
+        is_there = row["status"] == WRITTEN
+        yield item, row, decoder.decode(next(payloads)) if is_there else None
 
 
 @functools.lru_cache(maxsize=4)

@@ -9,8 +9,10 @@ number of shards would have written.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -62,6 +64,7 @@ from shardprep.writer.workspace.files import Folders, replace_hint
 from shardprep.writer.workspace.states import workspace_of
 
 if TYPE_CHECKING:
+    from shardprep.image.near_pairs import Thumbnails
     from shardprep.writer.record_encoder import RecordEncoder
 
 _NOT_SEARCHED = (
@@ -76,6 +79,7 @@ def repack_dataset(
     *,
     overwrite: bool = False,
     encoding: Encoding | None = None,
+    num_workers: int = 1,
 ) -> BuildResult:
     """Make one dataset of the parents' records, or continue an unfinished one.
 
@@ -86,7 +90,7 @@ def repack_dataset(
     """
     check_alike(parents)
     workspace = workspace_of(recipe)
-    images = ParentImages(tuple(parents), recipe, encoding)
+    images = ParentImages(tuple(parents), recipe, encoding, num_workers)
     if workspace.stands() and not overwrite:
         finished = workspace.finished()
         if finished is not None and finished.fingerprint.inputs != images.fingerprint.inputs:
@@ -145,6 +149,8 @@ class ParentImages:
     parents: tuple[Parent, ...]
     recipe: Recipe
     encoding: Encoding | None = None
+    num_workers: int = 1
+    """Number of processes that search for near copies."""
 
     @property
     def work(self) -> str:
@@ -190,12 +196,20 @@ class ParentImages:
         return Fingerprint(inputs=inputs, options=options, versions=_versions(used))
 
     def plan(self, scratch: Path, watcher: Watch) -> BuildPlan:
-        del scratch, watcher
-        plan = self._plan()
+        del scratch
+        with self._checked():
+            plan = self._plan(watcher)
         release()
         return plan
 
-    def _plan(self) -> BuildPlan:
+    def _thumbnails(self, watcher: Watch, given: ChangedItems) -> Thumbnails:
+        from shardprep.writer.plan.near_copies import ThumbnailSource, make_thumbnails
+
+        mark = " ".join(map(_signature, self.parents))
+        records = ThumbnailSource.records(mark, self.parents[0].schema, given.rows)
+        return make_thumbnails(given.items, records, self.recipe, self.num_workers, watcher)
+
+    def _plan(self, watcher: Watch) -> BuildPlan:
         schema = united([*self.parents])
         keys = []
         skipped: list[Skipped] = []
@@ -218,7 +232,8 @@ class ParentImages:
         stored = {} if self.encoding is None else _stored_columns(every, schema)
         items = replace(items, columns=tuple(stored.values()))
         given = ChangedItems(items, every, schema, labels_from, tuple(stored))
-        made = changed_items(given, self.recipe) if is_changed else given
+        thumbnails = partial(self._thumbnails, watcher)
+        made = changed_items(given, self.recipe, thumbnails) if is_changed else given
         spec, schema = self.parents[0].spec, made.schema
         estimate = int(made.items.members.num_bytes.sum())
         notes = list(made.notes)
@@ -236,7 +251,7 @@ class ParentImages:
         shards = tuple(shard._replace(old=made.rows) for shard in planned)
         is_merged = len(manifests) > 1 or self.parents[0].numbers is not None
         is_same = not (is_merged or is_changed or self.encoding)
-        leaks = manifests[0].leaks if is_same else None
+        leaks = manifests[0].leaks if is_same else made.leaks
         if leaks is None and (len(manifests) > 1 or manifests[0].leaks is not None):
             notes.append(_NOT_SEARCHED)
         without = (row for one in manifests for row in one.labels.rows_without_image)
@@ -252,6 +267,7 @@ class ParentImages:
             findings=notes,
             annotations=None,
             estimated_bytes=estimate,
+            near_copies=made.near_copies,
             leaks=leaks,
         )
 
@@ -289,7 +305,7 @@ class ParentImages:
         watcher: Watch,
     ) -> None:
         del watcher
-        try:
+        with self._checked():
             if self.encoding is None:
                 copier = RecordCopier(folders, plan.schema, plan.columns, self.check)
                 copier.copy(shards, on_progress)
@@ -298,6 +314,11 @@ class ParentImages:
             job = ShardJob.of(folders, self._encoder(plan), limits, plan)
             rows = [shard._replace(old=own_rows(shard)) for shard in shards]
             self.encoding.workers.engine(job, rows, self.encoding.workers.num, on_progress)
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        try:
+            yield
         except (DatasetError, RecordError):
             self.check()  # if a parent was replaced, this raises ChangedError instead
             raise

@@ -1,5 +1,6 @@
 """Items that a user gives as a table: each row is stored, or is an error that names it."""
 
+import io
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from pycocotools import mask as coco
 
 import shardprep
 from shardprep.api.builds import Plan
@@ -22,6 +24,7 @@ from tests.writer.records import records
 
 PHOTOS = {f"{'ab'[i % 2]}/{i}.jpg": jpeg(seed=i) for i in range(6)}
 Rows = list[dict[str, Any]]
+RING = [8, 8, 40, 8, 40, 30, 8, 30]
 
 
 def planned(items: Any, members: Mapping[str, bytes] = PHOTOS, **options: Any) -> Plan:
@@ -234,6 +237,83 @@ def _mask() -> bytes:
     return encoded(Image.fromarray(np.eye(48, 64, dtype=np.uint8)), "PNG")
 
 
+def test_a_mask_in_a_file_of_arrays_is_a_path_as_any_other() -> None:
+    masks = {f"m/{i}.npy": np.eye(48, 64, dtype=np.uint8) * (i + 1) for i in (0, 1)}
+    write_folder(Path("set"), PHOTOS | {key: _npy(one) for key, one in masks.items()})
+    paths = ("m/0.npy", str(Path("set/m/1.npy").resolve()))
+    rows = [{"image": f"{i}.jpg", "mask": path} for i, path in enumerate(paths)]
+    built = shardprep.build("set", items=rows, size="64x48", format="png", workers=1)
+    found = records(built.path)
+    for at, key in enumerate(("a/0.jpg", "b/1.jpg")):
+        (mask,) = found[key]["segmentation_mask"]
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(mask))), masks[f"m/{at}.npy"])
+
+
+def _outlines(form: Callable[[Rows], Any]) -> Any:
+    counts = coco.encode(np.asfortranarray(np.eye(48, 64, dtype=np.uint8)))["counts"].decode()
+    both = [json.dumps([RING]), json.dumps({"size": [48, 64], "counts": counts})]
+    return form(
+        [
+            {"image": "0.jpg", "segmentation": both, "box_labels": ["cat", "dog"]},
+            {"image": "1.jpg", "segmentation": [], "box_labels": []},
+        ]
+    )
+
+
+@pytest.mark.parametrize("form", [list, pa.Table.from_pylist, _lines])
+def test_outlines_without_boxes_are_stored_as_masks(form: Callable[[Rows], Any]) -> None:
+    """The oracle is pycocotools, which draws polygons and reads run lengths."""
+    write_folder(Path("set"), PHOTOS)
+    keys: dict[str, Any] = {"size": "64x48", "format": "png", "workers": 1}
+    found = records(shardprep.build("set", items=_outlines(form), **keys).path)
+    assert not any(name.startswith("objects") for name in found["a/0.jpg"])
+    wanted = np.asarray(coco.decode(coco.frPyObjects([RING], 48, 64))[..., 0])
+    line = np.eye(48, 64, dtype=np.uint8)
+    mask, none = (
+        np.asarray(Image.open(io.BytesIO(found[key]["segmentation_mask"][0])))
+        for key in ("a/0.jpg", "b/1.jpg")
+    )
+    assert ((mask == 0) == ((wanted == 0) & (line == 0))).all()
+    assert {*np.unique(mask[(wanted == 1) & (line == 0)])} == {1}
+    assert {*np.unique(mask[(wanted == 0) & (line == 1)])} == {2}
+    assert not none.any()
+    items = _outlines(form)
+    apart = records(shardprep.build("set", "apart", items=items, instances=True, **keys).path)
+    first, second = (
+        np.asarray(Image.open(io.BytesIO(one))) for one in apart["a/0.jpg"]["objects/mask"]
+    )
+    assert np.array_equal(first != 0, wanted != 0)
+    assert np.array_equal(second != 0, line != 0)
+    assert len(apart["a/0.jpg"]["objects/bbox"]) == 8
+    assert not apart["b/1.jpg"]["objects/bbox"]
+
+
+@pytest.mark.parametrize("title", ["EncodedPixels", "segmentation", "rle"])
+def test_run_lengths_of_kaggle_are_an_error_that_shows_their_option(title: str) -> None:
+    """Images have a row each, or a row for each object; the advised option builds them."""
+    lines = ["ImageId,ClassId,RLE", "0.jpg,1,1 3 60 2", "0.jpg,2,9 1", "1.jpg,1,-1"]
+    text = "\n".join(lines).replace("RLE", title)
+    write(Path("train.csv"), text.encode())
+    write_folder(Path("set"), PHOTOS)
+    option = f"rle:train.csv:ImageId:{title}"
+    with pytest.raises(SourceError, match=rf"has run lengths of Kaggle.*{option}") as caught:
+        shardprep.build("set", items="train.csv", dry_run=True)
+    assert "instead of" in str(caught.value)
+    found = shardprep.build("set", masks=f"{option}:ClassId", dry_run=True)
+    assert {key for key, one in items_of(found).items() if one.annotation} == {"a/0.jpg", "b/1.jpg"}
+    frame = pd.read_csv("train.csv").drop_duplicates("ImageId")
+    with pytest.raises(
+        SourceError, match=r"write the frame to runs\.csv, and give .*rle:runs\.csv:"
+    ):
+        planned(frame)
+
+
+def _npy(pixels: Any) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, pixels)
+    return stream.getvalue()
+
+
 def test_rows_of_a_sample_are_a_stack_in_their_order() -> None:
     rows = [
         {"image": f"{i}.jpg", "sample": f"s{i // 3}", "order": -i, "label": i // 3}
@@ -308,6 +388,11 @@ WRONG: list[tuple[Rows, str]] = [
     (
         [{"image": "0.jpg", "boxes": [[1, 2, 3, 4]], "box_labels": ["a", "b"]}],
         r"row 1: box_labels '\[\"a\", \"b\"\]' is not a list as long as boxes \(1\)",
+    ),
+    ([{"image": "0.jpg", "segmentation": [{"size": 3}]}], "1: segmentation .* is not a list of p"),
+    (
+        [{"image": "0.jpg", "segmentation": [RING], "box_labels": ["a", "b"]}],
+        r"row 1: box_labels .* is not a list as long as segmentation \(1\)",
     ),
     ([{"image": "0.jpg", "label": [1, 2]}], "row 1: label .* is not a single value: call"),
     ([{"image": "0.jpg", "label": {"a": 1}}], "row 1: label .* is not a single value"),
@@ -581,14 +666,14 @@ def test_paths_from_the_folder_of_the_table_find_their_source() -> None:
 
 def test_columns_without_a_meaning_are_stored_and_said() -> None:
     rows = [
-        {**row, "fold": i, "Note": "x, y", "vector": [1, 2], "empty": None, "target_image/x": 1}
+        {**row, "fold": i, "Note": "x, y", "deep": [[1, 2]], "empty": None, "target_image/x": 1}
         for i, row in enumerate(ROWS)
     ]
     found = planned(rows)
     assert found.plan.columns == ("fold", "Note")
     notes = " ".join(found.plan.findings)
     assert "2 columns are stored: fold, Note; --columns fold stores 'fold' alone" in notes
-    what = "vector (lists), empty (all cells are empty), target_image/x (the name of a feature)"
+    what = "deep (lists), empty (all cells are empty), target_image/x (the name of a feature)"
     assert f"not stored: {what}" in notes
     one = planned([{**row, "length": i} for i, row in enumerate(ROWS)]).plan.findings
     assert "1 column is stored: column/length" in one
@@ -598,6 +683,43 @@ def test_columns_without_a_meaning_are_stored_and_said() -> None:
     assert planned("pandas.csv").plan.columns == ("age",)
     boxes = [{"image": "0.jpg", "boxes": [[1, 2, 30, 40]], "height": 48, "width": 64, "dpi": 72}]
     assert planned(boxes).plan.columns == ("dpi",)
+
+
+@pytest.mark.parametrize("form", [list, pa.Table.from_pylist, _pandas, _lines, _parquet])
+def test_a_column_of_lists_is_stored_as_the_option_for_rows_stores_them(
+    form: Callable[[Rows], Any],
+) -> None:
+    """The oracle is `--rows` with a table that has a row for each element."""
+    lists: dict[str, list[Any]] = {"n": [3, None, 5], "x": [0.5, 1.0, 2.0], "t": ["a", "[b", ""]}
+    counts = (3, 0, 1, 2)
+    given = [
+        {**row, **{title: several[:number] for title, several in lists.items()}}
+        for row, number in zip(ROWS, counts, strict=True)
+    ]
+    lines = [
+        ",".join((row["image"], *("" if one[i] is None else str(one[i]) for one in lists.values())))
+        for row, number in zip(ROWS, counts, strict=True)
+        for i in range(number)
+    ]
+    write_folder(Path("set"), PHOTOS)
+    write(Path("set/rows.csv"), "\n".join(["image,n,x,t", *lines]).encode())
+    options: dict[str, Any] = {"size": 16, "workers": 1}
+    by_rule = shardprep.build("set", "rule", items=ROWS, rows="csv:rows.csv:image:n,x,t", **options)
+    by_lists = shardprep.build("set", "lists", items=form(given), **options)
+    assert records(by_lists.path) == records(by_rule.path)
+    assert records(by_lists.path)["a/0.jpg"]["rows/n"] == [3, -1, 5]
+    assert any("3 columns are stored: rows/n, rows/x, rows/t" in one for one in by_lists.notes)
+
+
+def test_lists_are_chosen_by_columns_and_a_list_of_targets_is_a_vector() -> None:
+    rows = [{**row, "a": [i, 0.5], "b": ["u"] * i, "c": i} for i, row in enumerate(ROWS)]
+    assert planned(rows, columns="c,b").plan.columns == ("c", "rows/b")
+    assert planned(rows, columns="c").plan.columns == ("c",)
+    found = planned(rows, labels="column:a", target="vector")
+    assert found.plan.schema.features["targets"].labels == ("a[0]", "a[1]")
+    assert found.plan.columns == ("c", "rows/b")
+    with pytest.raises(SourceError, match="has two columns for 'rows/a'"):
+        planned([{**row, "rows/a": [1]} for row in rows])
 
 
 def test_init_writes_a_recipe_for_a_table_that_builds_the_same() -> None:

@@ -1,5 +1,6 @@
 """From measured times to a sentence: what bounds training, and which changes are tried."""
 
+import re
 import tomllib
 from collections.abc import Sequence
 from typing import Any
@@ -192,6 +193,25 @@ def test_the_best_change_that_was_tried_is_advised_with_its_own_figure(
                 "at most 100 images/s, you get 100; memory gives about 2.0 times as many"
             ),
         ),
+        (
+            {"pipeline": 553, "training": 1794, "model": 4000},
+            [],
+            None,
+            (
+                "not sure, use more seconds, the rounds do not agree: what limits you is not "
+                "known: the pipeline alone gave 553 images/s, you get 1,794; "
+                "no change of reading helps"
+            ),
+        ),
+        (
+            {"pipeline": 2000, "training": 1050, "model": 1000, "waiting": 0.0},
+            [],
+            (),
+            (
+                "the model limits you: at most 1,050 images/s, you get 1,050; "
+                "no change of reading helps"
+            ),
+        ),
     ],
 )
 def test_a_sentence_says_what_limits_and_what_a_change_gives(
@@ -200,6 +220,15 @@ def test_a_sentence_says_what_limits_and_what_a_change_gives(
     found = conclude(measured(**figures), here(), tried, unsure)
     assert str(found) == repr(found) == sentence
     assert found.is_sure == (not sentence.startswith("not sure"))
+
+
+@pytest.mark.parametrize("training", [50, 100, 104, 120, 1000, 5000])
+def test_a_sentence_never_gives_a_bound_below_the_speed(training: int) -> None:
+    sentence = str(conclude(measured(training=training), here(), [], ()))
+    stated = re.search(r"at most ([\d,]+) images", sentence)
+    assert stated is None or int(stated[1].replace(",", "")) >= training
+    assert (stated is None) == (training > 110)
+    assert f"you get {training:,};" in sentence
 
 
 def test_a_candidate_names_what_to_pass_to_load() -> None:

@@ -207,7 +207,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no such table": ({"relabel": "csv:none.csv:key:label"}, "none.csv: no such label table"),
     "columns of no table": ({"columns": "age"}, "columns: needs a label table; use "),
     "a known feature": ({"join": "wolf.csv", "columns": "label"}, "'label' is the name of another"),
-    "near copies": ({"group": "near"}, "group near: near copies are searched for in a build"),
     "all images": ({"exclude_list": "all.txt"}, "all 41 images are left out"),
 }
 

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import shardprep
 from shardprep.catalog.items import Item, Items
 from shardprep.dataset import item_table
 from shardprep.dataset.open_dataset import open_dataset
-from shardprep.errors import BuildError
+from shardprep.errors import BuildError, RecordError
 from shardprep.image.near_pairs import near_pairs
 from shardprep.image.thumbnail import THUMBNAIL, Pixels
 from shardprep.progress import Unit
@@ -22,7 +23,7 @@ from shardprep.reporter.report import Report, make_report
 from shardprep.reporter.report_data import ReportOptions
 from shardprep.writer.chunk import EncodedChunk, Outcome
 from shardprep.writer.plan import near_copies
-from shardprep.writer.plan.near_copies import ThumbnailMaker, make_thumbnails
+from shardprep.writer.plan.near_copies import ThumbnailMaker, ThumbnailSource, make_thumbnails
 from shardprep.writer.plan.source_plan import make_plan
 from tests.support.builders import (
     SHARED_DATA,
@@ -195,7 +196,7 @@ def test_thumbnails_equal_those_of_a_report(tmp_path: Path, form: dict[str, Any]
     recipe = make_recipe(keys, "test")
     plan = make_plan(recipe, tmp_path, Quiet())
     items = Items.of(sorted(plan.shards[0].items))
-    found = make_thumbnails(items, plan.spec, recipe, 1, Quiet())
+    found = make_thumbnails(items, ThumbnailSource.files(recipe, plan.spec), recipe, 1, Quiet())
     thumbnails = {item.key: one for item, one in zip(items, found, strict=True)}
     assert not thumbnails.pop("broken.jpg")["decoded"]
     del keys["source"]
@@ -222,7 +223,8 @@ def test_no_more_workers_are_started_than_cores_may_be_used(
     monkeypatch.setattr(near_copies, "usable_cores", lambda: 1)
     recipe = make_recipe({"source": str(source), **CUT}, "test")
     plan = make_plan(recipe, tmp_path, Quiet())
-    make_thumbnails(Items.of(sorted(plan.shards[0].items)), plan.spec, recipe, 8, Quiet())
+    files = ThumbnailSource.files(recipe, plan.spec)
+    make_thumbnails(Items.of(sorted(plan.shards[0].items)), files, recipe, 8, Quiet())
     assert started == [1]
 
 
@@ -307,6 +309,74 @@ class Unreading(ThumbnailMaker):
         if "large" in item.key:
             return Outcome("crashed", "by construction", 0, 0, 0, "", 0, "")
         return super()._thumbnail(item)
+
+
+OF_STORED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "PNG": ({"format": "png"}, {}),
+    "JPEG": ({"quality": 70}, {"shards": 3}),
+    "raw": ({"format": "raw"}, {"group": "near,regex:^(?:again|large)?(\\d)"}),
+    "some left out": ({"format": "png"}, {"exclude_list": "out.txt"}),
+}
+"""Options of the old dataset, and of the change."""
+
+
+@pytest.mark.parametrize("case", OF_STORED)
+def test_a_finished_dataset_is_split_again_as_a_build_splits_its_images(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oracle is a build with the option; its source has an image that cannot be stored."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "out.txt", b"cat/02.jpg\ncat/again02.jpg\n")
+    members = {**with_copies(), "cat/bad.jpg": b"\xff\xd8\xff no more"}
+    source = write(tmp_path / "photos.zip", zip_bytes(members))
+    form, change = OF_STORED[case]
+    keys: dict[str, Any] = {"labels": "folder", "size": "64x64", "max_rejected": 1.0, **form}
+    wanted = {"group": "near", "split": "train=0.5,test=0.5", **change}
+    built = build(source, tmp_path / "built", **keys, **wanted)
+    old = build(source, tmp_path / "old", **keys)
+    packed = shardprep.repack(old.path, tmp_path / "packed", workers=1, **wanted)
+    one, two = ({n: d for n, d in tree(made.path).items() if n != "manifest.json"}
+                for made in (built, packed))  # fmt: skip
+    assert one == two
+    assert packed.manifest.leaks == built.manifest.leaks
+    assert packed.manifest.leaks is not None
+    assert packed.manifest.leaks.num_across == 0
+    assert pairs_across(reported(packed.path)) == 0
+    assert any("groups of near copies" in note for note in packed.notes)
+
+
+def test_near_copies_join_the_groups_of_the_dataset_and_of_merged_ones(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"labels": "none", "size": "64x64", "group": "regex:^(p\\d)_"}
+    numbers = {"a": {"p1_a": 1, "p1_b": 2, "x": 5}, "b": {"p2_a": 2, "p3_a": 3, "y": 5}}
+    folders = [
+        build(
+            write_folder(
+                tmp_path / name,
+                {f"{one}.jpg": file(photo(at), quality=90 - 9 * at) for one, at in own.items()},
+            ),
+            tmp_path / "old",
+            **{**keys, "name": name},
+        ).path
+        for name, own in numbers.items()
+    ]
+    packed = shardprep.repack(folders, tmp_path / "new", name="both", group="near", workers=1)
+    groups = {key: row["group"] for key, row in rows(packed.path).items()}
+    assert groups == {
+        "p1_a.jpg": "p1", "p1_b.jpg": "p1", "p2_a.jpg": "p1", "p3_a.jpg": "p3",
+        "x.jpg": "x.jpg", "y.jpg": "x.jpg",
+    }  # fmt: skip
+    assert "2 groups of near copies, 4 images in all; the largest has 2" in packed.notes
+
+
+def test_a_damaged_record_ends_the_search_and_is_named(source: Path, tmp_path: Path) -> None:
+    old = build(source, tmp_path / "old", **CUT).path
+    shard = next(old.glob("*-train.*-00000-of-*"))
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(RecordError, match=r"CRC is .*`shardprep verify .*--repair`"):
+        shardprep.repack(old, tmp_path / "new", group="near", workers=1)
+    assert not (tmp_path / "new/photos/1.0.0").exists()
 
 
 @pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="needs the shared photographs")

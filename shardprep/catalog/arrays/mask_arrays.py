@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -24,14 +25,20 @@ from shardprep.source.names import is_array_name
 Rest = TypeVar("Rest", bound=Listing)
 
 
-def masks_apart(listing: Rest, recipe: Recipe) -> tuple[Rest, list[Member]]:
+def masks_apart(
+    listing: Rest, recipe: Recipe, mask_paths: Callable[[], Iterable[str]] = list
+) -> tuple[Rest, list[Member]]:
     """Return the listing without masks, and the masks.
 
-    Masks in images stay in the listing if there are neither stacks nor arrays.
+    Masks in images stay in the listing if there are neither stacks nor arrays. `mask_paths` returns
+    the paths of masks in a table of items.
     """
     rule, keys = recipe.rules.masks, listing.images.keys
     arrays = [one.key for one in listing.others if is_array_name(one.key.rpartition("/")[2])]
-    if rule.kind == "pattern" and (arrays or recipe.stack or any(map(PAGED.search, keys[:1]))):
+    several = [*filter(PAGED.search, keys), *arrays] if recipe.items else []
+    if several:
+        found = _named_by(several, mask_paths())
+    elif rule.kind == "pattern" and (arrays or recipe.stack or any(map(PAGED.search, keys[:1]))):
         found = set(matching([*keys, *arrays], rule.pattern))
     elif rule.kind == "auto" and recipe.stack:
         found = set[str]().union(*masks_by_folder(list(keys)).values())
@@ -44,6 +51,19 @@ def masks_apart(listing: Rest, recipe: Recipe) -> tuple[Rest, list[Member]]:
     others = [one for one in listing.others if one.key not in found]
     rest = replace(listing, images=listing.images.take(np.flatnonzero(~is_mask)), others=others)
     return rest, [one for one in masks if one.key in found]
+
+
+def _named_by(keys: Sequence[str], paths: Iterable[str]) -> set[str]:
+    """Return the keys that end with one of these paths, or are the end of one."""
+    of_name = defaultdict[str, set[str]](set)
+    for path in paths:
+        of_name[path.rpartition("/")[2]].add(f"/{path}")
+    return {
+        key
+        for key in keys
+        for path in of_name.get(key.rpartition("/")[2], ())
+        if f"/{key}".endswith(path) or path.endswith(f"/{key}")
+    }
 
 
 def with_masks(listing: ImageListing, masks: Sequence[Member], recipe: Recipe) -> ImageListing:

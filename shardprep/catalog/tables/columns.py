@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,6 +118,32 @@ def make_rows(match: TableMatch, names: Sequence[str]) -> RowColumns:
     finding = f"{OptionName('rows')}: {counted(len(rows), 'row')} of {counted(num_images, 'image')}"
     finding += f", {counted(len(numbers) - num_images, 'image')} without rows"
     return RowColumns(tuple(columns), tuple(values), match.rows_without_image, (finding,))
+
+
+def list_columns(match: TableMatch, names: Sequence[str]) -> RowColumns:
+    """Return the features in columns of JSON lists, which have their names, for all keys."""
+    columns: list[Column] = []
+    values: list[Coded[Value]] = []
+    for name in names:
+        lists = match.cells(name).map(_listed)
+        cells = {cell for one in lists.firsts().values() for cell in one}
+        dtype, read = _reader(cells, name, match.table.name)
+        columns.append(Column(name, dtype))
+        values.append(Coded.apart(_packed(dtype, map(read, one)) for one in lists))
+    return RowColumns(tuple(columns), tuple(values))
+
+
+def _listed(cell: str) -> tuple[str, ...]:
+    found = json.loads(cell or "[]")
+    texts = (str(one).lower() if isinstance(one, bool | float) else str(one) for one in found)
+    are_lost = (one is None or one != one for one in found)  # noqa: PLR0124 - NaN
+    return tuple("" if is_lost else text for is_lost, text in zip(are_lost, texts, strict=True))
+
+
+def _packed(dtype: DType, values: Iterable[Any]) -> Value:
+    if dtype == "float32":
+        return array("f", values)
+    return tuple(one.encode() if dtype == "bytes" else one for one in values)
 
 
 def check_columns(columns: Sequence[Column]) -> None:

@@ -42,6 +42,8 @@ _WORTH = 0.05
 """Smallest share of the time at which a stage is worth a change, or a gain counts."""
 _SAVES = 0.1
 """Smallest share of processor time that is worth saving if no change is faster."""
+_AGREE = 0.1
+"""Largest difference between two measurements of the same speed, as a share."""
 _FITS = 0.5
 """Largest share of the free memory or disk that a cache may fill."""
 
@@ -240,8 +242,16 @@ class Diagnosis:
             told += f" gives about {times}"
         elif self.saved >= _SAVES:
             told += f" saves {self.saved:.0%} of the processor time"
-        most = min(measured.pipeline, measured.model)
-        limit = f"{_LIMITS[self.bound]} you: at most {most:,.0f} images/s"
+        name, most = min(
+            ("the pipeline", measured.pipeline),
+            ("the model", measured.model),
+            key=lambda pair: pair[1],
+        )
+        if measured.training > (1 + _AGREE) * most:  # the rounds were disturbed
+            limit = f"what limits you is not known: {name} alone gave {most:,.0f} images/s"
+        else:
+            most = max(most, measured.training)
+            limit = f"{_LIMITS[self.bound]} you: at most {most:,.0f} images/s"
         doubt = "" if self.is_sure else "not sure, use more seconds, the rounds do not agree: "
         return f"{doubt}{limit}, you get {measured.training:,.0f}; {told}"
 

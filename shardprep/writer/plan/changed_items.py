@@ -5,10 +5,10 @@ Each option means what it means in a build; tables and lists are files of this m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pyarrow as pa
@@ -24,11 +24,17 @@ from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import TableMatch, match_table
 from shardprep.catalog.targets import Cell, Naming, Target, class_names
 from shardprep.dataset.item_table import given_cells, given_columns
+from shardprep.dataset.leak_check import LeakCheck
 from shardprep.dataset.schema import LABEL, PRESENT, UNLABELLED, Schema
 from shardprep.errors import OptionName, RecipeError, SchemaError, SourceError, some_of
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
-from shardprep.source.string_column import Coded
+from shardprep.source.string_column import Coded, integers
+
+if TYPE_CHECKING:
+    from shardprep.image.near_pairs import Thumbnails
+    from shardprep.writer.plan.near_copies import NearCopies
+    from shardprep.writer.plan.source_plan import Cut
 
 CHANGES = ("exclude_list", "relabel", "classes", "split", "group", "join", "columns")
 """Options that change items; the images stay as they are."""
@@ -49,6 +55,9 @@ class ChangedItems:
     skipped: tuple[Skipped, ...] = ()
     without_image: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    near_copies: str = ""
+    """Digest of the near copies; "" if they were not searched."""
+    leaks: LeakCheck | None = None
 
     def with_rows(self, **columns: pa.Array) -> ChangedItems:
         """Return a copy with other columns of the rows."""
@@ -79,11 +88,13 @@ class ChangedItems:
         return replace(self, notes=notes, without_image=without)
 
 
-def changed_items(given: ChangedItems, recipe: Recipe) -> ChangedItems:
-    """Return the items after all options of a recipe that are in `CHANGES`."""
-    if recipe.finds_near:
-        what = "near copies are searched for in a build, not in a finished dataset"
-        raise RecipeError(OptionName("group", recipe.group), what, "name another rule")
+def changed_items(
+    given: ChangedItems, recipe: Recipe, thumbnails: Callable[[ChangedItems], Thumbnails]
+) -> ChangedItems:
+    """Return the items after all options of a recipe that are in `CHANGES`.
+
+    `thumbnails` returns the `THUMBNAIL` of each item; it is called for `--group near`.
+    """
     documents, made = Documents((), recipe), given
     if recipe.exclude_list:
         made = _without_listed(made, recipe, documents)
@@ -94,14 +105,26 @@ def changed_items(given: ChangedItems, recipe: Recipe) -> ChangedItems:
     if recipe.columns:
         made = _with_columns(made, recipe, match)
     if recipe.rules.group.kind != "none":
-        groups = group_keys(index.keys, recipe.rules.group, match)
-        cells = pa.array([group or None for group in groups], pa.string())
-        made = replace(made, items=replace(made.items, group=groups)).with_rows(group=cells)
+        made = _with_groups(made, group_keys(index.keys, recipe.rules.group, match))
+    ratios = recipe.rules.split.ratios
+    if recipe.split and recipe.rules.split.kind != "ratio":
+        made = _with_splits(made, given_splits(index, recipe.rules.split, match, documents))
+    near = None
+    if recipe.rules.group.is_near:
+        from shardprep.writer.plan.source_plan import without_spoilers
+
+        made = _without_spoilers(made, without_spoilers(made.items, ratios))
+        near, made = _with_near(made, thumbnails(made))
     if recipe.split:
-        made = _with_splits(made, recipe, given_splits(index, recipe.rules.split, match, documents))
+        made = _cut(made, ratios, recipe.seed)
+    if near is not None:
+        made = replace(
+            made.noted(near.remarks(made.items, are_left_out=False)),
+            near_copies=near.digest,
+            leaks=near.leak_check(made.items, recipe),
+        )
     if recipe.rules.group.kind != "none":
-        rule, ratios = recipe.rules.group.text, recipe.rules.split.ratios
-        made = made.noted(group_findings(made.items, rule, ratios))
+        made = made.noted(group_findings(made.items, recipe.rules.group.text, ratios))
     return made
 
 
@@ -149,22 +172,43 @@ def _with_labels(given: ChangedItems, recipe: Recipe, documents: Documents) -> C
     return made.with_rows(label=codes, is_new=is_new)
 
 
-def _with_splits(given: ChangedItems, recipe: Recipe, stated: GivenSplits) -> ChangedItems:
-    from shardprep.writer.plan.source_plan import NO_LABEL, cut_items
+def _with_groups(given: ChangedItems, groups: Coded[str]) -> ChangedItems:
+    cells = pa.array([group or None for group in groups], pa.string())
+    return replace(given, items=replace(given.items, group=groups)).with_rows(group=cells)
 
-    made, rule = given, recipe.rules.split
-    if rule.kind != "ratio":
-        splits = stated.splits
-        out = np.flatnonzero(~splits.are_there).tolist()
-        items = replace(made.items, split=cast("Coded[str]", splits))
-        made = replace(made, items=items).without(dict.fromkeys(out, _NO_SPLIT))
-        made = made.noted(stated.notes, stated.unused)
-    cut = cut_items(made.items, rule.ratios, recipe.seed)
+
+def _with_near(given: ChangedItems, thumbnails: Thumbnails) -> tuple[NearCopies, ChangedItems]:
+    """Return the near copies, in the order of the keys as in a build, and the items in groups."""
+    from shardprep.image.near_pairs import near_pairs
+    from shardprep.writer.plan.near_copies import NearCopies
+
+    order = integers(pc.sort_indices(given.items.members.keys.array))
+    near = NearCopies.among(given.items.take(order), near_pairs(thumbnails[order]), has_scenes=True)
+    return near, _with_groups(given, near.together().group.take(np.argsort(order)))
+
+
+def _with_splits(given: ChangedItems, stated: GivenSplits) -> ChangedItems:
+    out = np.flatnonzero(~stated.splits.are_there).tolist()
+    items = replace(given.items, split=cast("Coded[str]", stated.splits))
+    made = replace(given, items=items).without(dict.fromkeys(out, _NO_SPLIT))
+    return made.noted(stated.notes, stated.unused)
+
+
+def _cut(given: ChangedItems, ratios: Mapping[str, float], seed: int) -> ChangedItems:
+    from shardprep.writer.plan.source_plan import cut_items
+
+    cut = cut_items(given.items, ratios, seed)
+    splits = pa.array(list(cut.items.split), pa.string()).dictionary_encode()
+    return _without_spoilers(given, cut).noted(cut.notes).with_rows(split=splits)
+
+
+def _without_spoilers(given: ChangedItems, cut: Cut) -> ChangedItems:
+    """Return the items of a cut, and their rows."""
+    from shardprep.writer.plan.source_plan import NO_LABEL
+
     left = {*cut.left_out.members.keys}
-    out = [at for at, key in enumerate(made.items.members.keys) if key in left]
-    made = made.without(dict.fromkeys(out, NO_LABEL)).noted(cut.notes)
-    splits_now = pa.array(list(cut.items.split), pa.string()).dictionary_encode()
-    return replace(made, items=cut.items).with_rows(split=splits_now)
+    out = [at for at, key in enumerate(given.items.members.keys) if key in left]
+    return replace(given.without(dict.fromkeys(out, NO_LABEL)), items=cut.items)
 
 
 def _with_columns(given: ChangedItems, recipe: Recipe, match: TableMatch | None) -> ChangedItems:

@@ -1,23 +1,26 @@
 """Find near copies among the items of a build; leave them out or keep them in one split.
 
 Each image is processed as in the build, and reduced to a thumbnail as in `shardprep report`. So
-both find the same near copies. This machine caches the thumbnails for later builds with the same
-stored images.
+both find the same near copies. A repack takes the stored images. This machine caches the thumbnails
+for later builds with the same stored images.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from shardprep.catalog.items import Item, Items
 from shardprep.dataset.leak_check import LeakCheck, kept_rank
+from shardprep.dataset.schema import Schema
+from shardprep.dataset.stored_size import check_stored
 from shardprep.errors import counted, shown
 from shardprep.image.decode import stored_pixels
 from shardprep.image.near_pairs import METHOD, Pairs, Thumbnails, joined, near_groups
@@ -33,11 +36,12 @@ from shardprep.source.members import StackExtent
 from shardprep.source.range_reads import read_ahead
 from shardprep.source.string_column import Coded
 from shardprep.storage.cache import array_file, keep_arrays, kept_arrays
-from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome
+from shardprep.writer.chunk import ChunkTask, Encode, EncodedChunk, Outcome
 from shardprep.writer.chunk_encoder import read_item
 from shardprep.writer.engine.job import ItemCounts
 from shardprep.writer.engine.pool import run_chunks
 from shardprep.writer.plan.fingerprint import fit_version, source_signature, versions
+from shardprep.writer.record_encoder import stored_values
 from shardprep.writer.shard import RETRIED
 
 Keys = np.ndarray[Any, np.dtype[np.uint64]]
@@ -163,7 +167,7 @@ class NearCopies:
             f"{len(parted):,} of these are in several of the given splits, as {first} and {second}"
         )
         cuts = "--split RATIOS that name these cut labelled images anew"
-        return [f"{text}: {cuts}, --dedup near leaves copies out"]
+        return [f"{text}: {cuts}, a build with --dedup near leaves copies out"]
 
 
 _VERSION = 2
@@ -179,18 +183,12 @@ class ThumbnailMaker:
     spec: ImageSpec
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
-        found: list[bytes] = []
-        outcomes: list[Outcome] = []
+        found: list[bytes | Outcome] = []
         spans = [item.extent.span for item in task.items]
         for item, _ in zip(task.items, read_ahead(spans), strict=True):
             before_item()
-            made = self._thumbnail(item)
-            if isinstance(made, Outcome):
-                outcomes.append(made)
-            else:
-                found.append(made)
-                outcomes.append(Outcome("", "", len(made), 0, 0, "", 0, ""))
-        return EncodedChunk(b"".join(found), tuple(outcomes))
+            found.append(self._thumbnail(item))
+        return _chunk(found)
 
     def _thumbnail(self, item: Item) -> bytes | Outcome:
         extent = item.extent
@@ -207,13 +205,66 @@ class ThumbnailMaker:
         return bytes(thumbnail(stored_pixels(image.data, raw_size, LEAST_SIDE)))
 
 
+@dataclass(frozen=True, slots=True)
+class StoredThumbnailMaker:
+    """An `Encode` that returns the `THUMBNAIL` of each image in the records of `ChunkTask.old`."""
+
+    schema: Schema
+
+    def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
+        """Return the thumbnails; RecordError or DatasetError if a record is damaged."""
+        found: list[bytes | Outcome] = []
+        for item, _, values in stored_values(task, self.schema, before_item):
+            before_item()
+            images = () if values is None else values[self.schema.image_name]
+            image = images[len(images) // 2] if images else b""
+            found.append(self._thumbnail(item, image))
+        return _chunk(found)
+
+    def _thumbnail(self, item: Item, image: bytes) -> bytes | Outcome:
+        is_raw = self.schema.image.encoding == "raw"
+        try:
+            if not is_raw:
+                check_stored(image)
+            raw_size = self.schema.image_size if is_raw else None
+            return bytes(thumbnail(stored_pixels(image, raw_size, LEAST_SIDE)))
+        except (ValueError, OSError) as error:
+            return Outcome.unread(item, "undecodable", str(error))
+
+
+def _chunk(found: Sequence[bytes | Outcome]) -> EncodedChunk:
+    outcomes = (
+        one if isinstance(one, Outcome) else Outcome("", "", len(one), 0, 0, "", 0, "")
+        for one in found
+    )
+    return EncodedChunk(b"".join(one for one in found if isinstance(one, bytes)), tuple(outcomes))
+
+
+class ThumbnailSource(NamedTuple):
+    """Where the thumbnails of items come from."""
+
+    encode: Encode
+    mark: str
+    """Identity of the images; cached thumbnails have it."""
+    old: pa.Table | None = None
+    """Row of each item in the item tables of the repacked datasets."""
+
+    @classmethod
+    def files(cls, recipe: Recipe, spec: ImageSpec) -> ThumbnailSource:
+        mark = f"{source_signature(recipe)} {spec} {sorted(fit_version(spec.fit).items())}"
+        return cls(ThumbnailMaker(spec), mark)
+
+    @classmethod
+    def records(cls, mark: str, schema: Schema, rows: pa.Table) -> ThumbnailSource:
+        columns = ("key", "status", "file", "offset", "length")
+        return cls(StoredThumbnailMaker(schema), mark, rows.select(columns))
+
+
 def make_thumbnails(
-    items: Items, spec: ImageSpec, recipe: Recipe, num_workers: int, watcher: Watch
+    items: Items, source: ThumbnailSource, recipe: Recipe, num_workers: int, watcher: Watch
 ) -> Thumbnails:
-    """Return the `THUMBNAIL` of each stored image, new or cached."""
-    signature = source_signature(recipe)
-    made_by = sorted((versions() | fit_version(spec.fit)).items())
-    made_of = f"{_VERSION} {signature} {spec} {made_by}"
+    """Return the `THUMBNAIL` of each stored image, new or cached; `decoded` may be False."""
+    made_of = f"{_VERSION} {source.mark} {sorted(versions().items())}"
     file = array_file("near", hashlib.sha256(made_of.encode()).hexdigest()[:32])
     digests = (hashlib.blake2b(key.encode(), digest_size=8).digest() for key in items.members.keys)
     keys = np.frombuffer(b"".join(digests), ">u8").astype(np.uint64)
@@ -237,13 +288,18 @@ def make_thumbnails(
         counts = ItemCounts.of(chunk)
         watcher.advance(counts.num_items, counts.num_rejected)
 
-    some = items.take(np.array(todo))
+    parts = (np.array(todo[start : start + size]) for start in range(0, len(todo), size))
     tasks = (
-        ChunkTask("near copies", start, tuple(some[start : start + size]))
-        for start in range(0, len(some), size)
+        ChunkTask(
+            "near copies",
+            int(part[0]),
+            items.listed(part),
+            None if source.old is None else source.old.take(pa.array(part)),
+        )
+        for part in parts
     )
     try:
-        run_chunks(ThumbnailMaker(spec), tasks, num_workers, limits, on_chunk)
+        run_chunks(source.encode, tasks, num_workers, limits, on_chunk)
     finally:
         _keep(file, keys[is_known], result[is_known])
     return result

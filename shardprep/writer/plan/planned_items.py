@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from shardprep.catalog.items import Item
 from shardprep.catalog.objects.combine import AnnotationFacts
+from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.tables.columns import DICOM
 from shardprep.catalog.target_values import TargetValues
 from shardprep.catalog.targets import Target
@@ -23,17 +24,19 @@ from shardprep.dataset.schema import (
     CLASS_PREFIX,
     NUM_IMAGES,
     PRESENT,
+    ROWS,
     TARGETS,
     UNLABELLED,
     Schema,
 )
 from shardprep.errors import OptionName, RecipeError
-from shardprep.image.annotation_types import IS_CROWD, Annotation, Counts, Outline, Polygons
+from shardprep.image.annotation_types import IS_CROWD, Counts, Outline, Polygons, Runs
 from shardprep.source.members import StackExtent
 from shardprep.storage.atomic_file import write_durably
 from shardprep.writer.plan.build_plan import BuildPlan
 
-_IN_ARRAY = re.compile(r"/\d{6,}$")
+_IN_ARRAY = re.compile(r"(\.[^/.]+)/\d{6,}$")
+"""Matches the end of the key of a mask in a file of several."""
 _OWN = (NUM_IMAGES, "spacing/", DICOM)
 """Prefixes of columns that a build computes from the files again."""
 
@@ -60,8 +63,8 @@ def _cells(row: dict[str, Any]) -> list[Any]:
 def items_table(plan: BuildPlan) -> Any:
     """Return a row for each image, or for each file of a stack, in the order of the keys.
 
-    RecipeError for items that a table cannot state: tiles, `--rows`, masks in arrays, run lengths,
-    panoptic masks, and mask files of several classes.
+    RecipeError for items that a table cannot state: tiles, run lengths, panoptic masks, and mask
+    files of several classes.
     """
     if "tile/y" in plan.columns:
         raise _unstated("tiles")
@@ -69,8 +72,18 @@ def items_table(plan: BuildPlan) -> Any:
     rows = [row for item in items for row in _rows(item, plan)]
     if any(isinstance(row.get("mask"), list) for row in rows):
         rows = [row | {"mask": _listed(row["mask"])} if "mask" in row else row for row in rows]
+    are_known = [bool(np.isfinite(row["boxes"]).all()) for row in rows if row.get("boxes")]
+    if any(are_known) and not all(are_known):
+        raise _unstated("outlines without boxes beside boxes")
+    if are_known and not any(are_known):
+        rows = [_without_boxes(row) if "boxes" in row else row for row in rows]
     titles = dict.fromkeys(title for row in rows for title in row)
     return pa.table({title: pa.array([row.get(title) for row in rows]) for title in titles})
+
+
+def _without_boxes(row: dict[str, Any]) -> dict[str, Any]:
+    outlines = {"segmentation": row.get("segmentation", [])}
+    return {title: one for title, one in row.items() if title != "boxes"} | outlines
 
 
 def _rows(item: Item, plan: BuildPlan) -> Iterator[dict[str, Any]]:
@@ -81,15 +94,14 @@ def _rows(item: Item, plan: BuildPlan) -> Iterator[dict[str, Any]]:
         if isinstance(value, int | float | str) and not name.startswith(_OWN):
             is_there = values.get(f"{name}{PRESENT}", 1)
             row |= {} if name.endswith(PRESENT) else {name: value if is_there else None}
-        elif not name.startswith(_OWN):
-            raise _unstated("several rows of an image")
-    files = [one.key for one in item.companions]
-    if any(map(_IN_ARRAY.search, files)):
-        raise _unstated("masks in arrays")
+        elif not isinstance(value, int | float | str) and name.startswith(ROWS):
+            row[name] = [one.decode() if isinstance(one, bytes) else one for one in value]
+    files = [_IN_ARRAY.sub(r"\1", one.key) for one in item.companions]
+    files = files if len({*files}) > 1 else files[:1]
     if plan.target is not None:
         row["target_image"] = files[0]
     elif plan.annotations is not None:
-        row |= _annotation(item.annotation, files, plan.annotations)
+        row |= _annotation(item, files, plan.annotations)
     if not isinstance(item.extent, StackExtent) or _is_file(item.key, item.extent):
         yield row
         return
@@ -126,8 +138,8 @@ def _target(target: Target, schema: Schema) -> dict[str, Any]:
     return {"text": target} if isinstance(target, str) else {"target/value": target}
 
 
-def _annotation(one: Annotation | None, files: list[str], facts: AnnotationFacts) -> dict[str, Any]:
-    spec = facts.spec
+def _annotation(item: Item, files: list[str], facts: AnnotationFacts) -> dict[str, Any]:
+    spec, one = facts.spec, item.annotation
     if spec.is_panoptic:
         raise _unstated("panoptic masks")
     found: dict[str, Any] = {}
@@ -138,12 +150,13 @@ def _annotation(one: Annotation | None, files: list[str], facts: AnnotationFacts
     if files and len({*one.labels}) > 1 and not len(one.boxes):
         raise _unstated("mask files of several classes")
     if (spec.boxes or one.outlines) and not (files and spec.masks == "instances"):
-        if np.isnan(one.boxes).any():
-            raise _unstated("outlines without boxes")
         found["boxes"] = one.boxes.tolist()
         found["box_labels"] = [facts.names[label] for label in one.labels]
         found |= {"iscrowd": [*map(int, one.crowds)]} if IS_CROWD in spec.attributes else {}
-        found |= {"segmentation": [*map(_outline, one.outlines)]} if one.outlines else {}
+        if one.outlines:
+            are_runs = any(isinstance(own, Runs) for own in one.outlines)
+            size = one.size or (are_runs and image_size(item.extent)) or (0, 0)
+            found["segmentation"] = [_outline(own, size) for own in one.outlines]
         if one.keypoints is not None:
             found["keypoints"] = one.keypoints.reshape(len(one.keypoints), -1).tolist()
         found |= dict(zip(("height", "width"), one.size, strict=True)) if one.size else {}
@@ -152,14 +165,31 @@ def _annotation(one: Annotation | None, files: list[str], facts: AnnotationFacts
     return found
 
 
-def _outline(outline: Outline) -> str:
+def _outline(outline: Outline, size: tuple[int, int]) -> str:
     if isinstance(outline, Polygons):
         return json.dumps([ring.ravel().tolist() for ring in outline.rings])
     if isinstance(outline, Counts):
         return json.dumps({"size": outline.size, "counts": outline.counts})
     if outline is None:
         return "[]"
-    raise _unstated("masks of run lengths")
+    if isinstance(outline, Runs):
+        return json.dumps({"size": size, "counts": _counts(outline, size)})
+    raise _unstated("masks of panoptic files")
+
+
+def _counts(runs: Runs, size: tuple[int, int]) -> str | list[int]:
+    """Return COCO's counts of run lengths; [], which a build rejects too, if they are wrong."""
+    from pycocotools import mask as coco
+
+    from shardprep.image.masks import MaskError
+    from shardprep.image.rasterize import outline_mask
+
+    try:
+        pixels = outline_mask(runs, size)
+    except MaskError:
+        return []
+    counts: str = coco.encode(np.asfortranarray(pixels))["counts"].decode()
+    return counts if pixels.size else []
 
 
 def _unstated(what: str) -> RecipeError:

@@ -54,7 +54,7 @@ from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
 from shardprep.source.string_column import Coded
 from shardprep.writer.plan.build_plan import BuildPlan
-from shardprep.writer.plan.near_copies import NearCopies, make_thumbnails
+from shardprep.writer.plan.near_copies import NearCopies, ThumbnailSource, make_thumbnails
 from shardprep.writer.plan.shard_plan import plan_shards, shuffled
 from shardprep.writer.plan.tiles import cut_tiles, without_listed
 
@@ -92,7 +92,9 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watch, num_workers: int =
     if recipe.finds_near:
         items, unlabelled, _ = without_spoilers(items, ratios)
         left_out += unlabelled
-        pairs = near_pairs(make_thumbnails(items, spec, recipe, num_workers, watcher))
+        files = ThumbnailSource.files(recipe, spec)
+        thumbnails = make_thumbnails(items, files, recipe, num_workers, watcher)
+        pairs = near_pairs(thumbnails)
         are_left_out = recipe.dedup == "near"
         near = NearCopies.among(items, pairs, has_scenes=not are_left_out)
         items, copies = near.without() if are_left_out else (near.together(), [])
