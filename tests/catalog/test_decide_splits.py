@@ -84,6 +84,33 @@ def test_a_list_of_test_images_leaves_the_others_to_train(tmp_path: Path) -> Non
     assert splits(plan) == {"train": 6, "test": 2}
 
 
+def test_lists_are_used_with_stated_labels_too_and_noted_if_they_leave_images_out(
+    tmp_path: Path,
+) -> None:
+    keys = names("images/{}/{}.jpg", "cat", "dog")
+    members = {key: picture("scene", key, key) for key in keys}
+    lists = {
+        "train.txt": b"cat/0\ncat/1\ndog/0\ndog/1\n",
+        "test.txt": b"cat/2\ncat/3\ndog/2\ndog/3\n",
+    }
+    for options in ({"labels": "folder"}, {"labels": "none"}):
+        plan = catalog(tmp_path / options["labels"], members | lists, **options)
+        assert splits(plan) == {"train": 4, "test": 4}
+    lists = {"train.txt": b"cat/0\n", "valid.txt": b"cat/1\n", "test.txt": b"dog/1\n"}
+    plan = catalog(tmp_path / "few", members | lists, labels="folder")
+    assert splits(plan) == {"train": 8}
+    rule = "--split list:train=train.txt,validation=valid.txt,test=test.txt"
+    assert any(
+        f"all images are in train; there may be splits: {rule}" in one for one in plan.findings
+    )
+
+
+def test_valid_beside_empty_is_no_split(tmp_path: Path) -> None:
+    plan = planned(tmp_path, names("images/{}/{}.jpg", "valid", "empty"))
+    assert splits(plan) == {"train": 8}
+    assert plan.label_names == ("empty", "valid")
+
+
 def test_lists_that_share_images_are_not_used(tmp_path: Path) -> None:
     every = b"cat/0\ncat/1\ncat/2\ncat/3\ndog/0\ndog/1\ndog/2\ndog/3\n"
     lists = {"train.txt": every, "test.txt": every}

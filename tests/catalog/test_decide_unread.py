@@ -210,7 +210,7 @@ def test_a_spreadsheet_is_a_question_beside_images_without_labels_and_else_a_not
 
 def test_texts_of_boxes_that_begin_with_their_number_are_no_captions(tmp_path: Path) -> None:
     members = pictures(*(f"Images/{i:06}.jpg" for i in range(6)))
-    members |= {f"Annotations/{i:06}.jpg.txt": b"1\n1 5 6 12 14\n" for i in range(6)}
+    members |= {f"Annotations/{i:06}.jpg.txt": b"1\n1 5 6 4 2\n" for i in range(6)}
     [alone] = choices(tmp_path, members)
     assert alone.flags == "--labels none"
     assert "--boxes csv:FILE:ID:x,y,w,h:CLASS takes them from a table of yours" in alone.why
@@ -219,6 +219,23 @@ def test_texts_of_boxes_that_begin_with_their_number_are_no_captions(tmp_path: P
     flags = {"boxes": "csv:boxes.csv:id:x,y,w,h:class"}
     found = outcome(write_folder(tmp_path / "own", members), flags)
     assert {fact["boxes"] for fact in found.facts.values()} == {"cat"}
+
+
+def test_texts_with_two_corners_in_each_line_are_boxes_or_nothing(tmp_path: Path) -> None:
+    keys = [f"{split}/images/{split[1]}{i}.jpg" for split in ("train", "test") for i in range(3)]
+    texts = {
+        f"{key.split('/')[0]}/t_boxes/{key[-6:-4]}.txt": f"cat 5 6 {9 + i} 14\ndog,1,2,9,8\n"
+        for i, key in enumerate(keys)
+    }
+    members = pictures(*keys) | {key: text.encode() for key, text in texts.items()}
+    members["test/t_boxes/e2.txt"] = b""
+    boxes, alone = choices(tmp_path, members)
+    assert boxes.flags == "--no-header --boxes 'csv:t_boxes/{id}.txt:id:xyxy(2,3,4,5):1'"
+    assert alone.options == {"labels": "none"}
+    found = outcome(write_folder(tmp_path / "own", members), dict(boxes.options))
+    assert not found.error
+    assert {fact["boxes"] for fact in found.facts.values()} == {"cat,dog"}
+    assert found.facts["test/images/e1.jpg"]["split"] == "test"
 
 
 def test_the_longest_list_of_a_json_document_is_a_table(tmp_path: Path) -> None:

@@ -112,6 +112,12 @@ def test_a_selection_is_shuffled_by_default_like_its_split(folder: Path) -> None
         assert sorted(batch["image/filename"]) == sorted(keys)
 
 
+def test_a_plus_sign_in_a_condition_names_no_further_split(folder: Path) -> None:
+    found = reader.select(folder, "validation", where='label in ["cat", "C++"]')
+    batch = next(reader.Dataset(folder, found).batches(99, seed=5, as_supervised=False))
+    assert batch["image/filename"].tolist() == keys_of(folder, found)
+
+
 Numbers = st.sets(st.integers(0, NUM_TRAIN - 1)).map(sorted)
 
 

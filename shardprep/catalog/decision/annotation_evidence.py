@@ -84,7 +84,7 @@ def _boxes_of_texts(view: View) -> list[Reading]:
     for one in view.documents.members(".txt"):
         folders[one.key.rpartition("/")[0]].append(one)
     known = {path for path, own in folders.items() if len(view.index.find(stem(own[0].key))) == 1}
-    several = max((folders[path] for path in known), key=len, default=[])
+    several = [one for path, own in folders.items() if path in known for one in own]
     some = several[:: len(several) // _NUM_SAMPLES + 1]
     if len(several) < 2 or not all(len(view.index.find(stem(one.key))) == 1 for one in some):
         return []

@@ -17,7 +17,12 @@ from shardprep.catalog.decision.folder_evidence import class_pictures, loose_ima
 from shardprep.catalog.decision.mask_evidence import mask_files, mask_pictures
 from shardprep.catalog.decision.name_evidence import labels_by_names
 from shardprep.catalog.decision.sample_folders import samples
-from shardprep.catalog.decision.split_evidence import LEFT_OUT, splits, splits_by_tables
+from shardprep.catalog.decision.split_evidence import (
+    LEFT_OUT,
+    listed_splits,
+    splits,
+    splits_by_tables,
+)
 from shardprep.catalog.decision.table_evidence import by_tables, labels_of_few, unlabelled_tests
 from shardprep.catalog.decision.target_images import target_images
 from shardprep.catalog.decision.unread_documents import unread_documents
@@ -43,8 +48,8 @@ _ORDER = (
 def decide(view: View) -> View:
     """Return the view with all that the evidence decides; QuestionError if several readings fit.
 
-    If the recipe states labels or annotations, only splits are decided. For a source with stacks,
-    only exports and masks in arrays are looked for.
+    If the recipe states labels or annotations, only lists of splits are looked for; for a source
+    with stacks, only exports and masks in arrays.
     """
     if not view.recipe.may_be_annotated:
         return view if view.recipe.items else _with_splits(view)
@@ -62,16 +67,13 @@ def decide(view: View) -> View:
 
 
 def _with_splits(view: View) -> View:
-    """Return the view with the splits of lists or tables; several readings are only noted."""
-    for stage in (splits, splits_by_tables):
-        fit = [one for one in stage(view) if one.options.keys() <= {"split", "join"}]
-        is_clear = all(one.is_certain and not one.why.endswith(LEFT_OUT) for one in fit)
-        if len(fit) > 1 or not is_clear:
-            shown = " or ".join(f"{one.flags} ({one.why})" for one in fit if one.options)
-            fit = [Reading({}, f"all images are in train; there may be splits: {shown}")]
-        for reading in fit:
-            view = view.read_as(reading)
-    return view
+    """Return the view with the splits that lists state; several readings are only noted."""
+    fit = [one for one in listed_splits(view) if one.options.keys() <= {"split"}]
+    is_clear = all(one.is_certain and not one.why.endswith(LEFT_OUT) for one in fit)
+    if len(fit) > 1 or not is_clear:
+        shown = " or ".join(f"{one.flags} ({one.why})" for one in fit if one.options)
+        fit = [Reading({}, f"all images are in train; there may be splits: {shown}")]
+    return view.read_as(*fit) if fit else view
 
 
 def _with_parts(view: View, choices: Sequence[Choice]) -> Sequence[Choice]:

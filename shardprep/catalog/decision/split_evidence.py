@@ -60,8 +60,19 @@ def splits(view: View) -> Sequence[Reading]:
     """
     if not view.is_open("split") or view.members.are_stacks.any():
         return []
-    if {*view.index.splits.counts()} - {"train"}:
+    if _are_folders(view):
         return _class_or_split(view)
+    return listed_splits(view) or _by_boxes(view)
+
+
+def _are_folders(view: View) -> bool:
+    return bool({*view.index.splits.counts()} - {"train"})
+
+
+def listed_splits(view: View) -> list[Reading]:
+    """Return the readings of lists that state splits, unless folders do."""
+    if not view.is_open("split") or view.members.are_stacks.any() or _are_folders(view):
+        return []
     whole, parts = list[Reading](), list[Reading]()
     found = list[_Lists]()
     index, out = _targeted(view)
@@ -97,7 +108,7 @@ def splits(view: View) -> Sequence[Reading]:
             parts.append(Reading({"split": _rule(lists)}, f"{why}; {LEFT_OUT}"))
     are_alike = len(found) > _A_PAIR and len({frozenset(lists) for lists, _ in found}) == 1
     whole = whole or ([*_together(found, len(index.keys))] if are_alike else [])
-    return [Reading({**one.options, **out}, one.why) for one in whole or parts or _by_boxes(view)]
+    return [Reading({**one.options, **out}, one.why) for one in whole or parts]
 
 
 def _by_boxes(view: View) -> list[Reading]:
@@ -164,7 +175,9 @@ def _lists(view: View) -> list[dict[str, str]]:
     # Tables count if the annotations are in other files: their boxes or labels are not read.
     groups: dict[tuple[str, str], dict[str, str]] = {}
     of_both: dict[tuple[str, str], str] = {}
-    has_tables = view.recipe.is_annotated and not view.recipe.rules.boxes.table.files
+    has_tables = (
+        view.decided & {"boxes", "masks", "points"} and not view.recipe.rules.boxes.table.files
+    )
     for member in view.documents.members(*_LISTS, *(TABLE_SUFFIXES if has_tables else ())):
         folder, _, name = member.key.rpartition("/")
         named, rest = words_of_split(name.rpartition(".")[0].replace("trainval", "train_val"))

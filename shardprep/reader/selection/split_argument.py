@@ -133,7 +133,8 @@ def is_training(split: AnySplit) -> bool:
     They do, unless the name of each of its parts starts with "validation" or "test".
     """
     name = split.split if isinstance(split, EvenSplit) else getattr(split, "name", split)
-    return not all(part.strip().startswith(("validation", "test")) for part in str(name).split("+"))
+    parts = str(name).partition(": ")[0].split("+")  # a condition follows the splits: `a == 'x+y'`
+    return not all(part.strip().startswith(("validation", "test")) for part in parts)
 
 
 def numbers_of(manifest: Manifest, split: AnySplit) -> Ints:
