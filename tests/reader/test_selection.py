@@ -113,7 +113,7 @@ def test_a_selection_is_shuffled_by_default_like_its_split(folder: Path) -> None
 
 
 def test_a_plus_sign_in_a_condition_names_no_further_split(folder: Path) -> None:
-    found = reader.select(folder, "validation", where='label in ["cat", "C++"]')
+    found = reader.select(folder, "validation", where='key != "C++"')
     batch = next(reader.Dataset(folder, found).batches(99, seed=5, as_supervised=False))
     assert batch["image/filename"].tolist() == keys_of(folder, found)
 

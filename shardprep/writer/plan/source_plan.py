@@ -183,8 +183,10 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
     schema, where = load_schema(name), f"{OptionName('schema')} {name}"
     if lacking := sorted(schema.annotations.keys() - {*annotations, CROWD}):
         what = f"asks for {lacking[0]!r}, but no such boxes or masks are found"
-        rules = f"{OptionName('boxes')} or {OptionName('masks')}"
-        hint = f"say where they are with {rules}, or leave {OptionName('schema')} out"
+        hint = (
+            f"say where they are with {OptionName('boxes')} or {OptionName('masks')}, "
+            f"or leave {OptionName('schema')} out"
+        )
         raise SchemaError(where, what, hint)
     wanted = TARGETS if schema.name == "classes" else schema.target
     if wanted not in (None, TARGET_FEATURES.get(kind)):

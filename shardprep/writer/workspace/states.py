@@ -417,8 +417,10 @@ def find_damage(
         return None
     if changes := fingerprint_differences(finished.fingerprint, fingerprint):
         what = f"lacks {some_of(gone)}, and {', '.join(changes)} changed since it was built"
-        way = f"add {OptionName('overwrite')} to build all of it again"
-        raise BuildError(workspace.location, what, f"restore what has changed, or {way}")
+        hint = (
+            f"restore what has changed, or add {OptionName('overwrite')} to build all of it again"
+        )
+        raise BuildError(workspace.location, what, hint)
     items = folder / ITEMS_FILE
     is_sound = items.is_file() and sha256_of(items) == finished.files.get(ITEMS_FILE)
     return DamagedDataset(finished, intact, items if is_sound else None, foreign_files(files))
