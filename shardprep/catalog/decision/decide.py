@@ -68,12 +68,15 @@ def decide(view: View) -> View:
 
 def _with_splits(view: View) -> View:
     """Return the view with the splits that lists state; several readings are only noted."""
-    fit = [one for one in listed_splits(view) if one.options.keys() <= {"split"}]
-    is_clear = all(one.is_certain and not one.why.endswith(LEFT_OUT) for one in fit)
-    if len(fit) > 1 or not is_clear:
-        shown = " or ".join(f"{one.flags} ({one.why})" for one in fit if one.options)
-        fit = [Reading({}, f"all images are in train; there may be splits: {shown}")]
-    return view.read_as(*fit) if fit else view
+    found = [one for one in listed_splits(view) if one.options.keys() <= {"split"}]
+    stated = [one for one in found if one.options]
+    rest = [one for one in found if not one.options]
+    if len(stated) > 1 or not all(x.is_certain and not x.why.endswith(LEFT_OUT) for x in stated):
+        shown = " or ".join(f"{one.flags} ({one.why})" for one in stated)
+        stated = [Reading({}, f"all images are in train; there may be splits: {shown}")]
+    for reading in (*rest, *stated):
+        view = view.read_as(reading)
+    return view
 
 
 def _with_parts(view: View, choices: Sequence[Choice]) -> Sequence[Choice]:
