@@ -531,8 +531,8 @@ def init(
     With `items`, the recipe builds from that table of items.
 
     Raises:
-        RecipeError: ./shardprep.toml exists, or no source is given and the current folder does not
-            contain exactly one archive.
+        RecipeError: ./shardprep.toml exists and `overwrite` is not set, or neither `source` nor
+            `items` is given and the current folder does not contain exactly one archive.
         SourceError: the source cannot be read, or has no images.
     """
     from shardprep.catalog.item_columns import source_of

@@ -261,7 +261,8 @@ def fetch(
 ) -> Fetched:
     """Copy a dataset from object storage, and check every shard.
 
-    If a copy exists, only missing and damaged files are downloaded.
+    If a copy exists, only missing and damaged files are downloaded. A damaged shard that has the
+    right size is found only with `check`.
 
     Raises:
         DatasetError: the dataset does not exist, or one of its files is damaged.

@@ -54,7 +54,7 @@ PARENT_STAGES = ("plan", "wait", "write", "finish")
 
 
 def print_plan(terminal: Terminal, plan: BuildPlan) -> None:
-    """Print the plan of a build."""
+    """Print images and shards by split, objects, classes, notes, skipped inputs and total size."""
     table = plain_table("split", "images", "shards", "labelled")
     for split in dict.fromkeys(shard.split for shard in plan.shards):
         shards = [shard for shard in plan.shards if shard.split == split]
@@ -80,7 +80,7 @@ def print_plan(terminal: Terminal, plan: BuildPlan) -> None:
 
 
 def show_result(result: BuildResult, *, as_json: bool) -> None:
-    """Print the result of a build."""
+    """Print splits, classes, images, inputs, sizes and time of a build, or all facts as JSON."""
     if as_json:
         from shardprep.api.json_types import BuildJson
 

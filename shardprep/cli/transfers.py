@@ -76,8 +76,8 @@ def upload(done: Upload) -> None:
 def fetch(call: Call, *, as_json: bool) -> None:
     """Copy a dataset from object storage, and check every shard.
 
-    If a copy exists, only missing and damaged files are downloaded. Exits with 3 if files are left
-    out.
+    If a copy exists, only missing and damaged files are downloaded. A damaged shard that has the
+    right size is found only with --check. Exits with 3 if files are left out.
 
     Examples:
         shardprep fetch s3://bucket/dogs_vs_cats --to tfrecords

@@ -61,7 +61,7 @@ def decode_ids(data: bytes, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint32]:
     """
     image, ids = _decoded(data, max_pixels, _ids)
     if image.format == "JPEG":
-        raise MaskError("is a JPEG, which does not keep exact segment ids")
+        raise MaskError("is a JPEG, which does not keep exact segment ids: export it as PNG")
     return ids
 
 
@@ -74,7 +74,7 @@ def decode_numbers(data: bytes, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint
     """
     pixels, is_lossy, _ = decode_mask(data, max_pixels)
     if is_lossy:
-        raise MaskError("is a JPEG, which does not keep exact object numbers")
+        raise MaskError("is a JPEG, which does not keep exact object numbers: export it as PNG")
     found = pixels.astype(np.uint32)
     if pixels.ndim == 2:
         return found
@@ -153,7 +153,7 @@ def _ids(image: Image.Image, raw: str) -> NDArray[np.uint32]:
         if values.ndim == 2:
             return values.astype(np.uint32)
     if ";16" in raw:
-        raise MaskError("has colours of 16 bits, which are not read")
+        raise MaskError("has colours of 16 bits, which are not read: save it with 8 bits")
     return _codes(np.asarray(image.convert("RGB"))[..., ::-1])
 
 
@@ -177,7 +177,7 @@ def _values(image: Image.Image, raw: str) -> NDArray[Any]:
             return pixels // (85 if stretched[1] == "2" else 17)
         return pixels
     if ";16" in raw and not image.mode.startswith(("I", "F")):
-        raise MaskError("has colours or transparency of 16 bits, which are not read")
+        raise MaskError("has 16-bit colours or transparency: save it with 8 bits")
     if image.mode in ("LA", "La", "PA"):
         return np.asarray(image.getchannel(0))
     if image.mode.startswith(("I", "F")):

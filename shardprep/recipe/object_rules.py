@@ -217,7 +217,7 @@ def parse_box_rule(text: str, option: str = "boxes") -> FormatRule:
         return FormatRule(name, text, table.files, table)
     if argument and ":" not in BOX_FORMATS[name]:
         what = f"{name} does not take an argument, but has {argument!r}"
-        raise OptionError(OptionName(option), what)
+        raise OptionError(OptionName(option), what, f"use {name} alone")
     if name == "yolo":
         return FormatRule(name, text, (argument,) if argument else ())
     files = tuple(file.strip() for file in argument.split(",") if file.strip())
@@ -266,7 +266,8 @@ def parse_point_rule(text: str) -> PointRule:
         or (len(parts) > 1 and len(columns) % 2)
         or (len(parts) == 3 and not all(names))
     ):
-        hint = "as in csv:points.csv:image:x,y:name; columns of several keypoints are x1,y1,x2,y2"
+        example = "x,y:name" if kind == "column" else "points.csv:image:x,y:name"
+        hint = f"use {kind}:{example}, with x1,y1,x2,y2 instead of x,y for several keypoints"
         form = re.sub(r"^.*?:|[\[\]]", "", POINT_FORMATS[kind])
         raise OptionError(OptionName("points", kind), f"{argument!r} is not {form}", hint)
     several = tuple(file.strip() for file in files.split(",") if file)
@@ -296,7 +297,7 @@ def _run_table_rule(argument: str) -> RunTableRule:
     files, *columns = _files_and_columns(argument)
     if not files or len(columns) not in (2, 3) or not all(columns):
         what = f"{argument!r} is not FILE:ID:RLE or FILE:ID:RLE:LABEL"
-        hint = "as in rle:train.csv:ImageId:EncodedPixels"
+        hint = "use a value such as rle:train.csv:ImageId:EncodedPixels"
         raise OptionError(OptionName("masks", "rle"), what, hint)
     return RunTableRule(tuple(files.split(",")), *columns)
 

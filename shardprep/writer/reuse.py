@@ -395,9 +395,10 @@ def _values(rows: pa.Table, name: str, null: str | int) -> list[Any]:
 
 
 def targets_of(rows: pa.Table) -> list[Target]:
-    """Return the target of each row, from the one target column with values, or None for each.
+    """Return the target of each row, or None for a row without a target.
 
-    Targets of several values are in three columns, which only a whole table has.
+    Targets of several values are in the columns `targets`, `classes` and `texts`. In a table
+    without these, at most one of `label`, `labels`, `target` and `text` has values.
     """
     if "targets" in rows.column_names:
         lists = (rows[name].to_pylist() for name in TARGET_COLUMNS.names)

@@ -392,7 +392,7 @@ def _numbered(prefix: str, number: int) -> Texts:
 
 
 def _pieces(block: Any) -> Iterator[Any]:
-    """Yield the elements of a list, or parts of an array: scaling takes several times its bytes."""
+    """Yield the elements of a list, or parts of an array, because scaling needs much memory."""
     step = 1 if isinstance(block, list) else rows_at_once(block.nbytes // max(1, len(block)))
     for at in range(0, len(block), step):
         yield block[at] if isinstance(block, list) else block[at : at + step]

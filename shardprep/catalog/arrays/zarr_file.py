@@ -83,7 +83,10 @@ def _opened(files: ZarrFiles, name: str, paths: Sequence[str]) -> Iterator[_Arra
 
 
 def open_zarr(files: ZarrFiles, name: str, most_bytes: int) -> ArrayFile:
-    """Return the arrays of a zarr folder; axes before height, width and colours are stacks."""
+    """Return the arrays of a zarr folder, except arrays with a codec that is not in `_CODECS`.
+
+    An array with axes before height, width and colours is a stack.
+    """
     paths, left_out = list[str](), list[str]()
     with reading(name):
         for key in sorted(key for key in files if key.rpartition("/")[2] in _ARRAYS):

@@ -48,7 +48,10 @@ _Level = tuple[str | None, Sequence[str]]
 
 
 def unproved(view: View) -> Iterator[Reading]:
-    """Yield a reading for each folder level that may be the class; none if the lowest surely is."""
+    """Yield the readings of folder levels as classes, and one without labels.
+
+    Yields nothing if the lowest level is certainly the class.
+    """
     paths = [path for path in view.folders if path]
     splits = split_folders(paths)
     levels = {path: _level(path, splits) for path in paths}
@@ -80,8 +83,9 @@ def unproved(view: View) -> Iterator[Reading]:
 def _are_one_level(rests: Sequence[Sequence[str]], inner: Sequence[_Level]) -> bool:
     """Return whether only the last names can be classes.
 
-    Longer paths must end in the names of the shortest ones, and names outside of splits must occur
-    in splits, if there are splits.
+    Longer paths must end in the names of the shortest ones. If all paths have the same length, the
+    names of the upper levels must not look like classes. If there are splits, they must contain all
+    names that occur outside of splits.
     """
     least = min(map(len, rests))
     if least < max(map(len, rests)):

@@ -80,7 +80,7 @@ class LabelColumns:
 def found_columns(
     match: TableMatch, index: KeyIndex, tables: Sequence[Table], titles: Sequence[str] = ()
 ) -> list[LabelColumns]:
-    """Return columns, and groups of columns, that may be labels; of the table or only `titles`."""
+    """Return the columns of the table, or of `titles`, that may be labels, alone or in groups."""
     table = match.table
     titles = [one for one in titles or table.header if not is_id(match, one) and ":" not in one]
     titles = [one for one in titles if one and "," not in one and not _OF_OBJECTS.match(one)]
@@ -222,7 +222,7 @@ def _columns(
 def _groups(
     match: TableMatch, tables: Sequence[Table], titles: Sequence[str], shown: Mapping[str, set[str]]
 ) -> Iterator[LabelColumns]:
-    """Yield groups of columns that are labels together: of a submission, flags or numbers."""
+    """Yield groups of columns that form one target, such as flags or columns of a submission."""
     flags = tuple(one for one in flag_columns(match) if one in titles)
     if len(flags) > 1:
         is_all = len(flags) == len([one for one in titles if not is_about(one)])

@@ -171,7 +171,7 @@ def _of_level(depth: int, names: Collection[str]) -> Reading:
 
 
 def _of_wrappers(view: View, paths: Collection[str]) -> Iterator[Reading]:
-    """Yield readings of one of several folders `x/x`, as unpacked archives are, by name fields."""
+    """Yield readings by name fields that use only one of several folders `x/x`."""
     if len(paths) < 2 or not all(re.fullmatch(r"(.*/)?([^/]+)/\2", path) for path in paths):
         return
     for path in [*paths][:_NUM_SAMPLES]:
@@ -196,7 +196,10 @@ def _of_test(view: View, tests: Collection[str], names: Collection[str]) -> list
 
 
 def _are_confirmed(view: View, at: int, depth: int) -> bool:
-    """Return whether file names repeat the number of their folder: `0/x_class0.png`."""
+    """Return whether number `at` in file names repeats the folder's number: `0/x_class0.png`.
+
+    The folder's number is the names of the last `depth` folders, joined. Test images do not count.
+    """
     paths = [key.split("/") for key in _sampled(view)]
     paths = [path for path in paths if given_split(path[:-1]) != "test"]
     for *folders, name in paths[:: len(paths) // _NUM_SAMPLES + 1]:

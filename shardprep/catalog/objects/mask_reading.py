@@ -235,7 +235,9 @@ def _by_class_files(recipe: Recipe, images: SourceImages) -> Found:
         pairs.append(classed[0] if classed else None)
     files = [pair[1] for pair in pairs if pair is not None]
     if not files:
-        raise SourceError(_MASKS, f"no selected image has a mask {recipe.masks}")
+        what = f"no selected image has a mask {recipe.masks}"
+        hint = f"change the pattern to fit images such as {images.index.keys[0]}"
+        raise SourceError(_MASKS, what, hint)
     values = _values(recipe, files, images)
     reader = _ClassReader(values, recipe.max_pixels)
     with ThreadPoolExecutor(_NUM_THREADS) as pool:

@@ -69,7 +69,7 @@ class TableMatch:
             one, two = int(first[others[0]]), int(rows[others[0]])
             cells = f"{every[one]!r} and {every[two]!r}"
             what = f"gives an image {cells} in column {column!r} (rows {one + 1} and {two + 1})"
-            raise SourceError(self.table.name, what, "give each image one")
+            raise SourceError(self.table.name, what, "give each image one value in this column")
         return found
 
 

@@ -357,7 +357,7 @@ def table_of(name: str, rows: Sequence[dict[str, str]], null: Collection[str] = 
 
 
 def _longest_list(document: dict[str, Any]) -> Iterator[str]:
-    """Yield the paths of single values in the longest list of objects; KeyError without one."""
+    """Return the paths of values in the first entry of the longest list; KeyError if none."""
     lists = {key: one for key, one in document.items() if isinstance(one, list) and one}
     key = max(lists, key=lambda key: len(lists[key]), default="")
     return _paths(document[key][0], key)

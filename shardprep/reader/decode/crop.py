@@ -70,7 +70,10 @@ class JpegCrop(NamedTuple):
 
 
 def jpeg_crop(data: bytes | memoryview, crop: Crop, key: int) -> JpegCrop | None:
-    """Return what to decode of a JPEG; None if simplejpeg cannot decode it."""
+    """Return the part of a JPEG to decode, and its scale; `key` decides a random crop.
+
+    None if the image is too large or simplejpeg cannot decode it.
+    """
     try:
         height, width, *_ = simplejpeg.decode_jpeg_header(data)
         check_stored_size(height, width)

@@ -88,7 +88,7 @@ class FeatureDecoder:
 
     @property
     def _shape(self) -> tuple[int | None, ...]:
-        """None is a varying length."""
+        """Shape of a decoded image or stack; None for a length that varies."""
         length = (self._part.max_length,) if self._is_stack else ()
         return (*length, *(self.image_size or (None, None)), self._num_channels)
 
@@ -290,7 +290,7 @@ class FeatureDecoder:
         return out
 
     def _pixels(self, data: bytes | memoryview, out: Pixels | None = None) -> Pixels:
-        """`out` gets the pixels of a JPEG or PNG."""
+        """Return the pixels of an image; a JPEG or PNG may be decoded into `out`."""
         if self.encoding == "raw":
             if self._stored_shape is None:
                 raise ValueError("the image has raw pixels, but the schema has no image size")

@@ -206,7 +206,9 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
     members = catalog.items.members
     has_stacks = bool(rule.text or members.are_stacks.any())
     if schema.is_stack and not has_stacks:
-        raise SchemaError(where, "is a schema of stacks", f"give {OptionName('stack')}")
+        what = "is for stacks, but the source has single images"
+        hint = f"give {OptionName('stack')}, or leave {OptionName('schema')} out"
+        raise SchemaError(where, what, hint)
     filled = schema.filled(spec.fixed_size, encoding, labels, columns, annotations, targets)
     if has_stacks:
         is_named = (members.num_files <= len(rule.channels)).all()  # a channel can be a volume

@@ -319,7 +319,7 @@ def test_white_space_and_order_do_not_matter(tmp_path: Path) -> None:
 def test_no_document_is_coco(tmp_path: Path) -> None:
     made = source(tmp_path, {"a.json": '{"a": 1}'}, "1.png")
     with pytest.raises(
-        SourceError, match=r"no document of the source has this format; the source has a\.json"
+        SourceError, match=r"this format; use another format: the source has a\.json"
     ):
         made.read("coco")
     with pytest.raises(

@@ -152,7 +152,8 @@ def shared_documents(
         found += [key] if is_one(data) else []
     if not found:
         there = [member.key for member in source.documents.members(suffix)]
-        hint = f"the source has {some_of(there, 3) or f'no {suffix[1:].upper()}'}"
+        has = some_of(there, 3) or f"no {suffix[1:].upper()}"
+        hint = f"use another format: the source has {has}"
         what = "no document of the source has this format"
         raise SourceError(OptionName("boxes", rule.kind), what, hint)
     return found

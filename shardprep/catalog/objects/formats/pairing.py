@@ -102,9 +102,9 @@ class Pairing:
             return self.find(name, document, split)
 
     def claim_entry(self, image: int, document: str, name: str, split: str = "") -> None:
-        """Record an entry of a document for many images.
+        """Record that an entry of a document, which describes many images, belongs to an image.
 
-        SourceError if the image has an entry in the same document, or one of another split.
+        SourceError if the last entry of the image is in the same document or for another split.
         """
         other, known, of_split = self._entries.get(image, ("", "", split))
         self._entries[image] = document, name, split

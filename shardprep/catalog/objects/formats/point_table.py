@@ -71,7 +71,7 @@ def read(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the `Sign` of the first table with columns x and y of enough images, or []."""
+    """Return the `Sign` of the first table with columns of x and y for enough images, or []."""
     for table in source.documents.tables:
         pairs = _named_pairs(table.header)
         if not pairs or named_box_columns(table.header) is not None:

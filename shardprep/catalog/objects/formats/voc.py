@@ -188,7 +188,7 @@ def parse_voc(data: bytes) -> VocFile:
     if _DTD in data or (b"\0" in data and _DTD in data.replace(b"\0", b"")):  # also in UTF-16
         raise VocError("has a document type definition (DTD), which no annotation needs")
     if len(data) > _FEW_BYTES and sum(data.count(part) * n for part, n in _PARTS) > _MOST_PARTS:
-        raise VocError(f"is XML of more than {_MOST_PARTS:,} parts")
+        raise VocError(f"has too many tags, attributes or lines (limit {_MOST_PARTS:,})")
     root, fault = _tree(data)
     tag = _local(root.tag) if root is not None else ""
     if tag != "annotation" and (tag or fault is None):
