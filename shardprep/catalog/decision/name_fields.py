@@ -57,6 +57,7 @@ def name_fields(stems: Sequence[str], *, has_weak: bool = False) -> list[NameFie
     columns = [Counter(column) for column in zip(*same, strict=True)]
     found = [*_fields(sign, form, columns, len(same))]
     found = [one for one in found if not one.is_weak] + [x for x in found if has_weak and x.is_weak]
+    found = [*_all_but_last(same, columns), *found]
     return [one for one in found if one.is_certain][:1] or found[:_MOST_FIELDS]
 
 
@@ -71,6 +72,19 @@ def _ends(stems: Sequence[str]) -> Iterator[NameField]:
             label = pattern.format(_pattern(forms.pop(), {*counts}))
             why = f"{len(counts):,} values such as {min(counts)} in {counted(len(stems), 'name')}"
             yield NameField(label, why, is_class=True)
+
+
+def _all_but_last(
+    names: Sequence[Sequence[str]], columns: Sequence[Counter[str]]
+) -> Iterator[NameField]:
+    """Yield all fields except the last one, if several vary: `3001 Brick 2x4` before `000L`."""
+    heads = Counter("".join(parts[:-2]) for parts in names)
+    num_varying = sum(len(values) > 1 for values in columns[:-2:2])
+    if num_varying > 1 and 1 < len(heads) <= len(names) / 2 and len(columns[-2]) == 1:
+        last = _pattern(form_of(names[0][-1]), {*columns[-1]})
+        label = rf"(^|/)(?P<label>[^/]+){re.escape(min(columns[-2]))}{last}\.[^./]+$"
+        why = f"{len(heads):,} values such as {min(heads)} in {counted(len(names), 'name')}"
+        yield NameField(label, why, is_class=True)
 
 
 def _between_signs(stems: Sequence[str]) -> Iterator[NameField]:

@@ -108,6 +108,8 @@ def listed_splits(view: View) -> list[Reading]:
             parts.append(Reading({"split": _rule(lists)}, f"{why}; {LEFT_OUT}"))
     are_alike = len(found) > _A_PAIR and len({frozenset(lists) for lists, _ in found}) == 1
     whole = whole or ([*_together(found, len(index.keys))] if are_alike else [])
+    if len(whole) > 1:  # folds
+        whole.append(Reading({"split": "train=1"}, "no list is used: all images are in train"))
     return [Reading({**one.options, **out}, one.why) for one in whole or parts]
 
 

@@ -227,7 +227,18 @@ def _are_parts(index: KeyIndex, tables: Sequence[Table]) -> bool:
     ids, own = Texts.joined([one.cells(place) for one in others]), last.cells(place)
     if _has_numbers(last) and not index.num_found(own):  # numbers for titles are no evidence
         return False
+    if _are_ends(own, ids) or _are_ends(ids, own):
+        return False
     return bool((positions(paths_of(own), paths_of(ids))[0] < 0).all())
+
+
+def _are_ends(names: Texts, paths: Texts) -> bool:
+    """Return whether most names without a folder are ends of paths, so that images are the same."""
+    if pc.any(pc.match_substring(names.array, "/")).as_py():
+        return False
+    ends = Texts(pc.replace_substring_regex(paths.array, r"^.*/", ""))
+    is_longer = pc.any(pc.match_substring(paths.array, "/")).as_py()
+    return bool(is_longer and (positions(names, ends)[0] >= 0).mean() > 1 / 2)
 
 
 def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
