@@ -146,7 +146,7 @@ def test_slow_decoding_is_found(
     assert found.measured.read > 2 * found.measured.decode
     assert "cache='memory'" in found.advice
     assert found.gain > 1
-    assert "decoding limits you: at most " in str(found)
+    assert not found.is_sure or "decoding limits you: at most " in str(found)
     assert len({id(dataset) for dataset in iterators}) <= 5, "each fills a cache"
     more = measurement._MOST_ROUNDS - 2  # rounds of training, if they do not agree
     most = 5 + 1 + 2 * PAIRS + more
