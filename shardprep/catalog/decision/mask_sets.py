@@ -47,8 +47,8 @@ _KIND = re.compile(
 _ENDING = re.compile(
     r"([-_. ](rgb|gt|images?|imgs?|masks?))?[-_. ](?=\d*[^\W\d_])[^\W_]+$|(?<=\d)[a-z]$"
 )
-_EXTRAS = re.compile(r"([-_]\d+)+$"), re.compile(r"^[^\W\d]+(?=\d)")
-"""Matches numbers after the name of an image, and a word before its number: `96_03`, `clean96`."""
+_TAIL = re.compile(r"([-_]\d+)+$")
+"""Matches numbers after the name of an image: `96_03_01`."""
 _WORD = re.compile(r"[-_. ][^\W\d_]+$")
 _MOST_WORDS, _FEW, _A_PAIR = 3, 3, 2
 _TWO_WORDS = re.compile(r"[-_. ][^\W_]+[-_. ]")
@@ -225,8 +225,7 @@ def named_alike(kinds: Sequence[Kind]) -> list[Kind]:
     """Return the kinds with a quarter of their names, in a sample, in another kind."""
     with_name: defaultdict[str, list[int]] = defaultdict(list)
     forms = [
-        ([*kind.rows], [*kind.bases], *([p.sub("", name) for name in kind.rows] for p in _EXTRAS))
-        for kind in kinds
+        ([*kind.rows], [*kind.bases], [_TAIL.sub("", name) for name in kind.rows]) for kind in kinds
     ]
     for number, lists in enumerate(forms):
         for name in dict.fromkeys(itertools.chain(*lists)):
@@ -490,7 +489,7 @@ def _patterns(one: MaskSet, pictures: Sequence[Kind], masks: Sequence[str]) -> I
         ids = {name.removeprefix(other) for name in names}
         if start and 2 * sum(name.removeprefix(start) in ids for name in own) > len(own):
             cut = f"-{len(end)}" if end else ""
-            for place in (*(places if one.has_word or one.colours else ()), *of_folders):
+            for place in (*(places if one.has_word else ()), *of_folders):
                 yield f"{place}{start}{{stem[{len(other) or ''}:{cut}]}}{suffix}"
     if one.folder and is_last:
         yield f"{{id}}/{one.folder}/*{suffix}"

@@ -57,7 +57,7 @@ def name_fields(stems: Sequence[str], *, has_weak: bool = False) -> list[NameFie
     columns = [Counter(column) for column in zip(*same, strict=True)]
     found = [*_fields(sign, form, columns, len(same))]
     found = [one for one in found if not one.is_weak] + [x for x in found if has_weak and x.is_weak]
-    found = [*_all_but_last(same, columns), *found]
+    found[1:1] = _all_but_last(same, columns)
     return [one for one in found if one.is_certain][:1] or found[:_MOST_FIELDS]
 
 
