@@ -243,10 +243,10 @@ def _splits(
 ) -> GivenSplits:
     rules = wanted.recipe.rules
     rule = rules.split
-    of_objects = rules.boxes.table if rules.boxes.table.files else rules.masks.runs
-    if match is None and rule.kind in ("column", "tables") and of_objects.files:
-        table = wanted.documents.table(of_objects.files)
-        match = match_table(wanted.index, table, of_objects.id_column)
+    boxes, runs, documents = rules.boxes.table, rules.masks.runs, wanted.documents
+    if match is None and rule.kind in ("column", "tables") and (boxes.files or runs.files):
+        table = documents.box_rows(boxes) if boxes.files else documents.table(runs.files)
+        match = match_table(wanted.index, table, (boxes if boxes.files else runs).id_column)
     own = wanted.recipe.items == ""
     given = given_splits(wanted.index, rule, match, wanted.documents, by_folders=own)
     is_by_source = rule.kind in ("folders", "ratio")

@@ -116,7 +116,7 @@ def listed_splits(view: View) -> list[Reading]:
 def _by_boxes(view: View) -> list[Reading]:
     """Return the reading of splits in names of tables of boxes, if no image is in two."""
     rule = view.recipe.rules.boxes.table
-    table = view.documents.table(rule.files) if rule.files else None
+    table = view.documents.box_rows(rule) if rule.files else None
     if table is None or rule.id_column not in table.header:
         return []
     splits = table.parts_of_rows().map(lambda name: document_split(name) or "train")

@@ -18,7 +18,7 @@ from shardprep.catalog.tables.row_matching import joined, row_ids
 from shardprep.catalog.tables.table import Table, json_rows, parse_table, stacked, table_of
 from shardprep.dataset.card import from_cell
 from shardprep.errors import OptionName, RecipeError, SourceError, some_of
-from shardprep.recipe.object_rules import FormatRule
+from shardprep.recipe.object_rules import BoxTableRule, FormatRule
 from shardprep.recipe.recipe import Recipe, make_recipe
 from shardprep.recipe.rules import TABLE_SUFFIXES, TEXT, WHOLE_NAME, JoinRule, parse_stack_rule
 from shardprep.source.byte_range import MemberError
@@ -86,7 +86,14 @@ class Documents:
             return self.only_table("boxes", columns)
         if "{" in (file := rule.files[0]) and file.lower().endswith(".json"):
             return self._of_pattern(file, columns, partial(object_rows, further=further))
-        return self.table(rule.files)
+        return self.box_rows(rule.table)
+
+    def box_rows(self, rule: BoxTableRule) -> Table:
+        """Return the rows of a table of boxes; of JSON with paths, a row for each object."""
+        columns = rule.boxes.names if rule.boxes else ()
+        names = [one for one in (rule.id_column, *columns, rule.label_column) if one]
+        has_paths = rule.files[0].lower().endswith(_JSON) and any("." in one for one in names)
+        return self.table(rule.files, names if has_paths else ())
 
     def only_table(self, option: str, columns: Sequence[str]) -> Table:
         """Return the columns of array files, or the only table; else SourceError."""

@@ -189,6 +189,29 @@ def test_lists_that_are_not_json_or_of_other_lengths_are_no_traceback(tmp_path: 
         catalog(tmp_path / "json", members, boxes="csv:{id}.json:id:xyxy(bbox):label")
 
 
+def test_columns_may_be_paths_into_a_document_of_all_images(tmp_path: Path) -> None:
+    centers = [
+        [{"x": 20, "y": 12, "width": 8, "height": 6}],
+        [],
+        [{"x": 9, "y": 9, "width": 2, "height": 4}],
+    ]
+    entries = [
+        {
+            "image": f"{i}.jpg",
+            "annotations": [{"label": f"{'ab'[i % 2]}", "coordinates": one} for one in several],
+        }
+        for i, several in enumerate(centers)
+    ]
+    members = {f"{i}.jpg": IMAGES[0] for i in range(3)} | {"c.json": json.dumps(entries).encode()}
+    sides = ",".join(f"annotations.coordinates.{one}" for one in ("x", "y", "width", "height"))
+    rule = f"csv:c.json:image:center({sides}):annotations.label"
+    made = catalog(tmp_path, members, boxes=rule, unlisted="background")
+    found = [one.annotation for one in sorted(made.items, key=lambda one: one.key)]
+    assert found[0] is not None
+    assert found[0].boxes.tolist() == [[16, 9, 24, 15]]
+    assert facts_of(made).num_objects == {"a": 2}
+
+
 RINGS: list[list[Any]] = [[[[4, 3, 24, 3, 24, 33]] for _ in several] for several in OBJECTS]
 POSES: list[list[Any]] = [[[9.0, 8.0, 2, 5.0, 6.0, 1] for _ in several] for several in OBJECTS]
 """A polygon and two keypoints of each object, as COCO writes them."""
