@@ -84,16 +84,15 @@ class Documents:
         """
         if not rule.files:
             return self.only_table("boxes", columns)
+        return self.box_rows(rule.table, further)
+
+    def box_rows(self, rule: BoxTableRule, further: Sequence[str] = ()) -> Table:
+        """Return the rows of a table of boxes; of JSON with paths, a row for each object."""
+        columns = [*(rule.boxes.names if rule.boxes else ()), *filter(None, [rule.label_column])]
         if "{" in (file := rule.files[0]) and file.lower().endswith(".json"):
             return self._of_pattern(file, columns, partial(object_rows, further=further))
-        return self.box_rows(rule.table)
-
-    def box_rows(self, rule: BoxTableRule) -> Table:
-        """Return the rows of a table of boxes; of JSON with paths, a row for each object."""
-        columns = rule.boxes.names if rule.boxes else ()
-        names = [one for one in (rule.id_column, *columns, rule.label_column) if one]
-        has_paths = rule.files[0].lower().endswith(_JSON) and any("." in one for one in names)
-        return self.table(rule.files, names if has_paths else ())
+        has_paths = file.lower().endswith(_JSON) and any("." in one for one in columns)
+        return self.table(rule.files, (rule.id_column, *columns) if has_paths else ())
 
     def only_table(self, option: str, columns: Sequence[str]) -> Table:
         """Return the columns of array files, or the only table; else SourceError."""
