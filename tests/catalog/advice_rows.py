@@ -160,6 +160,14 @@ CORNERS = [[10, 10, 30, 30]]
 _SPLIT = images(*(f"{'train' if i < 5 else 'test'}/{i}.jpg" for i in range(10)))
 
 ROWS = [
+    Row(
+        "--exclude … leaves out one of them",
+        images("train/a.jpg", "copy/train/a.jpg") | {"t.csv": b"id,label\na,cat\n"},
+        {"labels": "csv:t.csv:id:label"},
+        {"exclude": SAID},
+        labels,
+        {"train/a.jpg": "cat"},
+    ),
     # --- files of arrays
     Row(
         "--images … adds its images",

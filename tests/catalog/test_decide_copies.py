@@ -5,7 +5,7 @@ import pytest
 from shardprep.catalog.catalog import Catalog
 from shardprep.errors import QuestionError
 from tests.catalog.builders import catalog
-from tests.support.builders import jpeg
+from tests.support.builders import jpeg, zip_bytes
 from tests.support.scenes import picture
 
 NAMES = [f"{name}/{i}.png" for name in ("cat", "dog") for i in range(6)]
@@ -30,6 +30,17 @@ def test_a_copy_of_the_set_is_left_out_with_a_note(tmp_path: Path, start: str, c
     plan = planned(tmp_path, pictures(start) | pictures(copy))
     assert sorted(keys(plan)) == sorted(f"{start}/{name}" for name in NAMES)
     assert any(f"12 images in {copy}" in one for one in plan.findings)
+
+
+@pytest.mark.parametrize("name", ["photos", "train"])
+@pytest.mark.parametrize("inner", [True, False])
+def test_an_archive_beside_its_files_is_left_out(tmp_path: Path, name: str, *, inner: bool) -> None:
+    files = {f"{i}.jpg": jpeg(seed=i) for i in range(8)}
+    members = {f"{name}/{key}": data for key, data in files.items()}
+    packed = zip_bytes(members if inner else files)
+    plan = planned(tmp_path, {**members, f"{name}.zip": packed}, labels="auto")
+    assert sorted(keys(plan)) == sorted(members)
+    assert any(f"--exclude '{name}.zip/*' is decided: 8 images" in one for one in plan.findings)
 
 
 def test_equal_names_and_sizes_with_other_bytes_are_not_copies(tmp_path: Path) -> None:

@@ -105,6 +105,14 @@ def test_lists_are_used_with_stated_labels_too_and_noted_if_they_leave_images_ou
     )
 
 
+def test_lists_of_names_that_several_classes_have_are_noted(tmp_path: Path) -> None:
+    lists = {"train.txt": b"0.jpg\n1.jpg\n", "test.txt": b"2.jpg\n3.jpg\n"}
+    plan = planned(tmp_path, names("{}/{}.jpg", "cat", "dog"), lists)
+    assert splits(plan) == {"train": 8}
+    why = "train.txt, test.txt not used as splits: id '0.jpg' fits several images"
+    assert any(why in one for one in plan.findings)
+
+
 def test_valid_beside_empty_is_no_split(tmp_path: Path) -> None:
     plan = planned(tmp_path, names("images/{}/{}.jpg", "valid", "empty"))
     assert splits(plan) == {"train": 8}

@@ -90,10 +90,10 @@ def _boxes_of_texts(view: View) -> list[Reading]:
         return []
     names = sorted({path.rpartition("/")[2] for path in known})
     end = _WORD.sub("", common_start([name[::-1] for name in names])[::-1])
-    place = names[0] if len(names) == 1 else f"{{part}}{end}"
+    place = f"{names[0] if len(names) == 1 else f'{{part}}{end}'}/".lstrip("/")
     lines = [line for one in some for line in head_of(one).strip().splitlines()]
     rows = [[cell for cell in _SEPARATOR.split(line.strip()) if cell] for line in lines]
-    rules = (f"csv:{place}/{{id}}.txt:id:{x}" for x in box_columns(rows, ((1, 5), (2, 1), (3, 2))))
+    rules = (f"csv:{place}{{id}}.txt:id:{x}" for x in box_columns(rows, ((1, 5), (2, 1), (3, 2))))
     why = f"a box in each line of {counted(len(several), 'text')}"
     found = [Reading({"header": False, "boxes": rule}, why) for rule in rules]
     return [*found, Reading({"labels": "none"}, "images without boxes")] if found else []

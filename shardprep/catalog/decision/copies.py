@@ -29,7 +29,7 @@ from shardprep.catalog.names import find_masks, natural_order, split_folders, st
 from shardprep.errors import counted, printable
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member, Members
-from shardprep.source.names import composed
+from shardprep.source.names import composed, without_archive_suffix
 from shardprep.source.string_column import Texts, booleans, positions
 
 _NEARLY_ALL = 0.9
@@ -286,7 +286,8 @@ def _compared(
 ) -> Iterator[tuple[_Folder, Sequence[str]]]:
     """Yield large folders, each with its siblings (and its parent) that have the same subfolders.
 
-    `counts` are the images in each folder. Folders of different splits are not compared.
+    `counts` are the images in each folder. Folders of different splits are not compared, except
+    archives.
     """
     paths, numbers = Texts.of(counts), np.fromiter(counts.values(), np.int64, len(counts))
     with_end = Texts.of(f"{path}/" for path in counts).array
@@ -303,14 +304,16 @@ def _compared(
         parent = path.rpartition("/")[0]
         before = [one for one in order[:at] if one.rpartition("/")[0] == parent]
         if len(rows) == 1:  # these are classes, and no sets of classes
-            before = [one for one in before if one.casefold() == path.casefold()]
+            name = without_archive_suffix(path).casefold()
+            before = [one for one in before if without_archive_suffix(one).casefold() == name]
         near = [parent, *before] if has_parent else before
         own = paths.take(rows)
         fits = [one for one in near if _has_tree(counts, (path, number, own), one)]
         if fits and splits is None:
             splits = split_folders(counts)
         split_of = (splits or {}).get
-        fits = [one for one in fits if split_of(one) == split_of(path)]
+        is_archive = without_archive_suffix(path) != path  # `train.zip` next to `train`
+        fits = [one for one in fits if is_archive or split_of(one) == split_of(path)]
         if fits:
             yield _Folder(path, number, {one[len(path) :]: counts[one] for one in own}), fits
 

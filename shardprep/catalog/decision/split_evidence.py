@@ -22,7 +22,7 @@ from shardprep.catalog.names import (
     words_of_split,
 )
 from shardprep.catalog.splits import REST
-from shardprep.catalog.tables.key_index import KeyIndex, origin_of
+from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex, origin_of
 from shardprep.catalog.tables.row_matching import (
     is_of_splits,
     joined_title,
@@ -77,13 +77,11 @@ def listed_splits(view: View) -> list[Reading]:
     found = list[_Lists]()
     index, out = _targeted(view)
     for lists in _lists(view)[:_MOST_GROUPS]:
-        rows, num_ids = _rows_of(view, index, lists)
+        rows, num_ids, fault = _rows_of(view, index, lists)
+        if fault:
+            why = f"{some_of([*lists.values()])} not used as splits: {fault}"
+            parts.append(Reading({}, why))
         if not rows:
-            continue
-        both = [index.keys[at] for at in _in_several(rows.values())]
-        if both:
-            such = f"{some_of(both, 2)} {'is' if len(both) == 1 else 'are'} in several"
-            parts.append(Reading({}, f"{some_of([*lists.values()])} not used as splits: {such}"))
             continue
         images = np.concatenate([*rows.values()])
         found.append((lists, images))
@@ -224,21 +222,29 @@ def _together(found: Sequence[_Lists], total: int) -> Iterator[Reading]:
 
 def _rows_of(
     view: View, index: KeyIndex, lists: Mapping[str, str]
-) -> tuple[dict[str, NDArray[np.int64]], int]:
-    """Return split → images of its list, and the number of ids; {} if most ids of one are lost."""
+) -> tuple[dict[str, NDArray[np.int64]], int, str]:
+    """Return split → images of its list, the number of ids, and why lists of images are no splits.
+
+    The splits are {} in that case, and if most ids of a list are lost.
+    """
     found, num_ids = dict[str, NDArray[np.int64]](), 0
     for split, file in lists.items():
         try:
             ids = view.documents.ids(file)
             origin = origin_of(file, is_firm=False)._replace(split=split)
             places = index.find_all(Texts.of(ids), file, Coded.constant(origin, len(ids)))
-        except SourceError:  # an id fits several images
-            return {}, 0
+        except AmbiguousIdError as error:
+            return {}, 0, error.what
+        except SourceError:
+            return {}, 0, ""
         found[split] = np.unique(places[places >= 0])
         num_ids += len(ids)
         if not ids or 2 * (places >= 0).sum() < len(ids):
-            return {}, 0
-    return found, num_ids
+            return {}, 0, ""
+    both = [index.keys[at] for at in _in_several(found.values())]
+    if both:
+        return {}, 0, f"{some_of(both, 2)} {'is' if len(both) == 1 else 'are'} in several"
+    return found, num_ids, ""
 
 
 def _in_several(rows: Iterable[NDArray[np.int64]]) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -100,6 +101,11 @@ def find_rows(index: KeyIndex, table: Table, id_column: str, ids: Texts) -> Ints
         return index.find_all(ids, table.name, _origins(table))
     except AmbiguousIdError as error:
         folders = dict.fromkeys(index.keys[at].rpartition("/")[0] for at in error.found[:2])
+        short, long = min(folders, key=len, default=""), max(folders, key=len, default="")
+        if (start := long.removesuffix(f"/{short}")) != long:
+            copies = OptionName("exclude", f"{glob.escape(start)}/*")
+            error.hint = f"{copies} leaves out one of them"  # no path means `short` alone
+            raise
         field = id_column if "{" in id_column else f"{{{id_column}}}"
         paths = " or ".join(f"{folder}/{field}" for folder in folders if folder)
         error.hint = f"{paths} instead of {id_column} says which" if paths else error.hint

@@ -130,11 +130,11 @@ else:
 def is_training(split: AnySplit) -> bool:
     """Return whether readers shuffle a split by default.
 
-    They do, unless the name of each of its parts starts with "validation" or "test".
+    They do, unless the name of each of its parts starts with "val" or "test".
     """
     name = split.split if isinstance(split, EvenSplit) else getattr(split, "name", split)
     parts = str(name).partition(": ")[0].split("+")  # a condition follows the splits: `a == 'x+y'`
-    return not all(part.strip().startswith(("validation", "test")) for part in parts)
+    return not all(part.strip().startswith(("val", "test")) for part in parts)
 
 
 def numbers_of(manifest: Manifest, split: AnySplit) -> Ints:
