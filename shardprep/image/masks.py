@@ -177,7 +177,7 @@ def _values(image: Image.Image, raw: str) -> NDArray[Any]:
             return pixels // (85 if stretched[1] == "2" else 17)
         return pixels
     if ";16" in raw and not image.mode.startswith(("I", "F")):
-        raise MaskError("has 16-bit colours or transparency: save it with 8 bits")
+        raise MaskError("has colours or transparency of 16 bits: save it with 8 bits")
     if image.mode in ("LA", "La", "PA"):
         return np.asarray(image.getchannel(0))
     if image.mode.startswith(("I", "F")):
