@@ -77,14 +77,7 @@ OF_OBJECTS = [
         keys,
         ["v.tif"],
     ),
-    Row(
-        "--exclude …",
-        _GT,
-        {},
-        {"exclude": SAID},
-        keys,
-        [f"img/x{i}y.png" for i in range(4)],
-    ),
+    Row("--exclude …", _GT, {}, {"exclude": SAID}, keys, [f"img/x{i}y.png" for i in range(4)]),
     Row(
         "--masks PATTERN stores them, … leaves them out",
         _GT,

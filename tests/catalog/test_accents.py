@@ -83,10 +83,7 @@ SOURCES: dict[str, tuple[Callable[[list[str]], dict[str, bytes]], dict[str, Any]
         lambda names: {f"Bücher/masks/{name}.png": grey(0, 255) for name in names},
         {"masks": "masks/{name}"},
     ),
-    "found masks": (
-        lambda names: {f"Bücher/masks/{name}.png": grey(0, 255) for name in names},
-        {},
-    ),
+    "found masks": (lambda names: {f"Bücher/masks/{name}.png": grey(0, 255) for name in names}, {}),
 }
 
 

@@ -240,9 +240,7 @@ def test_two_words_may_end_the_names_of_masks_in_folders_of_clips(tmp_path: Path
     }
 
 
-def test_masks_of_objects_are_told_from_masks_of_classes_by_the_word_before(
-    tmp_path: Path,
-) -> None:
+def test_masks_of_objects_are_told_from_masks_of_classes_by_the_word_before(tmp_path: Path) -> None:
     members = files("scene", *numbered("images/train/a{}_image.jpg"))
     members |= files("ids", *numbered("gt/train/a{}_label.png"))
     members |= files("numbers", *numbered("gt/train/a{}_inst_label.png"))
@@ -416,3 +414,18 @@ def test_two_pictures_of_one_name_above_the_folders_of_masks_do_not_hide_these(
     made = catalog(tmp_path, members)
     pairs = {f"car/input/in{i:03}.jpg": [f"car/groundtruth/gt{i:03}.png"] for i in range(6)}
     assert masks_of(made) == pairs
+
+
+def test_a_folder_for_each_image_has_its_mask_and_a_drawing(tmp_path: Path) -> None:
+    """As LabelMe's `json_to_dataset` writes them."""
+    keys = [f"{name}_json/img.png" for name in ("a", "b7", "c", "d")]
+    drawn = {key.replace("img.png", "label_viz.png"): key for key in keys}
+    members = files("scene", *keys) | {
+        one: picture("scene", one, key, (64, 48)) for one, key in drawn.items()
+    }
+    masks = files("ids", *(key.replace("img.png", "label.png") for key in keys))
+    made = catalog(tmp_path / "all", members | masks)
+    assert masks_of(made) == {key: [key.replace("img.png", "label.png")] for key in keys}
+    other = {"b7_json/label.png": members["b7_json/label_viz.png"]}  # no mask in one folder
+    found = outcome(write_folder(tmp_path / "odd", members | masks | other), {})
+    assert not any("mask" in fact for fact in found.facts.values())

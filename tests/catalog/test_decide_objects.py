@@ -49,9 +49,7 @@ def test_boxes_come_before_starts_of_file_names(tmp_path: Path) -> None:
     }
 
 
-def test_lists_of_the_starts_of_file_names_make_these_a_choice_beside_boxes(
-    tmp_path: Path,
-) -> None:
+def test_lists_of_the_starts_of_file_names_make_these_a_choice_beside_boxes(tmp_path: Path) -> None:
     members = images(*(f"{key}.jpg" for key in FRUIT))
     members |= {f"{key}.xml": voc(f"{key[6:]}.jpg", "fruit") for key in FRUIT}
     members |= {f"lists/{name}_all.txt": f"{name}_0\n".encode() for name in ("apple", "pear")}

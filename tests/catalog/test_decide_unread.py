@@ -236,13 +236,8 @@ def test_texts_with_two_corners_in_each_line_are_boxes_or_nothing(tmp_path: Path
     assert not found.error
     assert {fact["boxes"] for fact in found.facts.values()} == {"cat,dog"}
     assert found.facts["test/images/e1.jpg"]["split"] == "test"
-
-
-def test_texts_of_boxes_beside_images_without_folders_are_asked_about(tmp_path: Path) -> None:
-    members = pictures(*(f"{i}.jpg" for i in range(6)))
-    members |= {f"{i}.txt": b"1 2 9 8 car\n" for i in range(6)}
-    boxes, _ = choices(tmp_path, members)
-    assert boxes.flags == "--no-header --boxes 'csv:{id}.txt:id:xyxy(1,2,3,4):5'"
+    flat, _ = choices(tmp_path / "flat", {key.rpartition("/")[2]: x for key, x in members.items()})
+    assert flat.flags == "--no-header --boxes 'csv:{id}.txt:id:xyxy(2,3,4,5):1'"
 
 
 def test_the_longest_list_of_a_json_document_is_a_table(tmp_path: Path) -> None:

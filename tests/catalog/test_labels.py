@@ -234,10 +234,7 @@ def test_a_label_table_on_disk_is_found(tmp_path: Path) -> None:
     ("tables", "message"),
     [
         (["x/a.csv"], r"^labels\.csv: no such label table.* has x/a\.csv$"),
-        (
-            ["a/labels.csv", "b/labels.csv"],
-            r"several: a/labels\.csv, b/labels\.csv; give",
-        ),
+        (["a/labels.csv", "b/labels.csv"], r"several: a/labels\.csv, b/labels\.csv; give"),
     ],
 )
 def test_a_label_table_that_is_missing_or_ambiguous_is_an_error_that_lists_tables(

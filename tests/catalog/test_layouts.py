@@ -214,9 +214,7 @@ def assert_read(found: Any, wanted: object, kind: str, places: dict[str, int]) -
         assert found is None
 
 
-def test_every_stored_image_is_rgb_of_the_size_asked_for(
-    built: Callable[[Layout], Built],
-) -> None:
+def test_every_stored_image_is_rgb_of_the_size_asked_for(built: Callable[[Layout], Built]) -> None:
     """TIFF, RGBA, 16-bit grey, grey and CMYK, each in the layout that has it."""
     for row in (3, 38, 39, 49, 58):
         layout = next(layout for layout in LAYOUTS if layout.row == row)

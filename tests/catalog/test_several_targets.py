@@ -115,9 +115,7 @@ def test_a_repack_refuses_other_names_of_targets(
         shardprep.repack(pair, out=tmp_path, name="both")
 
 
-def test_inspect_counts_missing_values_of_each_target(
-    built: Callable[[str], BuildResult],
-) -> None:
+def test_inspect_counts_missing_values_of_each_target(built: Callable[[str], BuildResult]) -> None:
     facts = shardprep.inspect(built("biomass").path).components
     assert {name: one.num_missing for name, one in facts.items()} == {
         name: int(name == "Dry_Dead_g") for name in BIOMASS

@@ -110,10 +110,7 @@ KINDS: dict[str, tuple[Mapping[str, bytes], dict[str, Any]]] = {
         {"t.csv": rows("file,x,y", lambda i: f"{'ab'[i % 2]},{'pqr'[i % 3]}")},
         {"labels": "csv:t.csv:file:x,y", "target": "classes"},
     ),
-    "multilabel": (
-        SEVERAL,
-        MULTILABEL,
-    ),
+    "multilabel": (SEVERAL, MULTILABEL),
     "regression": (
         {"t.csv": rows("file,x", lambda i: str(i * 1.5))},
         {"labels": "csv:t.csv:file:x", "target": "regression"},
@@ -168,10 +165,7 @@ KINDS: dict[str, tuple[Mapping[str, bytes], dict[str, Any]]] = {
     "boxes, crowds": (coco(ONE_OR_TWO, lambda _, k: {"iscrowd": k}), {"boxes": "coco"}),
     "instances": (coco(NONE_TO_TWO, outline), OUTLINED),
     "instances, classes": (CLASSES | coco(ONE_OR_TWO, outline), OUTLINED | LABELLED),
-    "keypoints": (
-        coco(ONE_OR_TWO, pose, categories=POSED),
-        {"boxes": "coco", "points": "coco"},
-    ),
+    "keypoints": (coco(ONE_OR_TWO, pose, categories=POSED), {"boxes": "coco", "points": "coco"}),
     "keypoints, instances": (
         coco(ONE_OR_TWO, pose, outline, categories=POSED),
         OUTLINED | {"points": "coco"},
@@ -181,10 +175,7 @@ OF_BOXES = ("boxes", "instances", "keypoints")
 LOST: dict[str, dict[str, set[str]]] = {
     layout: {"rows": {"rows/x", "rows/y"}} for layout in LAYOUTS
 }
-LOST["yolo"] = {
-    "boxes, crowds": {"objects"},
-    "keypoints, instances": {"objects/mask"},
-}
+LOST["yolo"] = {"boxes, crowds": {"objects"}, "keypoints, instances": {"objects/mask"}}
 """Layout → kind → features that only the export has; docs/export.md names them."""
 
 

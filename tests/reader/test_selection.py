@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from shardprep import reader
 from shardprep.dataset.manifest import load_manifest
 from shardprep.errors import DatasetError
+from shardprep.reader.selection.split_argument import is_training
 from shardprep.storage import objects
 from tests.reader.datasets import keys_of, pets, put, refused, written
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
@@ -110,6 +111,10 @@ def test_a_selection_is_shuffled_by_default_like_its_split(folder: Path) -> None
         batch = next(reader.Dataset(folder, found).batches(99, seed=5, as_supervised=False))
         assert (batch["image/filename"].tolist() != keys) is is_shuffled
         assert sorted(batch["image/filename"]) == sorted(keys)
+
+
+def test_splits_named_val_are_for_validation() -> None:
+    assert [*map(is_training, ("val", "val[:50%]+test", "val+train"))] == [False, False, True]
 
 
 def test_a_plus_sign_in_a_condition_names_no_further_split(folder: Path) -> None:

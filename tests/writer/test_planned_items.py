@@ -26,9 +26,7 @@ _IN_TABLE = frozenset((
     "unlisted", "header", "null", "rows",
 ))  # fmt: skip
 """Options whose result the table states."""
-_OTHER = {
-    "rsna-2024-lumbar": "a class that only rows without an image have is not in the table",
-}
+_OTHER = {"rsna-2024-lumbar": "a class that only rows without an image have is not in the table"}
 _WITHOUT_CHANNELS = "google-research-identify"
 """Only a pattern of --stack names channels, not the table."""
 

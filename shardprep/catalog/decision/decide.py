@@ -70,11 +70,10 @@ def _with_splits(view: View) -> View:
     """Return the view with the splits that lists state; several readings are only noted."""
     found = [one for one in listed_splits(view) if one.options.keys() <= {"split"}]
     stated = [one for one in found if one.options]
-    rest = [one for one in found if not one.options]
     if len(stated) > 1 or not all(x.is_certain and not x.why.endswith(LEFT_OUT) for x in stated):
         shown = " or ".join(f"{one.flags} ({one.why})" for one in stated)
         stated = [Reading({}, f"all images are in train; there may be splits: {shown}")]
-    for reading in (*rest, *stated):
+    for reading in (*(one for one in found if not one.options), *stated):
         view = view.read_as(reading)
     return view
 

@@ -52,7 +52,7 @@ from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.source.string_column import Texts
 
 _MOST_TABLES, _MOST_KINDS, _MOST_RIVALS = 2, 16, 4
-_MOST_KEYS, _LEAST_FOLDERS, _MOST_NAMES = 20_000, 3, 4
+_MOST_KEYS, _LEAST_FOLDERS, _NUM_FOLDERS, _MOST_NAMES = 20_000, 3, 4, 4
 _NUM_SAMPLES = 16
 """Maximum number of masks of a set to decode, to tell numbers of objects from classes."""
 _MOST = 0.75
@@ -105,23 +105,24 @@ def _of_equal_names(view: View) -> list[Reading]:
     below, members = defaultdict[str, list[int]](list), view.candidates
     for row, key in enumerate(members.keys[:_MOST_KEYS]):
         below[key.rpartition("/")[0]].append(row)
-    names = {
-        frozenset(members.keys[row].rpartition("/")[2] for row in own) for own in below.values()
-    }
-    first = next(iter(below.values()), [])
-    if len(below) < _LEAST_FOLDERS or len(names) > 1 or not 1 < len(first) <= _MOST_NAMES:
+    folders = [*below.values()][: -1 if len(members) > _MOST_KEYS else None]  # it may go on
+    names = {frozenset(members.keys[row].rpartition("/")[2] for row in own) for own in folders}
+    if len(folders) < _LEAST_FOLDERS or len(names) > 1 or not 1 < len(folders[0]) <= _MOST_NAMES:
         return []
-    seen = {row: view.pictures.values(members[row]) for row in first}
-    named = [row for row in first if is_named_as_masks(stem(members.keys[row]))]
-    masks = [row for row in named if (own := seen[row]) is not None and own.may_be_mask]
+    some = [row for own in folders[:: len(folders) // _NUM_FOLDERS + 1] for row in own]
+    seen = {row: view.pictures.values(members[row]) for row in some}
+    named = [row for row in some if is_named_as_masks(stem(members.keys[row]))]
+    masks = [row for row in named if (one := seen[row]) is not None and one.may_be_mask]
     others = [own for row, own in seen.items() if row not in named]
-    if len(masks) != 1 or len(others) != 1 or (others[0] is not None and others[0].may_be_mask):
+    own, drawn = ({members.keys[x].rpartition("/")[2] for x in rows} for rows in (masks, named))
+    is_pair = len(masks) == len(others) == len(some) // len(folders[0]) and len(own) == 1
+    if not is_pair or any(one is not None and one.may_be_mask for one in others):
         return []
-    name, *drawn = (members.keys[row].rpartition("/")[2] for row in (*masks, *named))
+    name = min(own)
     options: dict[str, Any] = {"masks": f"{{dir}}/{name}"}
-    if out := tuple(f"*/{glob.escape(one)}" for one in drawn if one != name):
+    if out := tuple(f"*/{glob.escape(one)}" for one in sorted(drawn - own)):
         options["exclude"] = out
-    if colours := [colour for row in masks if (own := seen[row]) for colour in own.colours]:
+    if colours := {colour for row in masks if (one := seen[row]) for colour in one.colours}:
         options["mask_values"] = _unnamed(colours)
     return [Reading(options, f"{len(below):,} folders with an image and its mask {name}")]
 

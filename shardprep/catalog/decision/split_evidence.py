@@ -60,18 +60,18 @@ def splits(view: View) -> Sequence[Reading]:
     """
     if not view.is_open("split") or view.members.are_stacks.any():
         return []
-    if _are_folders(view):
+    if _has_split_folders(view):
         return _class_or_split(view)
     return listed_splits(view) or _by_boxes(view)
 
 
-def _are_folders(view: View) -> bool:
+def _has_split_folders(view: View) -> bool:
     return bool({*view.index.splits.counts()} - {"train"})
 
 
 def listed_splits(view: View) -> list[Reading]:
     """Return the readings of lists that state splits, unless folders do."""
-    if not view.is_open("split") or view.members.are_stacks.any() or _are_folders(view):
+    if not view.is_open("split") or view.members.are_stacks.any() or _has_split_folders(view):
         return []
     whole, parts = list[Reading](), list[Reading]()
     found = list[_Lists]()

@@ -49,7 +49,7 @@ class TableMatch:
     rows_without_image: tuple[str, ...]
 
     def check(self, key: str) -> None:
-        """Raise SourceError if no row belongs to an image; `key` is one of the source."""
+        """Raise SourceError, with `key` as an example, if no row belongs to an image."""
         if (self.key_of < 0).all():
             such = shown(self.rows_without_image[0]) if self.table.rows else "none"
             what = f"has no id of an image of the source ({such})"
@@ -231,7 +231,7 @@ def _are_parts(index: KeyIndex, tables: Sequence[Table]) -> bool:
     except SourceError:
         return False
     ids, own = Texts.joined([one.cells(place) for one in others]), last.cells(place)
-    if _has_numbers(last) and not index.num_found(own):  # numbers for titles are no evidence
+    if _has_numbers(last) and not index.num_found(own):  # numbers for titles prove nothing
         return False
     if _are_ends(own, ids) or _are_ends(ids, own):
         return False
@@ -240,11 +240,11 @@ def _are_parts(index: KeyIndex, tables: Sequence[Table]) -> bool:
 
 def _are_ends(names: Texts, paths: Texts) -> bool:
     """Return whether most names without a folder are ends of paths, so that images are the same."""
-    if pc.any(pc.match_substring(names.array, "/")).as_py():
+    has_slash = [pc.any(pc.match_substring(x.array, "/")).as_py() for x in (names, paths)]
+    if has_slash != [False, True]:
         return False
     ends = Texts(pc.replace_substring_regex(paths.array, r"^.*/", ""))
-    is_longer = pc.any(pc.match_substring(paths.array, "/")).as_py()
-    return bool(is_longer and (positions(names, ends)[0] >= 0).mean() > 1 / 2)
+    return bool((positions(names, ends)[0] >= 0).mean() > 1 / 2)
 
 
 def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
@@ -314,7 +314,7 @@ def clear_ids(index: KeyIndex, table: Table) -> str:
 
 
 def _paths_of_columns(index: KeyIndex, table: Table) -> list[str]:
-    """Return the paths of columns that fit an image of a row; those of most images first."""
+    """Return the paths of columns that fit an image of a row, in order of the images they fit."""
     ids = {path: {*row_ids(table, path)[1][:_SAMPLE_ROWS]} for path in _paths(index, table)}
     return sorted(ids, key=lambda path: -sum(len(index.find(one)) == 1 for one in ids[path]))
 

@@ -82,8 +82,7 @@ def test_a_reading_that_does_not_fit_names_the_one_that_does(
 
 
 @pytest.mark.parametrize(
-    ("names", "true"),
-    [("x1,y1,x2,y2", "xywh"), ("x,y,w,h", "xyxy"), ("cx,cy,w,h", "xyxy")],
+    ("names", "true"), [("x1,y1,x2,y2", "xywh"), ("x,y,w,h", "xyxy"), ("cx,cy,w,h", "xyxy")]
 )
 def test_names_of_columns_that_the_boxes_contradict_are_an_error(
     tmp_path: Path, names: str, true: BoxForm

@@ -128,9 +128,7 @@ def test_init_writes_what_is_decided_or_the_readings_to_choose_from(tmp_path: Pa
     assert '\n# labels = "csv:t.csv:id:label"\n' in text
 
 
-def test_run_lengths_are_recognised_but_not_beside_the_same_masks_in_files(
-    tmp_path: Path,
-) -> None:
+def test_run_lengths_are_recognised_but_not_beside_the_same_masks_in_files(tmp_path: Path) -> None:
     members = {f"images/{i}.jpg": jpeg(8, 16, seed=i) for i in range(6)}
     rows = "".join(f"{i},1 3 9 2\n" for i in range(6))
     members["train.csv"] = f"id,rle_mask\n{rows}".encode()
