@@ -20,20 +20,16 @@ from tests.support.builders import build, encoded, pixels, write_folder
 
 def let_workers_fill_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for a worker instead of filling the first batches with threads."""
-    usual, begin = Team._workers, Team.begin
-
-    def started(self: Team, name: Any) -> Any:
-        self._let_workers_start()
-        return begin(self, name)
+    usual = Team._workers
 
     def waiting(self: Team) -> Any:
+        self._let_workers_start()
         pool = usual(self)
         while pool is None and self._num_workers:
             time.sleep(0.005)
             pool = usual(self)
         return pool
 
-    monkeypatch.setattr(Team, "begin", started)
     monkeypatch.setattr(Team, "_workers", waiting)
 
 

@@ -153,9 +153,9 @@ class ArrayBatches:
         self._upcoming = iter(range(number, stop))
 
     def _start(self) -> None:
-        """Start to fill batches: the next one, and `prefetch` batches after it."""
+        """Start to fill batches: the next one, and those ahead of it."""
         with self._again_after_errors():
-            while len(self._started) <= self._team.prefetch:
+            while len(self._started) <= self._team.num_ahead:
                 number = next(self._upcoming, None)
                 if number is None:
                     return

@@ -103,7 +103,8 @@ class Team:
         busy = -(-num_threads * IMAGES_A_TURN // options.batch_size) + 1
         usual = max(2, busy, _WINDOW * self._num_workers)
         self.prefetch = usual if options.prefetch is None else options.prefetch
-        """Number of batches to begin before they are asked for."""
+        """Number of batches to begin before they are asked for, when all workers are ready."""
+        self._few = max(2, busy)
         self._threads_a_worker = given or -(-num_threads // (self._num_workers or 1))
         # Without threads, `load` takes single elements: reusing their memory gains too little.
         num_kept = self.prefetch + 2 if num_threads else 0
@@ -112,6 +113,17 @@ class Team:
         """The pool of workers, which a thread starts."""
         self._may_start = False
         self._lock = threading.Lock()
+
+    @property
+    def num_ahead(self) -> int:
+        """Number of batches to begin before they are asked for.
+
+        Few if threads fill them until workers are ready: the window of many workers would keep the
+        threads busy for seconds, and batches are taken in order.
+        """
+        with self._lock:
+            is_full = not self._num_workers or self._workers() is not None
+        return self.prefetch if is_full else min(self.prefetch, self._few)
 
     def begin(self, name: BatchName) -> Begun:
         """Start to fill a batch of at least one row. Thread-safe."""
