@@ -393,8 +393,23 @@ def test_threads_fill_batches_while_workers_start(
     assert stream(found) == stream(next(expected) for _ in found)
 
 
+def test_threads_begin_few_batches_until_workers_are_ready(
+    sets: Set, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    dataset = reader.Dataset(sets["jpeg"])
+    with dataset.batches(5, epochs=None, num_workers=6, num_threads=1) as batches:
+        of_threads, all_begun = [], 0
+        while all_begun < 2 * 6:
+            next(batches)
+            kinds = [type(begun).__name__ for _, begun in batches._started]
+            of_threads.append(kinds.count("_Filled"))
+            all_begun = len(kinds)
+    assert max(of_threads) <= 3
+
+
 def test_the_number_of_workers_follows_from_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    for cores, number in ((2, 0), (8, 0), (16, 4), (64, 16)):
+    for cores, number in ((2, 0), (3, 0), (4, 4), (8, 4), (16, 8), (64, 32)):
         monkeypatch.setattr(team, "usable_cores", lambda cores=cores: cores)
         assert team._num_workers(None, is_remote=False) == number
         assert team._num_workers(None, is_remote=True) == 0
@@ -403,11 +418,11 @@ def test_the_number_of_workers_follows_from_the_cores(monkeypatch: pytest.Monkey
 
 def test_processes_of_torchrun_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(team, "usable_cores", lambda: 64)
-    for processes, number in (("", 16), ("1", 16), ("4", 4), ("8", 0), ("128", 0)):
+    for processes, number in (("", 32), ("1", 32), ("4", 8), ("8", 4), ("32", 0), ("128", 0)):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
         assert team._num_workers(None, is_remote=False) == number
         assert team._num_workers(None, is_remote=False, has_transform=True) == {
-            "": 64, "1": 64, "4": 16, "8": 8, "128": 0,
+            "": 64, "1": 64, "4": 16, "8": 8, "32": 2, "128": 0,
         }[processes]  # fmt: skip
 
 

@@ -269,8 +269,8 @@ class Dataset:
             on_error: "skip" replaces each damaged record by the next good one, with a
                 RuntimeWarning; the attribute `skipped` of the iterator lists the errors.
             num_workers: number of processes that fill batches, or 0 for threads of this process. By
-                default one for every 4 cores if there are more than 8 and the records are on this
-                machine, otherwise 0. Processes need a moment to start, and threads fill the first
+                default 0 on up to 3 cores and for records in object storage, otherwise 4 or one for
+                every 2 cores if that is more. Processes need a moment to start, and threads fill the first
                 batches. They do not import the program, which needs no `__main__` guard.
             num_threads: number of threads that decode, in each worker if there are workers. By
                 default all usable cores are used. With `weights` or large records in object

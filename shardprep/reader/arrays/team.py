@@ -1,8 +1,9 @@
 """Choose who fills batches: threads of this process, or worker processes once they are ready.
 
 Workers start after the first batch, so that it is as early as without them. Until they are ready,
-threads fill batches. On many cores, threads of one process mostly wait for each other: they hold
-the lock of the interpreter for about 60 microseconds of each record.
+threads fill batches. Threads of one process wait for each other: they hold the lock of the
+interpreter for about 60 microseconds of each record. So workers have few threads, and on four cores
+or more they are faster than threads (see docs/performance.md, by cores).
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from shardprep.reader.config import warn
 from shardprep.reader.decode.features import DecodedExamples, ExampleReader
 from shardprep.reader.records.shards import NUM_READS
 
-_MOST_THREADS = 8
+_FEW_CORES = 3
 """Number of cores up to which threads of one process are as fast as several processes."""
-_WORKER_THREADS = 4
+_LEAST_WORKERS = 4
+_WORKER_THREADS = 2
 _WINDOW = 2
 """Number of batches in preparation for each worker."""
 _MEMORY_SHARE = 1 / 4
@@ -196,7 +198,7 @@ def _num_workers(given: int | None, *, is_remote: bool, has_transform: bool = Fa
             return 0
         if has_transform:  # each worker runs it in one thread
             return cores if cores > 1 else 0
-        return 0 if cores <= _MOST_THREADS else cores // _WORKER_THREADS
+        return 0 if cores <= _FEW_CORES else max(_LEAST_WORKERS, cores // _WORKER_THREADS)
     if given and cannot:
         raise DatasetError(_WHERE, f"num_workers={given}, but {cannot}", "give num_workers=0")
     return given
