@@ -241,8 +241,6 @@ def test_pictures_of_classes_in_a_folder_named_like_masks_may_be_their_targets(
     [
         ([f"cam_{one}/{i:03}_{9 * i}.jpg" for one in "ab" for i in range(8)],
          r"regex:(^|/)(?P<label>\d+)_\d+"),
-        ([f"cam_{one}/person_{i}.jpg" for one in "ab" for i in range(6)],
-         r"regex:(^|/)person_(?P<label>\d+)"),
         ([f"{i * 7919:05x}-{'ab' * (i % 3)}c_{i % 2}{'LR'[i % 2]}.jpg" for i in range(12)],
          r"regex:[-_. ](?P<label>\d+[A-Za-z]+)\.[^./]+$"),
         ([f"AF0{i}/AF0{i}{code}{view}.jpg" for i in range(4) for code in ("AN", "HA")
@@ -264,6 +262,12 @@ def test_pictures_of_classes_in_a_folder_named_like_masks_may_be_their_targets(
 )  # fmt: skip
 def test_codes_in_names_are_proposed(tmp_path: Path, keys: list[str], rule: str) -> None:
     assert rule in asked(tmp_path, pictures(*keys))
+
+
+@pytest.mark.parametrize("name", ["person_{i}_9", "n_{i}_label_{j}"])
+def test_the_number_after_a_word_such_as_label_is_the_class(tmp_path: Path, name: str) -> None:
+    keys = [f"cam_{a}/{name.format(i=i, j=i // 2)}.jpg" for a in "ab" for i in range(6)]
+    assert len(catalog(tmp_path, pictures(*keys)).label_names) == (6 if "person" in name else 3)
 
 
 def test_names_that_no_other_image_has_are_not_proposed(tmp_path: Path) -> None:

@@ -246,7 +246,8 @@ def test_ids_of_boxes_may_be_a_path_of_columns(tmp_path: Path) -> None:
             for one in (0, 1) for i in range(4)]  # fmt: skip
     table = "\n".join(["video_id,video_frame,annotations", *rows]).encode()
     flags = "--boxes 'csv:boxes.csv:video_{video_id}/{video_frame}:annotations'"
-    assert flags in asked(tmp_path, images(*keys) | {"boxes.csv": table})
+    notes = outcome(write_folder(tmp_path, images(*keys) | {"boxes.csv": table}), {}).notes
+    assert any(f"{flags} is decided" in note for note in notes)
 
 
 def test_images_of_splits_in_a_folder_named_for_pictures_have_their_boxes(tmp_path: Path) -> None:
@@ -333,3 +334,12 @@ def test_tables_of_boxes_of_other_splits_may_have_more_columns(tmp_path: Path) -
         lines = "\n".join([f"ImageID,LabelName,XMin,YMin,XMax,YMax{more}", *rows, rows[0]])
         members[f"{split}/labels/detections.csv"] = lines.encode()
     assert {one["boxes"] for one in stored(tmp_path, members).values()} == {"cat", "cat,cat"}
+
+
+def test_folders_that_repeat_the_classes_of_their_objects_are_not_asked_about(
+    tmp_path: Path,
+) -> None:
+    keys = [f"{name}{i}" for name in ("crack", "hole") for i in range(4)]
+    members = images(*(f"{key[:-1]}/{key}.jpg" for key in keys))
+    members |= {f"notes/{key}.xml": voc(f"{key}.jpg", key[:-1]) for key in keys}
+    assert {fact["boxes"] for fact in stored(tmp_path, members).values()} == {"crack", "hole"}

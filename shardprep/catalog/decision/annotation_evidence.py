@@ -257,10 +257,15 @@ def _against_folders(view: View, sign: Sign, readings: Sequence[Reading]) -> Seq
     if not counts:
         return readings
     folders = Reading({"labels": "folder"}, f"{counted(len(counts), 'folder')} of images")
-    places = [int(np.flatnonzero(names.codes == names.values.index(one))[0]) for one in counts]
-    found = _found(view, sign, np.array(places[:_NUM_SAMPLES])) if sign.key == "boxes" else None
-    classes = {_plain(one) for one in found.names} - {""} if found else set()
-    own = [_plain(str(names[place])) for place in places[:_NUM_SAMPLES]]
+    places = np.unique(np.linspace(0, len(names) - 1, 4 * _NUM_SAMPLES).astype(int))
+    found = _found(view, sign, places) if sign.key == "boxes" else None
+    plain = [_plain(one) for one in found.names] if found else []
+    classes = {*plain} - {""}
+    own = [_plain(str(names[place])) for place in places]
+    annotations = found.annotations if found else ()
+    if own == ["".join({plain[x] for x in one.labels}) if one else "" for one in annotations]:
+        why = f"{readings[0].why}; the folders name the classes of the objects"
+        return [replace(readings[0], why=why), *readings[1:]]
     num_same = sum(any(one in name or name in one for one in classes) for name in own)
     if 2 * num_same > len(own):
         folders = replace(folders, why=f"{folders.why} that name the classes of the objects")

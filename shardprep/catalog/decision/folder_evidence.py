@@ -15,6 +15,7 @@ from posixpath import commonpath
 
 import numpy as np
 
+from shardprep.catalog.decision.class_level import is_kind
 from shardprep.catalog.decision.mask_sets import is_named_as_masks
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.names import IMAGE_FOLDER, UNTRAINED, given_split, split_folders, stem
@@ -25,6 +26,7 @@ _NUM_SAMPLES = 8
 _MOST_FOLDERS = 64
 _FEW, _MOST_KEYS = 2, 1_000
 INDEX = "an index of letters above the names"
+KIND = "named as a kind of picture"
 _TAKE = re.compile(
     r"(study|series|scan|session|visit|exam|case|take|clip|seq)[-_ ]?\d+_", re.IGNORECASE
 )
@@ -106,10 +108,11 @@ def _of_kinds(view: View, paths: Collection[str]) -> Iterator[Reading]:
                 yield Reading({"exclude": out, "labels": "none"}, why)
 
 
-def _of_strangers(paths: Collection[str]) -> Iterator[Reading]:
+def _of_strangers(paths: Mapping[str, int]) -> Iterator[Reading]:
     """Yield a reading without folders that have no class folder as a sibling.
 
     They are named for pictures (`JPEGImages`), like their parent (`x/x`), or are alone in a split.
+    It is certain if all are named as a kind of picture and do not have most of the images.
     """
     names = {path: path.rpartition("/")[2] for path in paths}
     above = {path: path.rpartition("/")[0] for path in paths}
@@ -131,6 +134,9 @@ def _of_strangers(paths: Collection[str]) -> Iterator[Reading]:
     if odd and known and 2 * len(odd) < len(paths):
         out = tuple(f"{glob.escape(path)}/*" for path in odd)
         why = f"{odd[0]} is not beside the folders of other classes"
+        is_few = 3 * sum(map(paths.__getitem__, odd)) <= 2 * sum(paths.values())
+        is_clear = all(is_kind(names[x]) or IMAGE_FOLDER.fullmatch(names[x]) for x in odd)
+        why += f" and {KIND}" if is_few and is_clear else ""
         yield Reading({"exclude": out, "labels": "folder"}, why)
 
 

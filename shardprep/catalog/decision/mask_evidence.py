@@ -462,7 +462,8 @@ def _are_frames(images: Sequence[str]) -> bool:
 def _plain(name: str) -> str:
     """Return the words of a folder's name that may mean a class, or ""."""
     match = _CLASS.fullmatch(SPLIT_WORD.sub("", name))
-    return _NO_CLASS.sub("", " ".join(words_of(match[1]))).strip() if match else ""
+    words = _NO_CLASS.sub("", " ".join(words_of(match[1]))).strip() if match else ""
+    return words if len(words) > 1 else ""  # dataA, dataB are parts
 
 
 def _labelling_tables(view: View, index: KeyIndex) -> list[LabelColumns]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from shardprep.catalog.candidates import stack_candidates
 from shardprep.catalog.decision.class_level import is_kind, unproved
-from shardprep.catalog.decision.folder_evidence import INDEX, are_photos, other_folders
+from shardprep.catalog.decision.folder_evidence import INDEX, KIND, are_photos, other_folders
 from shardprep.catalog.decision.name_fields import form_of, name_fields
 from shardprep.catalog.decision.pairs import common_start
 from shardprep.catalog.decision.view import Reading, View, head_of
@@ -68,8 +68,11 @@ def labels_by_names(view: View) -> Sequence[Reading]:
         found = found or [*_of_test_names(view, tests, names)] or [*_of_test(view, tests, names)]
         is_by_folder = view.automatic.match is None and view.automatic.rule in ("folder", "auto")
         if not found and is_by_folder and (found := [*unproved(view)]):
-            fields = [one for one in _of_fields(view, has_weak=True) if one != _NONE]
-            found[-1:-1] = fields[: max(1, _MOST_SHOWN - len(found))]
+            fields = _of_fields(view, has_weak=True)
+            is_of_views = len(fields) == 1 and all(map(is_kind, names))  # of an object
+            several = [one for one in fields if one != _NONE]
+            found[-1:-1] = several[: max(1, _MOST_SHOWN - len(found))]
+            found = fields if is_of_views else found
         if not found and view.automatic.rule == "prefix":
             found = _of_starts(view)
         return found if len(found) < 2 or view.automatic.match is None else []
@@ -95,7 +98,7 @@ def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> I
         return
     if others := [*other_folders(view, counts, names)] or [*_of_wrappers(view, counts)]:
         yield from others
-        if others[0].why != INDEX:
+        if not others[0].why.endswith((INDEX, KIND)):
             yield from (folder, _NONE)
         return
     found = list[Reading]()
@@ -123,13 +126,15 @@ def _of_test_names(
     end = common_start([one[::-1] for one in stems])[::-1]
     end = re.sub("^[^-_. ]+", "", end)
     short = {path.rpartition("/")[2] for path in lost}
-    starts = {name: [one for one in classes if one.startswith(name)] for name in short}
+    starts = {
+        name: [x for x in classes if re.match(rf"{re.escape(name)}(?![A-Za-z\d])", x)]
+        for name in short
+    }
     if short - {""} and all(len(several) == 1 for several in starts.values()):
         own = {*starts, *classes}.difference(*starts.values()) | {*short}
         names = "|".join(map(re.escape, sorted(own)))
         why = f"{counted(len(short), 'folder')} of test with the start of a class as name"
         yield Reading({"labels": f"regex:/(?P<label>{names})[^/]*/[^/]+$"}, why)
-        yield Reading({"labels": "folder"}, "the test images of these folders without labels")
         return
     own = {one.removesuffix(end) for one in stems}
     if len(own) > 1 and end and len(own & {*classes}) >= ENOUGH * len(own):

@@ -15,6 +15,7 @@ _SIGNS = re.compile(r"([^A-Za-z0-9]+)")
 _DATE = re.compile(r"(19|20)\d{2}([01]\d[0-3]\d\d*)?")
 _CAMERA = re.compile(r"c(am)?\d+(s\d+)?")
 _OBJECT = re.compile(r"(obj(ect)?|person|class|p?id)\d+", re.IGNORECASE)
+_LABEL = re.compile("label|class(id)?|person", re.IGNORECASE)
 _MOST_AFTER = 6
 """Number of parts of a pattern after the label: three fields and the signs before them."""
 _MOST_FIELDS, _A_FEW = 5, 3
@@ -37,7 +38,7 @@ class NameField(NamedTuple):
     num_after: int = 0
     """Number of fields with digits after it."""
     is_certain: bool = False
-    """Whether it names an object, or a camera follows it."""
+    """Whether it names an object, a camera follows it, or a word such as "label" is before it."""
 
 
 def name_fields(stems: Sequence[str], *, has_weak: bool = False) -> list[NameField]:
@@ -150,7 +151,8 @@ def _fields(
             is_number=is_number,
             num_after=len(with_digits),
             is_certain=all(map(_OBJECT.fullmatch, values))
-            or (i == 0 and form[i] == "0" and all(map(_CAMERA.fullmatch, columns[2]))),
+            or (i == 0 and form[i] == "0" and all(map(_CAMERA.fullmatch, columns[2])))
+            or (i > 0 and all(map(_LABEL.fullmatch, columns[i - 2]))),
         )
         if one.is_class or one.is_weak or one.is_text or one.is_number:
             yield one
