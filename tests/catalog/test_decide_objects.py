@@ -343,3 +343,31 @@ def test_folders_that_repeat_the_classes_of_their_objects_are_not_asked_about(
     members = images(*(f"{key[:-1]}/{key}.jpg" for key in keys))
     members |= {f"notes/{key}.xml": voc(f"{key}.jpg", key[:-1]) for key in keys}
     assert {fact["boxes"] for fact in stored(tmp_path, members).values()} == {"crack", "hole"}
+
+
+@pytest.mark.parametrize(
+    ("box", "rule"),
+    [
+        ({"coordinates": {"x": 8, "y": 9, "width": 6, "height": 5}},
+         f"center({','.join(f'notes.coordinates.{x}' for x in ('x', 'y', 'width', 'height'))})"),
+        ({"at": {"minimum": {"r": 4, "c": 5}, "maximum": {"r": 9, "c": 12}}},
+         "xyxy(notes.at.minimum.c,notes.at.minimum.r,notes.at.maximum.c,notes.at.maximum.r)"),
+        ({"box2d": {"x1": 5, "y1": 4, "x2": 12, "y2": 9}},
+         "notes.box2d.x1,notes.box2d.y1,notes.box2d.x2,notes.box2d.y2"),
+    ],
+)  # fmt: skip
+def test_boxes_of_images_in_a_json_list_are_proposed_or_the_images_alone(
+    tmp_path: Path, box: dict[str, object], rule: str
+) -> None:
+    rows = [{"image": f"{i}.jpg", "notes": [{"label": "cat", **box}]} for i in range(4)]
+    members = images(*(f"a/{i}.jpg" for i in range(4))) | {"all.json": json.dumps(rows).encode()}
+    error = asked(tmp_path, members)
+    assert f"csv:all.json:image:{rule}:notes.label" in error
+    assert "--labels none (images without boxes)" in error
+
+
+def test_documents_of_single_images_are_no_lists_of_their_names(tmp_path: Path) -> None:
+    keys = [f"{place}{i}" for place in ("WEB", "Shop") for i in range(10, 16)]
+    members = images(*(f"a/images/{key}.jpg" for key in keys))
+    members |= {f"a/labels/{key}.txt": b"0 0.5 0.5 0.2 0.2" for key in keys}
+    assert {fact["boxes"] for fact in stored(tmp_path, members).values()} == {"0"}

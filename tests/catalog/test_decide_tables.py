@@ -362,6 +362,14 @@ def test_a_table_of_all_images_is_proposed_beside_those_of_folds(tmp_path: Path)
     assert "--labels csv:all.csv:path:name (" in found.error
 
 
+def test_the_largest_of_lists_within_each_other_has_the_test_images(tmp_path: Path) -> None:
+    own = [f"{i} {i % 2 + 70}" for i in range(100, 116)]
+    tables = {"train_list.txt": own[:8], "test_list_2.txt": own[8:10], "test_list_8.txt": own[8:]}
+    found = _outcome(tmp_path, [f"images/{i}.jpg" for i in range(100, 116)], tables)
+    assert {fact["split"] for fact in found.facts.values()} == {"train", "test"}
+    assert len(found.facts) == 16
+
+
 def test_a_column_of_splits_counts_for_images_outside_of_folders_of_splits(tmp_path: Path) -> None:
     names = [f"set/{i}.jpg" for i in range(100, 108)] + ["test/900.jpg", "test/901.jpg"]
     tables = {

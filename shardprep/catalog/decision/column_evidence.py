@@ -118,11 +118,8 @@ def found_columns(
         strength = LIKELY if is_likely and not is_about(title) else WEAK
         if has_flags and not is_about(title) and has_words(match, title, 3):
             strength = STRONG
-        if (
-            "boxes" in kinds[0]
-            or words & _LABELS
-            or (words & _TEXTS and "target" in kinds[0] and not is_about(title))
-        ):
+        is_text = words & _TEXTS and "target" in kinds[0] and not is_about(title)
+        if words & _LABELS or is_text or "boxes" in kinds[0]:
             strength = STRONG
         is_open = kinds == [{}] and None in map(as_number, counts) and title not in usual
         if table.name.endswith(".txt") and is_open:

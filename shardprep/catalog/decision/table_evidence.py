@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from shardprep.catalog.decision.class_level import unproved
+from shardprep.catalog.decision.class_level import PIECE, unproved
 from shardprep.catalog.decision.column_evidence import (
     CERTAIN,
     LIKELY,
@@ -74,10 +74,6 @@ _NAMED = 0.5
 _SOLUTION = re.compile("solution|answers?", re.IGNORECASE)
 _NO_CLASS = re.compile(rf"{SPLIT}|{PART}|{PICTURE}|{KIND}|v?\d+", re.IGNORECASE)
 """A word in the names of folders that are splits or kinds of files, and not classes."""
-_SAMPLE = re.compile(
-    r"(study|series|scan|session|visit|vid(eo)?|clip|seq(uence)?)[-_ ]?\d+", re.IGNORECASE
-)
-"""A folder that is a part of a set rather than a class: `video_0`, `study1`."""
 _TEXT_LIST = re.compile(r'"(\w+)"\s*:\s*\[\s*"[^"\s]+(?: [^"\s]+){3,}"')
 """A list of texts in JSON, such as the captions of an image."""
 CUTS = re.compile(r"[\W_]+")
@@ -288,11 +284,8 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
     if readings == [one for one in readings if one.options == {"labels": rule}]:  # as `auto` does
         pairs = _renamed(first[0], folders) if readings and is_folder else ""
         return [Reading({}, f"{first[0].why} renames the class folders: {pairs}")] if pairs else []
-    if (
-        rule == "folder"
-        and best < SHARED
-        and not all(map(_SAMPLE.fullmatch, map(str, folders.names.counts())))
-    ):
+    are_pieces = all(map(PIECE.fullmatch, map(str, folders.names.counts())))
+    if rule == "folder" and best < SHARED and not are_pieces:
         several = counted(len(automatic.names.counts()), "class", "classes")
         readings = [*readings[: _MOST_SHOWN - 1], Reading({"labels": rule}, several)]
     if is_open and len(readings) > 1:
@@ -311,7 +304,7 @@ def class_folders(folders: Labelling) -> dict[str, int]:
     counts = {name: count for name, count in counts.items() if not is_no_class(name)}
     number = sum(counts.values())
     is_most = number >= ENOUGH * int(folders.names.are_there.sum())
-    is_fit = is_most and not all(map(_SAMPLE.fullmatch, counts))
+    is_fit = is_most and not all(map(PIECE.fullmatch, counts))
     return counts if is_fit and are_classes(len(counts), number) else {}
 
 
