@@ -132,6 +132,17 @@ def test_two_columns_like_classes_are_asked(tmp_path: Path) -> None:
     assert "csv:train.csv:id:age" not in error
 
 
+@pytest.mark.parametrize("sign", [" = ", "="])
+def test_different_texts_are_no_classes_if_they_have_several_words(
+    sign: str, tmp_path: Path
+) -> None:
+    rows = [f"{i},x{sign}{i}" for i in range(100, 108)]
+    found = _outcome(tmp_path, _NAMES, {"a.csv": ["id,formula_of", *rows]})
+    is_asked = "--labels csv:a.csv:id:formula_of (" in found.error
+    assert is_asked or found.facts[_NAMES[0]] == {"split": "train", "text": "x = 100"}
+    assert is_asked is (" " not in sign)
+
+
 def test_a_price_is_proposed_before_other_numbers(tmp_path: Path) -> None:
     numbers = [" ".join(f"{i * i * n + 7.5}" for i in range(8)) for n in (3, 11, 29)]
     tables = {"homes.csv": ["id,bath,sqft,price,mood", *_rows(*numbers, "p p q q")]}

@@ -332,7 +332,8 @@ def _text_kinds(
     num_once = sum(one == 1 for one in counts.values())
     is_rare = total > _FEW and 2 * num_once > number and 3 * number > total
     if is_rare and not _LABELS.intersection(words_of(title)):
-        return [texts] if number >= _NEARLY * total else [texts, {}], True
+        are_phrases = number >= _NEARLY * total and 2 * sum(" " in x for x in counts) > number
+        return [texts] if are_phrases else [texts, {}], True
     return [{}], are_classes(number, total)
 
 
