@@ -1,5 +1,6 @@
 """Which names of folders and files are classes, and which only look like them."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -89,11 +90,27 @@ def test_views_and_kinds_of_pictures_may_be_no_classes(
     assert (found[0], found[-1]) == ("folder", "none")
 
 
-def test_the_end_of_numbered_studies_may_be_the_class(tmp_path: Path) -> None:
-    studies = ("study1_negative", "study2_negative", "study1_positive", "study2_positive")
-    members = pictures(*(f"p{i}/{name}/i{i}.png" for i in range(6) for name in studies))
-    assert asked(tmp_path, members)[0] == "regex:(?P<label>[^/_]+)/[^/]+$"
-    assert "folder" in asked(tmp_path / "again", members)
+def test_a_word_at_the_end_of_numbered_studies_is_the_class(tmp_path: Path) -> None:
+    studies = [f"study{n}_{word}" for n in (1, 2) for word in ("negative", "positive")]
+    keys = [f"p{i}/{name}/i{i}.png" for i in range(6) for name in studies]
+    assert catalog(tmp_path / "1", pictures(*keys)).label_names == ("negative", "positive")
+    views = [key.replace("negative", "left").replace("positive", "right") for key in keys]
+    assert "folder" in asked(tmp_path / "2", pictures(*views))
+
+
+@pytest.mark.parametrize("piece", ["{}001-{}999", "sample_{}"])
+def test_folders_of_pieces_are_no_classes_but_those_above_are(tmp_path: Path, piece: str) -> None:
+    keys = [f"cells/{name}/{piece.format(n, n)}/{name}{n}{i}.png"
+            for name in ("blast", "mast") for n in (1, 2) for i in range(3)]  # fmt: skip
+    assert catalog(tmp_path, pictures(*keys)).label_names == ("blast", "mast")
+
+
+def test_a_field_of_most_names_is_not_read_from_the_start_of_longer_names(tmp_path: Path) -> None:
+    keys = [f"all/{coin}_{1477 * i}{coin}.jpg" for coin in (5, 25) for i in range(1, 7)]
+    several = [f"all/{coin}_25_{1477 * coin}.jpg" for coin in (5, 10)]
+    rule = asked(tmp_path, pictures(*keys, *several))[0].removeprefix("regex:")
+    assert all(re.search(rule, key) for key in keys)
+    assert not any(re.search(rule, key) for key in several)
 
 
 def test_numbers_in_two_levels_are_asked_for(tmp_path: Path) -> None:
@@ -241,8 +258,6 @@ def test_pictures_of_classes_in_a_folder_named_like_masks_may_be_their_targets(
     [
         ([f"cam_{one}/{i:03}_{9 * i}.jpg" for one in "ab" for i in range(8)],
          r"regex:(^|/)(?P<label>\d+)_\d+"),
-        ([f"cam_{one}/person_{i}.jpg" for one in "ab" for i in range(6)],
-         r"regex:(^|/)person_(?P<label>\d+)"),
         ([f"{i * 7919:05x}-{'ab' * (i % 3)}c_{i % 2}{'LR'[i % 2]}.jpg" for i in range(12)],
          r"regex:[-_. ](?P<label>\d+[A-Za-z]+)\.[^./]+$"),
         ([f"AF0{i}/AF0{i}{code}{view}.jpg" for i in range(4) for code in ("AN", "HA")
@@ -264,6 +279,12 @@ def test_pictures_of_classes_in_a_folder_named_like_masks_may_be_their_targets(
 )  # fmt: skip
 def test_codes_in_names_are_proposed(tmp_path: Path, keys: list[str], rule: str) -> None:
     assert rule in asked(tmp_path, pictures(*keys))
+
+
+@pytest.mark.parametrize("name", ["person_{i}_9", "n_{i}_label_{j}"])
+def test_the_number_after_a_word_such_as_label_is_the_class(tmp_path: Path, name: str) -> None:
+    keys = [f"cam_{a}/{name.format(i=i, j=i // 2)}.jpg" for a in "ab" for i in range(6)]
+    assert len(catalog(tmp_path, pictures(*keys)).label_names) == (6 if "person" in name else 3)
 
 
 def test_names_that_no_other_image_has_are_not_proposed(tmp_path: Path) -> None:

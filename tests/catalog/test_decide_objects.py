@@ -246,7 +246,8 @@ def test_ids_of_boxes_may_be_a_path_of_columns(tmp_path: Path) -> None:
             for one in (0, 1) for i in range(4)]  # fmt: skip
     table = "\n".join(["video_id,video_frame,annotations", *rows]).encode()
     flags = "--boxes 'csv:boxes.csv:video_{video_id}/{video_frame}:annotations'"
-    assert flags in asked(tmp_path, images(*keys) | {"boxes.csv": table})
+    notes = outcome(write_folder(tmp_path, images(*keys) | {"boxes.csv": table}), {}).notes
+    assert any(f"{flags} is decided" in note for note in notes)
 
 
 def test_images_of_splits_in_a_folder_named_for_pictures_have_their_boxes(tmp_path: Path) -> None:
@@ -333,3 +334,40 @@ def test_tables_of_boxes_of_other_splits_may_have_more_columns(tmp_path: Path) -
         lines = "\n".join([f"ImageID,LabelName,XMin,YMin,XMax,YMax{more}", *rows, rows[0]])
         members[f"{split}/labels/detections.csv"] = lines.encode()
     assert {one["boxes"] for one in stored(tmp_path, members).values()} == {"cat", "cat,cat"}
+
+
+def test_folders_that_repeat_the_classes_of_their_objects_are_not_asked_about(
+    tmp_path: Path,
+) -> None:
+    keys = [f"{name}{i}" for name in ("crack", "hole") for i in range(4)]
+    members = images(*(f"{key[:-1]}/{key}.jpg" for key in keys))
+    members |= {f"notes/{key}.xml": voc(f"{key}.jpg", key[:-1]) for key in keys}
+    assert {fact["boxes"] for fact in stored(tmp_path, members).values()} == {"crack", "hole"}
+
+
+@pytest.mark.parametrize(
+    ("box", "rule"),
+    [
+        ({"coordinates": {"x": 8, "y": 9, "width": 6, "height": 5}},
+         f"center({','.join(f'notes.coordinates.{x}' for x in ('x', 'y', 'width', 'height'))})"),
+        ({"at": {"minimum": {"r": 4, "c": 5}, "maximum": {"r": 9, "c": 12}}},
+         "xyxy(notes.at.minimum.c,notes.at.minimum.r,notes.at.maximum.c,notes.at.maximum.r)"),
+        ({"box2d": {"x1": 5, "y1": 4, "x2": 12, "y2": 9}},
+         "notes.box2d.x1,notes.box2d.y1,notes.box2d.x2,notes.box2d.y2"),
+    ],
+)  # fmt: skip
+def test_boxes_of_images_in_a_json_list_are_proposed_or_the_images_alone(
+    tmp_path: Path, box: dict[str, object], rule: str
+) -> None:
+    rows = [{"image": f"{i}.jpg", "notes": [{"label": "cat", **box}]} for i in range(4)]
+    members = images(*(f"a/{i}.jpg" for i in range(4))) | {"all.json": json.dumps(rows).encode()}
+    error = asked(tmp_path, members)
+    assert f"csv:all.json:image:{rule}:notes.label" in error
+    assert "--labels none (images without boxes)" in error
+
+
+def test_documents_of_single_images_are_no_lists_of_their_names(tmp_path: Path) -> None:
+    keys = [f"{place}{i}" for place in ("WEB", "Shop") for i in range(10, 16)]
+    members = images(*(f"a/images/{key}.jpg" for key in keys))
+    members |= {f"a/labels/{key}.txt": b"0 0.5 0.5 0.2 0.2" for key in keys}
+    assert {fact["boxes"] for fact in stored(tmp_path, members).values()} == {"0"}

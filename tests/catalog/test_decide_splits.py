@@ -224,3 +224,19 @@ def test_lists_of_several_domains_are_used_together(tmp_path: Path) -> None:
         lists |= {f"{domain}_train.txt": "\n".join(lines[::2]).encode(),
                   f"{domain}_test.txt": "\n".join(lines[1::2]).encode()}  # fmt: skip
     assert splits(planned(tmp_path, keys, lists)) == {"train": 12, "test": 12}
+
+
+def test_pictures_of_a_folder_that_no_fold_names_are_no_images(tmp_path: Path) -> None:
+    keys = [
+        f"set/images/{name}/{name}{i}.png"
+        for name in ("BEANS", "CAKE", "CORN", "TEA")
+        for i in range(5)
+    ]
+    lists = {f"set/folds/{split}{n}.txt": "".join(
+                 f"{key[11:]}\n" for i, key in enumerate(keys)
+                 if (i % 5 == n) == (split == "test")).encode()
+             for n in range(3) for split in ("train", "test")}  # fmt: skip
+    with pytest.raises(QuestionError) as error:
+        planned(tmp_path, [*keys, "set/figures/1.png", "set/figures/2.png"], lists)
+    found = [one.flags for one in error.value.choices]
+    assert "--exclude 'set/figures/*' --split train=1" in found

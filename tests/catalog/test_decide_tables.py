@@ -132,6 +132,17 @@ def test_two_columns_like_classes_are_asked(tmp_path: Path) -> None:
     assert "csv:train.csv:id:age" not in error
 
 
+@pytest.mark.parametrize("sign", [" = ", "="])
+def test_different_texts_are_no_classes_if_they_have_several_words(
+    sign: str, tmp_path: Path
+) -> None:
+    rows = [f"{i},x{sign}{i}" for i in range(100, 108)]
+    found = _outcome(tmp_path, _NAMES, {"a.csv": ["id,formula_of", *rows]})
+    is_asked = "--labels csv:a.csv:id:formula_of (" in found.error
+    assert is_asked or found.facts[_NAMES[0]] == {"split": "train", "text": "x = 100"}
+    assert is_asked is (" " not in sign)
+
+
 def test_a_price_is_proposed_before_other_numbers(tmp_path: Path) -> None:
     numbers = [" ".join(f"{i * i * n + 7.5}" for i in range(8)) for n in (3, 11, 29)]
     tables = {"homes.csv": ["id,bath,sqft,price,mood", *_rows(*numbers, "p p q q")]}
@@ -360,6 +371,14 @@ def test_a_table_of_all_images_is_proposed_beside_those_of_folds(tmp_path: Path)
     tables = {name: ["path,name", *own] for name, own in folds.items()}
     found = _outcome(tmp_path, names, tables)
     assert "--labels csv:all.csv:path:name (" in found.error
+
+
+def test_the_largest_of_lists_within_each_other_has_the_test_images(tmp_path: Path) -> None:
+    own = [f"{i} {i % 2 + 70}" for i in range(100, 116)]
+    tables = {"train_list.txt": own[:8], "test_list_2.txt": own[8:10], "test_list_8.txt": own[8:]}
+    found = _outcome(tmp_path, [f"images/{i}.jpg" for i in range(100, 116)], tables)
+    assert {fact["split"] for fact in found.facts.values()} == {"train", "test"}
+    assert len(found.facts) == 16
 
 
 def test_a_column_of_splits_counts_for_images_outside_of_folders_of_splits(tmp_path: Path) -> None:

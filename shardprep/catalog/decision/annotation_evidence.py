@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -37,9 +38,10 @@ from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.known_formats import read_boxes
 from shardprep.catalog.objects.object_table import Found
 from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
+from shardprep.catalog.tables.object_lists import paths_of_lists, value_at
 from shardprep.catalog.tables.table import json_rows, table_of
-from shardprep.errors import OptionName, SourceError, counted
-from shardprep.recipe.object_rules import parse_box_rule
+from shardprep.errors import OptionName, SourceError, counted, some_of
+from shardprep.recipe.object_rules import named_box_columns, parse_box_rule
 from shardprep.recipe.rules import TABLE_SUFFIXES, LabelRule
 from shardprep.source.members import Member
 
@@ -49,6 +51,11 @@ _SHARED = (*TABLE_SUFFIXES, ".json", ".jsonl", ".xml")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _FILE_NAME = re.compile("<filename>([^<]+)</filename>")
 _WORD = re.compile("^[A-Za-z0-9]+")
+_CLASS = re.compile(r"(^|[._])(label|category|class|name)(_name)?$", re.IGNORECASE)
+_ODD_SIGNS = frozenset(",:(){}")
+_EXTREME = re.compile(
+    r"[._](min|max)(?:imum)?[._](?:c(?:ol(?:umn)?)?|x|(r(?:ow)?|y))$", re.IGNORECASE
+)
 _SEPARATOR = re.compile(r"[\s,;]+")
 _MOST_BYTES = 1 << 20
 _OBJECTS = ("boxes", "points", "rows", "stack", "target_image")
@@ -70,7 +77,8 @@ def annotation_readings(view: View) -> Sequence[Reading]:
     if not signs:
         if are_masks:
             return []
-        return _without_header(view) or _labels_of_files(view) or _boxes_of_texts(view)
+        found = _without_header(view) or _labels_of_files(view) or _boxes_of_texts(view)
+        return found or _boxes_of_json(view)
     several = [] if are_masks else _of_several(view, signs)
     readings = several or [one for sign in _different(view, signs) for one in readings_of(sign)]
     if are_masks or several:
@@ -97,6 +105,51 @@ def _boxes_of_texts(view: View) -> list[Reading]:
     why = f"a box in each line of {counted(len(several), 'text')}"
     found = [Reading({"header": False, "boxes": rule}, why) for rule in rules]
     return [*found, Reading({"labels": "none"}, "images without boxes")] if found else []
+
+
+def _boxes_of_json(view: View) -> list[Reading]:
+    """Return the readings of lists of images in JSON, each with objects, and of images alone."""
+    groups = defaultdict[str, list[str]](list)
+    members = view.documents.members(".json")
+    for member in members if len(members) <= _NUM_SAMPLES else ():
+        rows = _first_rows(head_of(member, _MOST_BYTES))
+        every = dict.fromkeys(path for row in rows for path in paths_of_lists([row]))
+        paths = [one for one in every if not _ODD_SIGNS & {*one, *member.key}]
+        values = {path: [value_at(row, path.split(".")) for row in rows] for path in paths}
+        of_objects = [path for path, own in values.items() if any(isinstance(x, list) for x in own)]
+        names = [path for path in paths if path not in of_objects]
+        names = [one for one in names if all(view.index.find(str(x)) for x in values[one])]
+        if names and (place := _box_place(of_objects)):
+            label = [f":{one}" for one in of_objects if _CLASS.search(one)]
+            groups[f"{names[0]}:{place}{''.join(label[:1])}"].append(member.key)
+    found = [
+        Reading({"boxes": f"csv:{','.join(keys)}:{rule}"}, f"boxes of objects in {some_of(keys)}")
+        for rule, keys in groups.items()
+    ]
+    return [*found, Reading({"labels": "none"}, "images without boxes")] if found else []
+
+
+def _box_place(paths: Sequence[str]) -> str:
+    """Return the columns of a box among paths into JSON, with their form, or ""."""
+    sides = ((one, match) for one in paths if (match := _EXTREME.search(one)))
+    ends = {match[1].lower() + ("y" if match[2] else "x"): one for one, match in sides}
+    if ends.keys() >= {"minx", "miny", "maxx", "maxy"}:
+        return f"xyxy({','.join(ends[one] for one in ('minx', 'miny', 'maxx', 'maxy'))})"
+    box = named_box_columns(paths)
+    place = ",".join(box.names) if box else ""
+    # Only CreateML calls the centers of boxes coordinates.
+    return f"center({place})" if box and ".coordinates." in box.names[0] else place
+
+
+def _first_rows(text: str) -> list[dict[str, Any]]:
+    """Return the first objects of a list in JSON, whose end may be missing."""
+    decoder, rows, text = json.JSONDecoder(), list[Any](), text.lstrip()
+    with contextlib.suppress(ValueError, RecursionError):
+        while text.startswith(("[", ",")) and len(rows) < _NUM_SAMPLES:
+            text = text[1:].lstrip()
+            row, end = decoder.raw_decode(text)
+            rows, text = [*rows, row], text[end:].lstrip()
+    return [row for row in rows if isinstance(row, dict)]
 
 
 def unclear_objects(view: View) -> Sequence[Reading]:
@@ -257,10 +310,15 @@ def _against_folders(view: View, sign: Sign, readings: Sequence[Reading]) -> Seq
     if not counts:
         return readings
     folders = Reading({"labels": "folder"}, f"{counted(len(counts), 'folder')} of images")
-    places = [int(np.flatnonzero(names.codes == names.values.index(one))[0]) for one in counts]
-    found = _found(view, sign, np.array(places[:_NUM_SAMPLES])) if sign.key == "boxes" else None
-    classes = {_plain(one) for one in found.names} - {""} if found else set()
-    own = [_plain(str(names[place])) for place in places[:_NUM_SAMPLES]]
+    places = np.unique(np.linspace(0, len(names) - 1, 4 * _NUM_SAMPLES).astype(int))
+    found = _found(view, sign, places) if sign.key == "boxes" else None
+    plain = [_plain(one) for one in found.names] if found else []
+    classes = {*plain} - {""}
+    own = [_plain(str(names[place])) for place in places]
+    annotations = found.annotations if found else ()
+    if own == ["".join({plain[x] for x in one.labels}) if one else "" for one in annotations]:
+        why = f"{readings[0].why}; the folders name the classes of the objects"
+        return [replace(readings[0], why=why), *readings[1:]]
     num_same = sum(any(one in name or name in one for one in classes) for name in own)
     if 2 * num_same > len(own):
         folders = replace(folders, why=f"{folders.why} that name the classes of the objects")
@@ -274,7 +332,8 @@ def _against_folders(view: View, sign: Sign, readings: Sequence[Reading]) -> Seq
 
 def _are_listed(view: View, sign: Sign) -> bool:
     """Return whether documents are named by the starts of image names, and objects are not."""
-    lists = [_plain(stem(one.key)) for one in view.documents.members(".txt", ".csv")]
+    several = (stem(one.key) for one in view.documents.members(".txt", ".csv"))
+    lists = [_plain(one) for one in several if not view.index.find(one)]
     names = auto_labels(view.index, ()).names
     starts = {_plain(str(one)) for one in names.counts()}
     num_listed = sum(any(one.startswith(name) for one in lists) for name in starts)

@@ -27,6 +27,12 @@ from shardprep.catalog.stacks import id_column
 _LEAST_LETTERS = 3
 _MOST_DIGITS = 10
 _MOST_LEVELS, _MOST_TABLES, _MOST_KINDS = 3, 8, 4
+PIECE = re.compile(
+    r"(study|series|scan|session|visit|vid(eo)?|clip|seq(uence)?|sample|part|batch|set)"
+    r"[-_ ]?(\d+|[a-z])|\d+-\d+",
+    re.IGNORECASE,
+)
+"""A folder with a piece of a class or a set: `study1`, `sample_a`, `1001-2000`."""
 _WORDNET = re.compile(r"n\d{8}")
 _KIND = re.compile(
     f"{KIND}|{PART}|{PICTURE}"
@@ -68,6 +74,10 @@ def unproved(view: View) -> Iterator[Reading]:
     doubt = _doubt(lasts, [one for one in of_splits.values() if len(one) > 1])
     doubt = "" if doubt and _are_listed(view, lasts) else doubt or _doubt_of_pictures(view, lasts)
     if not doubt and _are_one_level(rests, inner):
+        return
+    above = {one[-2] if len(one) > 1 else "" for one in rests}
+    if all(map(PIECE.fullmatch, lasts)) and not ("" in above or _doubt(above, ())):
+        yield Reading({"labels": "folder:2"}, f"{_shown(above)}, in pieces such as {min(lasts)}")
         return
     yield Reading({"labels": "folder"}, doubt or _shown(lasts))
     for depth in range(2, min(_MOST_LEVELS, *depths) + 1):

@@ -118,7 +118,8 @@ def found_columns(
         strength = LIKELY if is_likely and not is_about(title) else WEAK
         if has_flags and not is_about(title) and has_words(match, title, 3):
             strength = STRONG
-        if words & _LABELS or (words & _TEXTS and "target" in kinds[0] and not is_about(title)):
+        is_text = words & _TEXTS and "target" in kinds[0] and not is_about(title)
+        if words & _LABELS or is_text or "boxes" in kinds[0]:
             strength = STRONG
         is_open = kinds == [{}] and None in map(as_number, counts) and title not in usual
         if table.name.endswith(".txt") and is_open:
@@ -261,7 +262,8 @@ def _flag_kinds(match: TableMatch, flags: Sequence[str], tables: Sequence[Table]
             row = dict(zip(other.header, other.rows[0], strict=True))
             total = sum(as_number(row[one]) or 0 for one in flags)
             return [{"target": "class"}] if abs(total - 1) < 1e-2 else [{}]
-    return [{"target": "class"}] if len(sums) > _MANY_ROWS else [{}, {"target": "class"}]
+    number = len(sums) * (2 if len(flags) > _FEW else 1)  # a second 1 is likelier among many
+    return [{"target": "class"}] if number > _MANY_ROWS else [{}, {"target": "class"}]
 
 
 def _kinds(
@@ -330,7 +332,8 @@ def _text_kinds(
     num_once = sum(one == 1 for one in counts.values())
     is_rare = total > _FEW and 2 * num_once > number and 3 * number > total
     if is_rare and not _LABELS.intersection(words_of(title)):
-        return [texts, {}], True
+        are_phrases = number >= _NEARLY * total and 2 * sum(" " in x for x in counts) > number
+        return [texts] if are_phrases else [texts, {}], True
     return [{}], are_classes(number, total)
 
 

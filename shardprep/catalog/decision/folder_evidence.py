@@ -15,6 +15,7 @@ from posixpath import commonpath
 
 import numpy as np
 
+from shardprep.catalog.decision.class_level import is_kind
 from shardprep.catalog.decision.mask_sets import is_named_as_masks
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.names import IMAGE_FOLDER, UNTRAINED, given_split, split_folders, stem
@@ -24,7 +25,9 @@ from shardprep.source.members import Members
 _NUM_SAMPLES = 8
 _MOST_FOLDERS = 64
 _FEW, _MOST_KEYS = 2, 1_000
-INDEX = "an index of letters above the names"
+_INDEX, _KIND = "an index of letters above the names", "named as a kind of picture"
+CLEAR = (_INDEX, _KIND, "after the number of a take")
+"""Ends of the evidence of readings without a rival."""
 _TAKE = re.compile(
     r"(study|series|scan|session|visit|exam|case|take|clip|seq)[-_ ]?\d+_", re.IGNORECASE
 )
@@ -106,10 +109,11 @@ def _of_kinds(view: View, paths: Collection[str]) -> Iterator[Reading]:
                 yield Reading({"exclude": out, "labels": "none"}, why)
 
 
-def _of_strangers(paths: Collection[str]) -> Iterator[Reading]:
+def _of_strangers(paths: Mapping[str, int]) -> Iterator[Reading]:
     """Yield a reading without folders that have no class folder as a sibling.
 
     They are named for pictures (`JPEGImages`), like their parent (`x/x`), or are alone in a split.
+    It is certain if all are named as a kind of picture and do not have most of the images.
     """
     names = {path: path.rpartition("/")[2] for path in paths}
     above = {path: path.rpartition("/")[0] for path in paths}
@@ -131,6 +135,9 @@ def _of_strangers(paths: Collection[str]) -> Iterator[Reading]:
     if odd and known and 2 * len(odd) < len(paths):
         out = tuple(f"{glob.escape(path)}/*" for path in odd)
         why = f"{odd[0]} is not beside the folders of other classes"
+        is_few = 3 * sum(map(paths.__getitem__, odd)) <= 2 * sum(paths.values())
+        is_clear = all(is_kind(names[x]) or IMAGE_FOLDER.fullmatch(names[x]) for x in odd)
+        why += f" and {_KIND}" if is_few and is_clear else ""
         yield Reading({"exclude": out, "labels": "folder"}, why)
 
 
@@ -161,7 +168,7 @@ def _of_paths(paths: Collection[str]) -> Iterator[Reading]:
         return
     is_index = least > 1 and all(len(one[0]) == 1 and one[1][:1] == one[0] for one in rests)
     before = "/".join([*map(re.escape, start), *(["[^/]+"] if is_index else []), ""])
-    why = INDEX if is_index else f"{min(above)} is in several folders"
+    why = _INDEX if is_index else f"{min(above)} is in several folders"
     yield Reading({"labels": f"regex:^{before}(?P<label>.+)/[^/]+$"}, why)
 
 
@@ -169,7 +176,8 @@ def _of_takes(names: Collection[str]) -> Iterator[Reading]:
     """Yield the reading of folders that are named by a take and a class: `study1_negative`."""
     ends = {name.rpartition("_")[2] for name in names if _TAKE.match(name)}
     if all(map(_TAKE.match, names)) and 1 < len(ends) < len(names):
-        why = f"{len(ends):,} names such as {min(ends)}, after a number"
+        is_clear = not any(is_kind(one) or one.isdecimal() for one in ends)
+        why = f"{len(ends):,} names such as {min(ends)}, {CLEAR[-1] if is_clear else 'a number'}"
         yield Reading({"labels": "regex:(?P<label>[^/_]+)/[^/]+$"}, why)
 
 

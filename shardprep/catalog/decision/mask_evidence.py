@@ -462,7 +462,9 @@ def _are_frames(images: Sequence[str]) -> bool:
 def _plain(name: str) -> str:
     """Return the words of a folder's name that may mean a class, or ""."""
     match = _CLASS.fullmatch(SPLIT_WORD.sub("", name))
-    return _NO_CLASS.sub("", " ".join(words_of(match[1]))).strip() if match else ""
+    words = _NO_CLASS.sub("", " ".join(words_of(match[1]))).strip() if match else ""
+    is_part = match and len(words) == 1 < len(match[1])  # dataA, dataB
+    return "" if is_part else words
 
 
 def _labelling_tables(view: View, index: KeyIndex) -> list[LabelColumns]:

@@ -53,7 +53,7 @@ _WORD = re.compile(r"[-_. ][^\W\d_]+$")
 _MOST_WORDS, _FEW, _A_PAIR = 3, 3, 2
 _TWO_WORDS = re.compile(r"[-_. ][^\W_]+[-_. ]")
 _OF_MASKS = re.compile(
-    r"masks?\b|annots?\b|\b(labels?|annotations?|anno|segs?|segmentations?|gts?|groundtruths?"
+    r"masks?\b|annots?\b|\b(lab|labels?|annotations?|anno|segs?|segmentations?|gts?|groundtruths?"
     r"|ground truths?|manual|targets?|saliency|trimaps?|parsing|mattes?|ids)\b"
 )
 """Words of mask folders and mask names, in lower case with spaces between."""

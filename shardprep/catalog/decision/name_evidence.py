@@ -18,8 +18,8 @@ from pathlib import PurePosixPath
 import numpy as np
 
 from shardprep.catalog.candidates import stack_candidates
-from shardprep.catalog.decision.class_level import is_kind, unproved
-from shardprep.catalog.decision.folder_evidence import INDEX, are_photos, other_folders
+from shardprep.catalog.decision.class_level import PIECE, is_kind, unproved
+from shardprep.catalog.decision.folder_evidence import CLEAR, are_photos, other_folders
 from shardprep.catalog.decision.name_fields import form_of, name_fields
 from shardprep.catalog.decision.pairs import common_start
 from shardprep.catalog.decision.view import Reading, View, head_of
@@ -67,9 +67,12 @@ def labels_by_names(view: View) -> Sequence[Reading]:
         found = [*_of_folders(view, counts, names)]
         found = found or [*_of_test_names(view, tests, names)] or [*_of_test(view, tests, names)]
         is_by_folder = view.automatic.match is None and view.automatic.rule in ("folder", "auto")
-        if not found and is_by_folder and (found := [*unproved(view)]):
-            fields = [one for one in _of_fields(view, has_weak=True) if one != _NONE]
-            found[-1:-1] = fields[: max(1, _MOST_SHOWN - len(found))]
+        if not found and is_by_folder and (found := [*unproved(view)])[1:]:
+            fields = _of_fields(view, has_weak=True)
+            is_of_views = len(fields) == 1 and all(map(is_kind, names))  # of an object
+            several = [one for one in fields if one != _NONE]
+            found[-1:-1] = several[: max(1, _MOST_SHOWN - len(found))]
+            found = fields if is_of_views else found
         if not found and view.automatic.rule == "prefix":
             found = _of_starts(view)
         return found if len(found) < 2 or view.automatic.match is None else []
@@ -95,7 +98,7 @@ def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> I
         return
     if others := [*other_folders(view, counts, names)] or [*_of_wrappers(view, counts)]:
         yield from others
-        if others[0].why != INDEX:
+        if not others[0].why.endswith(CLEAR):
             yield from (folder, _NONE)
         return
     found = list[Reading]()
@@ -103,7 +106,8 @@ def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> I
     if are_numbers and _are_confirmed(view, 0, 2) and (of_names := _of_fields(view)):
         yield of_names[0]
         return
-    if are_numbers or len({re.sub(_COUNTED, "", name) for name in names}) == 1:
+    are_numbered = are_numbers or len({re.sub(_COUNTED, "", name) for name in names}) == 1
+    if are_numbered and not all(map(PIECE.fullmatch, names)):
         found += _of_numbers(view, counts, len(names))
     above = {path.rpartition("/")[0].rpartition("/")[2] for path in counts}
     if found and all(map(is_kind, above)):  # these are views of the same
@@ -123,13 +127,13 @@ def _of_test_names(
     end = common_start([one[::-1] for one in stems])[::-1]
     end = re.sub("^[^-_. ]+", "", end)
     short = {path.rpartition("/")[2] for path in lost}
-    starts = {name: [one for one in classes if one.startswith(name)] for name in short}
+    start = "{}(?![^\\W_])".format
+    starts = {x: [y for y in classes if re.match(start(re.escape(x)), y)] for x in short}
     if short - {""} and all(len(several) == 1 for several in starts.values()):
         own = {*starts, *classes}.difference(*starts.values()) | {*short}
         names = "|".join(map(re.escape, sorted(own)))
         why = f"{counted(len(short), 'folder')} of test with the start of a class as name"
         yield Reading({"labels": f"regex:/(?P<label>{names})[^/]*/[^/]+$"}, why)
-        yield Reading({"labels": "folder"}, "the test images of these folders without labels")
         return
     own = {one.removesuffix(end) for one in stems}
     if len(own) > 1 and end and len(own & {*classes}) >= ENOUGH * len(own):

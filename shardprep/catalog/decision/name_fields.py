@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from shardprep.catalog.label_rules import may_be_class
@@ -15,6 +15,7 @@ _SIGNS = re.compile(r"([^A-Za-z0-9]+)")
 _DATE = re.compile(r"(19|20)\d{2}([01]\d[0-3]\d\d*)?")
 _CAMERA = re.compile(r"c(am)?\d+(s\d+)?")
 _OBJECT = re.compile(r"(obj(ect)?|person|class|p?id)\d+", re.IGNORECASE)
+_LABEL = re.compile("label|class(id)?", re.IGNORECASE)
 _MOST_AFTER = 6
 """Number of parts of a pattern after the label: three fields and the signs before them."""
 _MOST_FIELDS, _A_FEW = 5, 3
@@ -37,7 +38,7 @@ class NameField(NamedTuple):
     num_after: int = 0
     """Number of fields with digits after it."""
     is_certain: bool = False
-    """Whether it names an object, or a camera follows it."""
+    """Whether it names an object, a camera follows it, or a word such as "label" is before it."""
 
 
 def name_fields(stems: Sequence[str], *, has_weak: bool = False) -> list[NameField]:
@@ -57,8 +58,18 @@ def name_fields(stems: Sequence[str], *, has_weak: bool = False) -> list[NameFie
     columns = [Counter(column) for column in zip(*same, strict=True)]
     found = [*_fields(sign, form, columns, len(same))]
     found = [one for one in found if not one.is_weak] + [x for x in found if has_weak and x.is_weak]
+    others = ["".join(parts) for own, several in forms.items() if own != form for parts in several]
+    found = [_up_to_end(one, map("".join, same), others) for one in found]
     found[1:1] = _all_but_last(same, columns)
     return [one for one in found if one.is_certain][:1] or found[:_MOST_FIELDS]
+
+
+def _up_to_end(one: NameField, names: Iterable[str], others: Sequence[str]) -> NameField:
+    """Return the field, up to the end of names if it fits the start of other names as well."""
+    whole = re.compile(f"{one.regex}$")
+    is_start = any(re.search(one.regex, name) and not whole.search(name) for name in others)
+    is_start &= all("." not in name and whole.search(name) for name in names)
+    return one._replace(regex=rf"{one.regex}\.[^./]+$") if is_start else one
 
 
 def _ends(stems: Sequence[str]) -> Iterator[NameField]:
@@ -128,6 +139,7 @@ def _fields(
     sign: str, form: Sequence[str], columns: Sequence[Counter[str]], number: int
 ) -> Iterator[NameField]:
     pieces = [*map(_pattern, form, map(set, columns))]
+    is_alone = sum(len(values) > 1 for values in columns[::2]) == 1
     for i, values in enumerate(columns):
         if i % 2 or len(values) < 2 or are_parts(values) or any(map(_is_no_label, values)):
             continue
@@ -150,7 +162,9 @@ def _fields(
             is_number=is_number,
             num_after=len(with_digits),
             is_certain=all(map(_OBJECT.fullmatch, values))
-            or (i == 0 and form[i] == "0" and all(map(_CAMERA.fullmatch, columns[2]))),
+            or (i == 0 and form[i] == "0" and all(map(_CAMERA.fullmatch, columns[2])))
+            or (i > 0 and all(map(_LABEL.fullmatch, columns[i - 2])))
+            or (is_alone and i > 0 and {*columns[i - 2]} == {"person"}),
         )
         if one.is_class or one.is_weak or one.is_text or one.is_number:
             yield one

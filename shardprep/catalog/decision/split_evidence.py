@@ -107,8 +107,17 @@ def listed_splits(view: View) -> list[Reading]:
     are_alike = len(found) > _A_PAIR and len({frozenset(lists) for lists, _ in found}) == 1
     whole = whole or ([*_together(found, len(index.keys))] if are_alike else [])
     if len(whole) > 1:  # folds
-        whole.append(Reading({"split": "train=1"}, "no list is used: all images are in train"))
+        whole.append(_without_lists(index, np.concatenate([images for _, images in found])))
     return [Reading({**one.options, **out}, one.why) for one in whole or parts]
+
+
+def _without_lists(index: KeyIndex, images: NDArray[np.int64]) -> Reading:
+    """Return the reading without splits, and without folders of which no list names an image."""
+    codes, paths = index.keys.folders.codes, index.keys.folders.values
+    lost = {*codes.tolist()} - {*codes[images].tolist()}
+    out = tuple(f"{glob.escape(paths[code])}/*" for code in sorted(lost))
+    options = {"split": "train=1", **({"exclude": out} if out and len(out) <= _MOST_GROUPS else {})}
+    return Reading(options, "no list is used: all images are in train")
 
 
 def _by_boxes(view: View) -> list[Reading]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from shardprep.catalog.decision.class_level import unproved
+from shardprep.catalog.decision.class_level import PIECE, unproved
 from shardprep.catalog.decision.column_evidence import (
     CERTAIN,
     LIKELY,
@@ -284,7 +284,8 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
     if readings == [one for one in readings if one.options == {"labels": rule}]:  # as `auto` does
         pairs = _renamed(first[0], folders) if readings and is_folder else ""
         return [Reading({}, f"{first[0].why} renames the class folders: {pairs}")] if pairs else []
-    if rule == "folder" and best < SHARED:
+    are_pieces = all(map(PIECE.fullmatch, map(str, folders.names.counts())))
+    if rule == "folder" and best < SHARED and not are_pieces:
         several = counted(len(automatic.names.counts()), "class", "classes")
         readings = [*readings[: _MOST_SHOWN - 1], Reading({"labels": rule}, several)]
     if is_open and len(readings) > 1:
@@ -303,7 +304,8 @@ def class_folders(folders: Labelling) -> dict[str, int]:
     counts = {name: count for name, count in counts.items() if not is_no_class(name)}
     number = sum(counts.values())
     is_most = number >= ENOUGH * int(folders.names.are_there.sum())
-    return counts if is_most and are_classes(len(counts), number) else {}
+    is_fit = is_most and not all(map(PIECE.fullmatch, counts))
+    return counts if is_fit and are_classes(len(counts), number) else {}
 
 
 def is_no_class(name: str) -> bool:

@@ -28,12 +28,13 @@ from shardprep.source.string_column import Coded, Texts, booleans, positions
 
 _FIELD = re.compile(rf"\{{(?P<column>[^{{}}\[\]]+)(\[{SLICE}\])?\}}")
 _SPLIT_COLUMNS = frozenset(("split", "subset", "set", "partition", "usage", "dataset", "phase"))
+_NUMBER = re.compile(r"\d+")
 _WORD_AT_END = re.compile("[-_][A-Za-z]+$")
 _OF_IDS = frozenset(("id", "image", "img", "file", "filename", "name", "path", "photo", "key"))
 _SAMPLE_ROWS = 500
 """Approximate number of rows to search in order to detect the column of ids."""
-_MOST_COMPOSED = 200_000
-"""Maximum number of images whose names are searched for cells."""
+_MOST_NESTED, _MOST_COMPOSED = 16, 200_000
+"""Maximum number of tables that may contain another, and of images whose names have cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +200,7 @@ def united(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
 
 def _united(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
     groups: list[list[Table]] = []
-    for table in tables:
+    for table in sorted(tables, key=lambda one: _is_within(one, tables)):
         alike = [one for one in groups if _are_parts(index, [*one, table])]
         if alike:
             alike[0].append(table)
@@ -214,6 +215,14 @@ def _united(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
                 table.rows.columns = whole.rows[start:stop].columns
             start = stop
     return found
+
+
+def _is_within(table: Table, tables: Sequence[Table]) -> bool:
+    """Return whether a larger table with another number in its name has all ids: test_800."""
+    larger = (one for one in tables[:_MOST_NESTED] if len(one.rows) > len(table.rows) > 0)
+    larger = (one for one in larger if _NUMBER.sub("", one.name) == _NUMBER.sub("", table.name))
+    pairs = ((table.cells(0)[:_SAMPLE_ROWS], one.cells(0)) for one in larger if one.header)
+    return any((positions(*pair)[0] >= 0).all() for pair in pairs)
 
 
 def _are_parts(index: KeyIndex, tables: Sequence[Table]) -> bool:
