@@ -59,8 +59,8 @@ _EXTREME = re.compile(
 _SEPARATOR = re.compile(r"[\s,;]+")
 _MOST_BYTES = 1 << 20
 _OBJECTS = ("boxes", "points", "rows", "stack", "target_image")
-_OUTLINES = ("labelme", "via", "jsonl")
-"""Formats of tools that draw outlines. The main content of COCO documents is boxes."""
+_OUTLINES = ("labelme", "via", "jsonl", "yolo")
+"""Formats that have outlines for their own sake. The main content of COCO documents is boxes."""
 
 
 def annotation_readings(view: View) -> Sequence[Reading]:
@@ -258,7 +258,7 @@ def readings_of(sign: Sign) -> list[Reading]:
     plain = Reading({sign.key: sign.option}, sign.how)
     if sign.has_points and sign.option.startswith("coco:"):
         return [Reading({"points": sign.option}, f"{sign.how}, and their keypoints"), plain]
-    if sign.has_outlines and sign.option in _OUTLINES:
+    if sign.has_outlines and sign.option.partition(":")[0] in _OUTLINES:
         why = f"{sign.how}, with outlines; {OptionName('boxes', sign.option)} stores boxes alone"
         plain = Reading({"masks": sign.option, "instances": True}, why)
     elif sign.has_outlines:
