@@ -81,6 +81,9 @@ def annotation_readings(view: View) -> Sequence[Reading]:
         return found or _boxes_of_json(view)
     several = [] if are_masks else _of_several(view, signs)
     readings = several or [one for sign in _different(view, signs) for one in readings_of(sign)]
+    if are_masks and any(one.has_outlines for one in signs):
+        # The outlines are those of the masks, and their classes have other names.
+        readings = [Reading({}, "masks, without the objects of documents"), *readings]
     if are_masks or several:
         return readings
     return _with_labels(view, signs, _without_others(view, signs[0], readings))

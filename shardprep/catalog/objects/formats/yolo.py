@@ -159,8 +159,8 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
 
 def _is_outline(one: _Object) -> bool:
     """Return whether an object is a polygon, and neither an oriented box nor a pose."""
-    is_polygon = isinstance(one.outline, Polygons) and not one.may_be_pose
-    return is_polygon and len(one.outline.rings[0]) > _CORNERS
+    outline = None if one.may_be_pose else one.outline
+    return isinstance(outline, Polygons) and len(outline.rings[0]) > _CORNERS
 
 
 def _names(source: AnnotatedSource, argument: str) -> NameFile | None:
