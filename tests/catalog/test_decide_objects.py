@@ -394,3 +394,13 @@ def test_outlines_of_coco_beside_masks_of_the_same_images_are_asked_about(tmp_pa
     assert f"--boxes coco {flags} (" in error
     facts = stored(tmp_path / "boxes", members | {"labels.json": coco(*names)})["data/1.png"]
     assert {"boxes", "mask"} <= facts.keys()
+
+
+def test_a_table_of_each_image_with_columns_of_a_box_has_its_boxes(tmp_path: Path) -> None:
+    names = [f"{i}_a" for i in range(4)]
+    members = images(*(f"images/{one}.jpg" for one in names))
+    members |= {f"boxes/{one}.csv": b"item,x,y,dx,dy,label\n0,3,4,9,8,1\n" for one in names}
+    facts = {"split": "train", "boxes": "1"}
+    assert stored(tmp_path, members) == dict.fromkeys((f"images/{x}.jpg" for x in names), facts)
+    error = asked(tmp_path / "empty", members | {"boxes/3_a.csv": b"item,x,y,dx,dy,label\n"})
+    assert "--boxes 'csv:boxes/{id}.csv:id:x,y,dx,dy:label' --unlisted background (" in error

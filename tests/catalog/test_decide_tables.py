@@ -67,6 +67,14 @@ def test_a_column_of_flags_that_sums_up_the_others_is_asked_about(tmp_path: Path
     assert found.facts["train/100.jpg"]["labels"] == "crack,defect"
 
 
+def test_many_columns_of_numbers_are_points_or_a_vector(tmp_path: Path) -> None:
+    rows = _rows(*(f"{i}.5 {i + 3} {i + 9} {i + 11}" for i in range(8)))
+    table = [f"file,{','.join(map(str, range(8)))}", *rows]
+    error = _outcome(tmp_path, _NAMES, {"places.csv": table}).error
+    assert "--points csv:places.csv:file:0,1,2,3,4,5,6,7 (" in error
+    assert "--labels csv:places.csv:file:0,1,2,3,4,5,6,7 --target vector (" in error
+
+
 def test_other_words_in_test_are_texts_if_the_pictures_are_wide(tmp_path: Path) -> None:
     names = [*_NAMES, "test/900.jpg", "test/901.jpg"]
     tables = {

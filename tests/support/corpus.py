@@ -248,7 +248,7 @@ def _coco(
         own = {"id": i, "file_name": name.rpartition("/")[2], "width": width, "height": height}
         images.append(own)
         outline = [x, y, right, y, right, bottom, x, bottom]
-        outline += [x, (y + bottom) / 2] if has_outlines else []
+        outline += [x, (y + bottom) // 2] if has_outlines else []
         box = {"bbox": [x, y, right - x, bottom - y], "segmentation": [outline], "iscrowd": 0}
         area = (right - x) * (bottom - y)
         category = i % len(classes)

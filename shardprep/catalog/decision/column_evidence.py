@@ -65,7 +65,7 @@ _OF_SETS = re.compile(r"(^|/)_classes\.csv$")
 """Matches the name of Roboflow's table of several classes for an image."""
 _SEPARATORS = ("|", ";", ",", " ")
 _MANY_VALUES, _MANY_ROWS, _FEW = 20, 20, 5
-_SAMPLE = 100
+_SAMPLE, _MANY_COLUMNS = 100, 7
 _LONG, _SENTENCE, _MOSTLY, _NEARLY = 16, 48, 0.5, 0.9
 
 
@@ -141,13 +141,21 @@ def found_columns(
 
 
 def _numbers_together(match: TableMatch, found: Sequence[LabelColumns]) -> Iterator[LabelColumns]:
-    """Yield all strong columns of numbers as one vector, such as two scores."""
+    """Yield all strong columns of numbers as one vector, such as two scores, or many as points."""
     strong = [one for one in found if one.strength == STRONG and len(one.titles) == 1]
     titles = [
         x.titles[0] for x in strong if x.options and x.options[0].get("target") == "regression"
     ]
     if len(titles) > 1:
         yield _columns(match, tuple(titles), STRONG, [{"target": "vector"}])
+    plain = [one.titles[0] for one in found if len(one.titles) == 1 and one.strength < STRONG]
+    cells = {one: match.table.cells(match.table.column(one))[:_SAMPLE] for one in plain}
+    plain = [one for one in plain if None not in map(as_number, cells[one])]
+    if len(plain) > _MANY_COLUMNS:
+        several = _columns(match, tuple(plain), STRONG, [{"target": "vector"}])
+        points = f"csv:{match.table.files}:{match.id_column}:{','.join(plain)}"
+        pairs: list[Options] = [] if len(plain) % 2 else [{"labels": "auto", "points": points}]
+        yield replace(several, options=(*pairs, *several.options))
 
 
 def as_rivals(found: Sequence[LabelColumns]) -> list[LabelColumns]:
