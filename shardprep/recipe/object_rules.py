@@ -26,6 +26,7 @@ _FORM_NAMES: dict[BoxForm, tuple[str, ...]] = {
     "xywh": (
         "x y w h", "x y width height", "xmin ymin w h", "xmin ymin width height",
         "left top width height", "left top w h", "x1 y1 w h", "x1 y1 width height",
+        "x y dx dy",
     ),
     "center": (
         "xcenter ycenter width height", "xcenter ycenter w h", "centerx centery width height",

@@ -66,6 +66,11 @@ def test_a_column_whose_values_in_test_are_others_may_have_texts(tmp_path: Path)
     assert [one.endswith("--target text") for one in found] == [True, False]
 
 
+def test_folders_that_begin_like_the_set_may_be_parts_of_it(tmp_path: Path) -> None:
+    keys = [f"Plates2019/{name}/{i}.jpg" for name in ("plates_base", "plates_blur") for i in "12"]
+    assert flags(tmp_path, pictures(*keys)) == ["--labels folder", "--labels none"]
+
+
 def test_a_word_of_a_split_counts_beside_a_folder_with_the_same_folders() -> None:
     alike = split_folders(["our485/low", "our485/high", "eval15/low", "eval15/high"])
     assert alike == {"eval15": "validation"}

@@ -371,3 +371,36 @@ def test_documents_of_single_images_are_no_lists_of_their_names(tmp_path: Path) 
     members = images(*(f"a/images/{key}.jpg" for key in keys))
     members |= {f"a/labels/{key}.txt": b"0 0.5 0.5 0.2 0.2" for key in keys}
     assert {fact["boxes"] for fact in stored(tmp_path, members).values()} == {"0"}
+
+
+def test_outlines_of_yolo_are_masks_and_oriented_boxes_are_boxes(tmp_path: Path) -> None:
+    names = [f"{i}" for i in range(4)]
+    members = images(*(f"images/{one}.jpg" for one in names))
+    corners = ".1 .1 .4 .1 .4 .4 .1 .4"
+    for ends, kinds in (("", {"boxes"}), (" .05 .2", {"boxes", "shapes"})):
+        lines = {f"labels/{one}.txt": f"0 {corners}{ends}\n".encode() for one in names}
+        facts = stored(tmp_path / str(len(kinds)), members | lines)["images/1.jpg"]
+        assert facts.keys() - {"split"} == kinds
+
+
+def test_outlines_of_coco_beside_masks_of_the_same_images_are_asked_about(tmp_path: Path) -> None:
+    names = [f"{i}.png" for i in range(8)]
+    members = images(*(f"data/{one}" for one in names))
+    members |= {f"masks/{one}": picture("ids", one, f"data/{one}") for one in names}
+    document = coco(*names).replace(b'"bbox"', b'"segmentation": [[1,1,9,1,9,9,1,9,0,4]], "bbox"')
+    flags = "--masks 'masks/{stem}.png'"
+    error = asked(tmp_path / "outlines", members | {"labels.json": document})
+    assert f"--labels none {flags} (masks, without the objects" in error
+    assert f"--boxes coco {flags} (" in error
+    facts = stored(tmp_path / "boxes", members | {"labels.json": coco(*names)})["data/1.png"]
+    assert {"boxes", "mask"} <= facts.keys()
+
+
+def test_a_table_of_each_image_with_columns_of_a_box_has_its_boxes(tmp_path: Path) -> None:
+    names = [f"{i}_a" for i in range(4)]
+    members = images(*(f"images/{one}.jpg" for one in names))
+    members |= {f"boxes/{one}.csv": b"item,x,y,dx,dy,label\n0,3,4,9,8,1\n" for one in names}
+    facts = {"split": "train", "boxes": "1"}
+    assert stored(tmp_path, members) == dict.fromkeys((f"images/{x}.jpg" for x in names), facts)
+    error = asked(tmp_path / "empty", members | {"boxes/3_a.csv": b"item,x,y,dx,dy,label\n"})
+    assert "--boxes 'csv:boxes/{id}.csv:id:x,y,dx,dy:label' --unlisted background (" in error

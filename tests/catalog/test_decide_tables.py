@@ -54,6 +54,27 @@ def test_flags_of_which_each_image_has_one_are_several_classes_or_one(tmp_path: 
     assert "--labels csv:train.csv:id:a,b --target class (" in found.error
 
 
+def test_a_column_of_flags_that_sums_up_the_others_is_asked_about(tmp_path: Path) -> None:
+    flags = ["1 0 0 0 1 0 0 0", "0 0 1 0 0 0 0 0", "0 1 1 0 0 0 0 0", "0 0 0 1 0 0 0 0"]
+    flags.append("0 1 0 0 0 0 0 0")
+    rows = _rows(*flags, "1 1 1 1 1 0 0 0", "0 0 0 0 0 1 1 1")
+    title = "id,crack,root,sand,stone,leak,defect,normal"
+    error = _outcome(tmp_path / "sum", _NAMES, {"train.csv": [title, *rows]}).error
+    assert "--labels csv:train.csv:id:crack,root,sand,stone,leak (" in error
+    assert "--labels csv:train.csv:id:crack,root,sand,stone,leak,defect,normal (" in error
+    other = _rows(*flags, "1 1 1 1 0 0 0 1", "0 0 0 0 0 1 1 1")
+    found = _outcome(tmp_path / "own", _NAMES, {"train.csv": [title, *other]})
+    assert found.facts["train/100.jpg"]["labels"] == "crack,defect"
+
+
+def test_many_columns_of_numbers_are_points_or_a_vector(tmp_path: Path) -> None:
+    rows = _rows(*(f"{i}.5 {i + 3} {i + 9} {i + 11}" for i in range(8)))
+    table = [f"file,{','.join(map(str, range(8)))}", *rows]
+    error = _outcome(tmp_path, _NAMES, {"places.csv": table}).error
+    assert "--points csv:places.csv:file:0,1,2,3,4,5,6,7 (" in error
+    assert "--labels csv:places.csv:file:0,1,2,3,4,5,6,7 --target vector (" in error
+
+
 def test_other_words_in_test_are_texts_if_the_pictures_are_wide(tmp_path: Path) -> None:
     names = [*_NAMES, "test/900.jpg", "test/901.jpg"]
     tables = {

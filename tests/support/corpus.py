@@ -238,7 +238,9 @@ def _yolo(_: str, classes: Sequence[str], size: Size | None) -> str:
     return "".join(f"{one} {0.3 + i / 10} 0.4 0.2 0.3\n" for i, one in enumerate(classes))
 
 
-def _coco(pattern: str, classes: Sequence[str], size: Size | None) -> str:
+def _coco(
+    pattern: str, classes: Sequence[str], size: Size | None, *, has_outlines: bool = False
+) -> str:
     images, annotations = [], []
     for i, name in enumerate(expanded(pattern)):
         width, height = scene(name, size)[0].size
@@ -246,6 +248,7 @@ def _coco(pattern: str, classes: Sequence[str], size: Size | None) -> str:
         own = {"id": i, "file_name": name.rpartition("/")[2], "width": width, "height": height}
         images.append(own)
         outline = [x, y, right, y, right, bottom, x, bottom]
+        outline += [x, (y + bottom) // 2] if has_outlines else []
         box = {"bbox": [x, y, right - x, bottom - y], "segmentation": [outline], "iscrowd": 0}
         area = (right - x) * (bottom - y)
         category = i % len(classes)
@@ -256,4 +259,5 @@ def _coco(pattern: str, classes: Sequence[str], size: Size | None) -> str:
 
 _DOCUMENTS: dict[str, Callable[[str, Sequence[str], Size | None], str]] = {
     "voc": _voc, "labelme": _labelme, "yolo": _yolo, "coco": _coco,
+    "coco-outlines": functools.partial(_coco, has_outlines=True),
 }  # fmt: skip

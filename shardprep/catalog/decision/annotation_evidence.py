@@ -59,8 +59,8 @@ _EXTREME = re.compile(
 _SEPARATOR = re.compile(r"[\s,;]+")
 _MOST_BYTES = 1 << 20
 _OBJECTS = ("boxes", "points", "rows", "stack", "target_image")
-_OUTLINES = ("labelme", "via", "jsonl")
-"""Formats of tools that draw outlines. The main content of COCO documents is boxes."""
+_OUTLINES = ("labelme", "via", "jsonl", "yolo")
+"""Formats that have outlines for their own sake. The main content of COCO documents is boxes."""
 
 
 def annotation_readings(view: View) -> Sequence[Reading]:
@@ -77,19 +77,23 @@ def annotation_readings(view: View) -> Sequence[Reading]:
     if not signs:
         if are_masks:
             return []
-        found = _without_header(view) or _labels_of_files(view) or _boxes_of_texts(view)
+        found = _without_header(view) or _labels_of_files(view)
+        found = found or _boxes_of_texts(view, ".txt") or _boxes_of_texts(view, ".csv")
         return found or _boxes_of_json(view)
     several = [] if are_masks else _of_several(view, signs)
     readings = several or [one for sign in _different(view, signs) for one in readings_of(sign)]
+    if are_masks and any(one.has_outlines for one in signs):
+        # The outlines are those of the masks, and their classes have other names.
+        readings = [Reading({}, "masks, without the objects of documents"), *readings]
     if are_masks or several:
         return readings
     return _with_labels(view, signs, _without_others(view, signs[0], readings))
 
 
-def _boxes_of_texts(view: View) -> list[Reading]:
+def _boxes_of_texts(view: View, suffix: str) -> list[Reading]:
     """Return the readings of a text for each image with a box in each line, and of images alone."""
     folders = defaultdict[str, list[Member]](list)
-    for one in view.documents.members(".txt"):
+    for one in view.documents.members(suffix):
         folders[one.key.rpartition("/")[0]].append(one)
     known = {path for path, own in folders.items() if len(view.index.find(stem(own[0].key))) == 1}
     several = [one for path, own in folders.items() if path in known for one in own]
@@ -101,9 +105,17 @@ def _boxes_of_texts(view: View) -> list[Reading]:
     place = f"{names[0] if len(names) == 1 else f'{{part}}{end}'}/".lstrip("/")
     lines = [line for one in some for line in head_of(one).strip().splitlines()]
     rows = [[cell for cell in _SEPARATOR.split(line.strip()) if cell] for line in lines]
-    rules = (f"csv:{place}{{id}}.txt:id:{x}" for x in box_columns(rows, ((1, 5), (2, 1), (3, 2))))
-    why = f"a box in each line of {counted(len(several), 'text')}"
-    found = [Reading({"header": False, "boxes": rule}, why) for rule in rules]
+    rule, why = f"csv:{place}{{id}}{suffix}:id:", f"boxes in {counted(len(several), 'text')}"
+    if suffix == ".csv" and (named := named_box_columns(rows[0])):
+        label = [f":{title}" for title in rows[0] if _CLASS.search(title)]
+        boxes = f"{rule}{','.join(named.names)}{''.join(label[:1])}"
+        found = [Reading({"boxes": boxes}, why)]
+        if any(len(head_of(one).strip().splitlines()) < 2 for one in some):
+            empty = {"boxes": boxes, "unlisted": "background"}
+            found.insert(0, Reading(empty, f"{why}; images of empty ones have no object"))
+        return found
+    every = box_columns(rows, ((1, 5), (2, 1), (3, 2)))
+    found = [Reading({"header": False, "boxes": f"{rule}{one}"}, why) for one in every]
     return [*found, Reading({"labels": "none"}, "images without boxes")] if found else []
 
 
@@ -258,7 +270,7 @@ def readings_of(sign: Sign) -> list[Reading]:
     plain = Reading({sign.key: sign.option}, sign.how)
     if sign.has_points and sign.option.startswith("coco:"):
         return [Reading({"points": sign.option}, f"{sign.how}, and their keypoints"), plain]
-    if sign.has_outlines and sign.option in _OUTLINES:
+    if sign.has_outlines and sign.option.partition(":")[0] in _OUTLINES:
         why = f"{sign.how}, with outlines; {OptionName('boxes', sign.option)} stores boxes alone"
         plain = Reading({"masks": sign.option, "instances": True}, why)
     elif sign.has_outlines:

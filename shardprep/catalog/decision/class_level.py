@@ -73,6 +73,7 @@ def unproved(view: View) -> Iterator[Reading]:
         of_splits[split].update(names[-1:])
     doubt = _doubt(lasts, [one for one in of_splits.values() if len(one) > 1])
     doubt = "" if doubt and _are_listed(view, lasts) else doubt or _doubt_of_pictures(view, lasts)
+    doubt = doubt or _doubt_of_parts(commonpath(paths), lasts)
     if not doubt and _are_one_level(rests, inner):
         return
     above = {one[-2] if len(one) > 1 else "" for one in rests}
@@ -164,6 +165,14 @@ def _doubt_of_pictures(view: View, names: Collection[str]) -> str:
     stems = [keys.where(lasts.fit(name.__eq__)).stems(0).array.sort() for name in names]
     *_, few, many = sorted(stems, key=len)
     return f"{_shown(names)}; {min(kinds)} may be a kind of picture" if few.equals(many) else ""
+
+
+def _doubt_of_parts(above: str, names: Collection[str]) -> str:
+    """Return why folders that begin like the folder above them may be parts of the set, or ""."""
+    start = words_of(above.rpartition("/")[2])[:1]
+    are_alike = all(words_of(one)[:1] == start and "__" not in one for one in names)
+    is_said = bool(start) and len(names) > 1 and are_alike
+    return f"{_shown(names)}, which begin like {above} and may be parts of it" if is_said else ""
 
 
 def _shown(names: Collection[str]) -> str:

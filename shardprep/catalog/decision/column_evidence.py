@@ -6,6 +6,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shardprep.catalog.decision.view import Options
 from shardprep.catalog.labels import (
     LABEL_COLUMNS,
@@ -62,7 +65,7 @@ _OF_SETS = re.compile(r"(^|/)_classes\.csv$")
 """Matches the name of Roboflow's table of several classes for an image."""
 _SEPARATORS = ("|", ";", ",", " ")
 _MANY_VALUES, _MANY_ROWS, _FEW = 20, 20, 5
-_SAMPLE = 100
+_SAMPLE, _MANY_COLUMNS = 100, 7
 _LONG, _SENTENCE, _MOSTLY, _NEARLY = 16, 48, 0.5, 0.9
 
 
@@ -138,13 +141,21 @@ def found_columns(
 
 
 def _numbers_together(match: TableMatch, found: Sequence[LabelColumns]) -> Iterator[LabelColumns]:
-    """Yield all strong columns of numbers as one vector, such as two scores."""
+    """Yield all strong columns of numbers as one vector, such as two scores, or many as points."""
     strong = [one for one in found if one.strength == STRONG and len(one.titles) == 1]
     titles = [
         x.titles[0] for x in strong if x.options and x.options[0].get("target") == "regression"
     ]
     if len(titles) > 1:
         yield _columns(match, tuple(titles), STRONG, [{"target": "vector"}])
+    plain = [one.titles[0] for one in found if len(one.titles) == 1 and one.strength < STRONG]
+    cells = {one: match.table.cells(match.table.column(one))[:_SAMPLE] for one in plain}
+    plain = [one for one in plain if None not in map(as_number, cells[one])]
+    if len(plain) > _MANY_COLUMNS:
+        several = _columns(match, tuple(plain), STRONG, [{"target": "vector"}])
+        points = f"csv:{match.table.files}:{match.id_column}:{','.join(plain)}"
+        pairs: list[Options] = [] if len(plain) % 2 else [{"labels": "auto", "points": points}]
+        yield replace(several, options=(*pairs, *several.options))
 
 
 def as_rivals(found: Sequence[LabelColumns]) -> list[LabelColumns]:
@@ -233,6 +244,8 @@ def _groups(
         strength = STRONG if is_all or (len(flags) > 2 and not rest) else LIKELY
         strength = SHARED if {*flags} == {*shown} else strength
         yield _columns(match, flags, strength, _flag_kinds(match, flags, tables))
+        if strength != SHARED and (apart := _without_summaries(match, flags)):
+            yield _columns(match, apart, strength, _flag_kinds(match, apart, tables))
     for rule in target_proposals(match, tables, titles):
         columns = rule.label_columns
         if columns == flags or (len(columns) == 1 and not rule.pivot):
@@ -241,6 +254,25 @@ def _groups(
         own = {"pivot": rule.pivot, "target": rule.target.replace("auto", "")}
         kind = {key: value for key, value in own.items() if value}
         yield _columns(match, columns, strength, [kind])
+
+
+def _are_set(match: TableMatch, flags: Sequence[str]) -> NDArray[np.bool_]:
+    """Return which flags are above 0, bool[flags, images of the table]."""
+    columns = [match.cells(one) for one in flags]
+    values = [[(as_number(x or "") or 0) > 0 for x in one.values] for one in columns]
+    pairs = zip(values, columns, strict=True)
+    rows = np.array([np.array([*own, False])[one.codes] for own, one in pairs])
+    return rows[:, match.row_of >= 0]
+
+
+def _without_summaries(match: TableMatch, flags: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the flags without one that says whether any other is set, or (); nor its opposite."""
+    rows = _are_set(match, flags)
+    for row in rows:
+        rest = (rows != row).any(axis=1) & (rows == row).any(axis=1)
+        if (rows[rest].any(axis=0) == row).all() and rest.sum() >= _FEW and not row.all():
+            return tuple(one for one, is_kept in zip(flags, rest.tolist(), strict=True) if is_kept)
+    return ()
 
 
 def has_words(match: TableMatch, title: str, least: int = 2) -> bool:
@@ -252,10 +284,8 @@ def has_words(match: TableMatch, title: str, least: int = 2) -> bool:
 
 def _flag_kinds(match: TableMatch, flags: Sequence[str], tables: Sequence[Table]) -> list[Options]:
     """Return the options for columns of 1 and 0: several classes for an image, or exactly one."""
-    numbers = [match.cells(one).map(as_number).filled(0.0) for one in flags]
-    sums = [sum(max(one or 0, 0) for one in row) for row in zip(*numbers, strict=True)]
-    sums = [one for one, row in zip(sums, match.row_of, strict=True) if row >= 0]
-    if any(one != 1 for one in sums) or _OF_SETS.search(match.table.files):
+    sums = _are_set(match, flags).sum(axis=0)
+    if (sums != 1).any() or _OF_SETS.search(match.table.files):
         return [{}]
     for other in tables:
         if SUBMISSION.search(other.name) and {*flags} <= {*other.header} and len(other.rows):

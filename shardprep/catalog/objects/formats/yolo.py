@@ -17,6 +17,7 @@ from shardprep.catalog.objects.formats.annotated_source import (
     by_sample,
     named_as_images,
     read_each,
+    sampled,
 )
 from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.object_table import MALFORMED, Found, ObjectTable
@@ -43,6 +44,7 @@ _MOST_LIKE_POSES = 0.5
 """Maximum share of polygons that may be poses, because the first four numbers would be a box that
 contains all further points."""
 _EDGE = 1e-6
+_CORNERS = 4
 _NO_SHAPE = (None, "", "~", "null")
 """Values of `kpt_shape` in YAML that mean that it is not set."""
 _YAML_SPLITS = {"train": "train", "val": "validation", "test": "test"}
@@ -143,11 +145,22 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
         if names and len(options) > 1:
             members = _below(members, names.key)
         pose, is_sound = (names.pose, names.pose_fault is None) if names else (None, True)
-        is_one = functools.partial(is_yolo, shape=pose or _ANY_POSE)
+        shape = pose or _ANY_POSE
+        is_one = functools.partial(is_yolo, shape=shape)
         title = f"YOLO, classes of {names.key}" if names else "YOLO, classes without names"
         found = by_sample(source, members, is_one, option, title)
-        signs += [replace(sign, has_points=pose is not None and is_sound) for sign in found]
+        texts = read_each(sampled(members) if found else ())
+        objects = [one for text in texts for one in _read_lines(text.data, shape).objects]
+        has_outlines = 2 * sum(map(_is_outline, objects)) > len(objects)
+        has_points = pose is not None and is_sound
+        signs += [replace(one, has_points=has_points, has_outlines=has_outlines) for one in found]
     return signs
+
+
+def _is_outline(one: _Object) -> bool:
+    """Return whether an object is a polygon, and neither an oriented box nor a pose."""
+    outline = None if one.may_be_pose else one.outline
+    return isinstance(outline, Polygons) and len(outline.rings[0]) > _CORNERS
 
 
 def _names(source: AnnotatedSource, argument: str) -> NameFile | None:
