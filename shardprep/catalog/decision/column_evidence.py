@@ -125,6 +125,7 @@ def found_columns(
         if words & _LABELS or is_text or "boxes" in kinds[0]:
             strength = STRONG
         is_open = kinds == [{}] and None in map(as_number, counts) and title not in usual
+        is_open &= len(titles) == 1 or not are_classes(len(counts), sum(counts.values()))
         if table.name.endswith(".txt") and is_open:
             are_words = _WORD.search(index.keys[0]) is not None
             kinds = [*([] if are_words else kinds), {"target": "text"}]  # or as often as classes

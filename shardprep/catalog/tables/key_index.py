@@ -34,8 +34,8 @@ _START = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+://|[A-Za-z]:/)?(\.{0,2}/)*")
 SUBMISSION = re.compile("submission", re.IGNORECASE)
 """Name of a sample submission, whose rows are of the split test."""
 _MOST_SHOWN = 3
-_IMAGE_SUFFIX = re.compile(
-    "(" + "|".join(map(re.escape, sorted(IMAGE_SUFFIXES))) + ")$", re.IGNORECASE
+_SUFFIX = re.compile(
+    rf"({'|'.join(map(re.escape, sorted(IMAGE_SUFFIXES)))}|\.[a-z]\w{{1,4}})$", re.IGNORECASE
 )
 _MOST_FOLDERS = 16
 """Maximum number of folders in an id; ids with more are searched one by one."""
@@ -272,7 +272,7 @@ class KeyIndex:
         All ids of an origin lose the same number of folders, the fewest with which one of them fits
         a key; an origin with an id that `fits` loses none. A split that the lost folders name still
         applies to the id. Ids that no key fits then are names of other files of the images, such as
-        masks: they lose the ending of an image.
+        masks or videos: they lose the ending of the file.
         """
         short, split_of = texts, origins
         depths = texts.num_folders()
@@ -287,7 +287,7 @@ class KeyIndex:
                 if is_many.any() or (found >= 0).any():
                     break
             else:
-                cut = Texts.of(_IMAGE_SUFFIX.sub("", one) for one in own)
+                cut = Texts.of(_SUFFIX.sub("", one) for one in own)
                 if not (self._find_names(cut)[0] >= 0).any():
                     continue
             short = short.replaced(rows, cut)

@@ -230,8 +230,8 @@ def _columns_of_blanks(stream: TextIO) -> tuple[int, list[list[str]]]:
     """Return the number of lines above a table of blanks, and the words of its first lines.
 
     Comments are above, and a line with the number of rows. All lines must have as many words, and
-    a column of numbers, or file names in the first one; otherwise the result is 0 and []. The
-    first line may lack the title of the column of ids.
+    a column of numbers or of file names; otherwise the result is 0 and []. The first line may lack
+    the title of the column of ids.
     """
     lines = [*islice(stream, _LOOKED_AT)]
     above = next((i for i, one in enumerate(lines) if one.strip() and one[:1] != "#"), 0)
@@ -244,10 +244,8 @@ def _columns_of_blanks(stream: TextIO) -> tuple[int, list[list[str]]]:
     is_even = width > 1 and all(len(row) == width for row in words[1:])
     if not is_even or len(words[0]) not in (width, max(2, width - 1)):
         return 0, []
-    marks = _marks(words)
-    is_table = _NUMBER in marks.values() or marks.get(0) is _FILE
     has_sign = any(sign in lines[above] for sign in DELIMITERS)
-    return (above, words) if is_table and not has_sign else (0, [])
+    return (above, words) if _marks(words) and not has_sign else (0, [])
 
 
 def _marks(words: Sequence[Sequence[str]]) -> dict[int, re.Pattern[str]]:
