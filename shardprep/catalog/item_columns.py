@@ -352,9 +352,8 @@ def _folds(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
     title = next((one for one in columns if one.lower() in _FOLDS), "")
     if not title or "split" in columns or recipe.split:
         return []
-    folds = sorted(columns[title].coded().counts(), key=natural_order)
-    places = ",".join(f"{one}={'train' if i else 'validation'}" for i, one in enumerate(folds))
-    flag = OptionName("split", f"column:{title}:{places}")
+    first = min(filter(None, columns[title].coded().counts()), key=natural_order, default="0")
+    flag = OptionName("split", f"column:{title}:{first}=validation,*=train")
     return [f"column {title!r} makes no splits; {flag} divides the images by it"]
 
 

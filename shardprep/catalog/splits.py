@@ -24,7 +24,7 @@ from shardprep.source.names import composed
 from shardprep.source.string_column import Coded, Texts
 
 REST = "*"
-"""Value instead of the file of a list: all images that no other list names."""
+"""Instead of a file, all images in no other list; instead of a cell, all other values."""
 _MOST_SHOWN = 8
 _MOST_CHARACTERS = 160
 
@@ -97,7 +97,7 @@ def _splits_by_table(
         return _filled(of_rows, match, by_folder)
     cells = match.single(rule.column)
     known = {*cells.firsts().values()}
-    if unused := rule.places.keys() - known:
+    if unused := rule.places.keys() - known - {REST}:
         there = some_of(_natural(known - {""}), _MOST_SHOWN)
         what = f"no image has {', '.join(_natural(unused))} in column {rule.column!r}"
         raise SourceError(OptionName("split", "column"), what, f"its cells are {there}")
@@ -159,10 +159,10 @@ def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> Gi
 def _column_split(cell: str, rule: SplitRule) -> str:
     if cell in rule.places:
         return rule.places[cell]
-    split = given_split([cell])
-    if split is None or rule.places:
+    split = rule.places.get(REST) or given_split([cell])
+    if split is None or (rule.places and REST not in rule.places):
         what = f"column {rule.column!r} has a cell {cell!r}, which names no split"
-        hint = f"say what it means: column:{rule.column}:{cell}=train,…"
+        hint = f"say what it means: column:{rule.column}:{cell}=train,… (*=train for all others)"
         raise OptionError(OptionName("split"), what, hint)
     return split
 

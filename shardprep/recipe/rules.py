@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
@@ -49,6 +49,11 @@ class CsvRule(NamedTuple):
 
 
 _NO_TABLE = CsvRule(())
+_USUAL = {
+    "training": "train", "val": "validation", "valid": "validation", "dev": "validation",
+    "testing": "test",
+}  # fmt: skip
+"""Other word for a split → its usual name, as for folders and cells of tables."""
 _STACK = OptionName("stack")
 
 
@@ -76,6 +81,8 @@ class SplitRule:
     column: str = ""
     places: Mapping[str, str] = field(default_factory=dict)
     """For kind "column": cell → split; for "list": file → split; for "roots": split → glob."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Name in the text, such as val → the usual name, by which the split is stored."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -189,7 +196,8 @@ def parse_split_rule(text: str) -> SplitRule:
     if not text:
         return SplitRule("folders")
     if not colon and text != "tables":
-        return SplitRule("ratio", text, _ratios(text, option))
+        given = (part.partition("=")[0].strip() for part in text.split(","))
+        return SplitRule("ratio", text, _ratios(text, option), renamed=_renamed(given))
     if kind == "tables":
         return SplitRule("tables", text)
     if kind not in ("column", "list", "roots"):
@@ -202,10 +210,16 @@ def parse_split_rule(text: str) -> SplitRule:
         if not column:
             raise OptionError(option, "column: names no column", "use column:NAME")
     is_list = kind == "list"
-    places = parse_pairs(rest, option, is_flipped=is_list) if rest or kind != "column" else {}
-    for split in places if kind == "roots" else places.values():
-        _check_split_name(split, option)
-    return SplitRule(kind, text, {}, column, places)  # type: ignore[arg-type]
+    pairs = parse_pairs(rest, option, is_flipped=is_list) if rest or kind != "column" else {}
+    splits = [*(pairs if kind == "roots" else pairs.values())]
+    names = [_split_name(one, option) for one in splits]
+    places = dict(
+        zip(*((names, pairs.values()) if kind == "roots" else (pairs, names)), strict=True)
+    )
+    if len(places) < len(pairs):
+        what = f"two of {', '.join(splits)} are the same split"
+        raise OptionError(option, what, "name each split once")
+    return SplitRule(kind, text, {}, column, places, _renamed(splits))  # type: ignore[arg-type]
 
 
 def parse_group_rule(text: str) -> GroupRule:
@@ -359,7 +373,7 @@ def _ratios(text: str, option: OptionName) -> dict[str, float]:
         if not sign or math.isnan(ratio):
             hint = "as in train=0.8,validation=0.1,test=0.1"
             raise OptionError(option, f"{part.strip()!r} is not NAME=RATIO", hint)
-        _check_split_name(name, option)
+        name = _split_name(name, option)
         if name in ratios:
             raise OptionError(option, f"{name!r} is named twice", "name each split once")
         if not 0 < ratio <= 1:
@@ -374,7 +388,12 @@ def _ratios(text: str, option: OptionName) -> dict[str, float]:
     return ratios
 
 
-def _check_split_name(name: str, option: OptionName) -> None:
+def _split_name(name: str, option: OptionName) -> str:
     if not NAME.fullmatch(name):
         what = f"{name!r} is not a name for a split"
         raise OptionError(option, what, "use train, validation, test")
+    return _USUAL.get(name, name)
+
+
+def _renamed(splits: Iterable[str]) -> dict[str, str]:
+    return {name: _USUAL[name] for name in splits if name in _USUAL}

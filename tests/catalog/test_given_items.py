@@ -349,9 +349,21 @@ def test_other_names_of_columns_are_found_and_said() -> None:
     for row in rows:
         del row["subset"]
     (note,) = (one for one in planned(rows).plan.findings if "'fold' makes no splits" in one)
-    assert "column:fold:0=validation,1=train" in note
-    again = planned(rows, split="column:fold:0=validation,1=train")
+    assert "column:fold:0=validation,*=train" in note
+    again = planned(rows, split="column:fold:0=validation,*=train")
     assert again.images == {"train": 2, "validation": 2}
+
+
+def test_a_star_is_all_other_values_of_a_column_of_splits() -> None:
+    """Not an empty cell; without it, a value that no pair names is an error that shows it."""
+    rows = [{**one, "use": use} for one, use in zip(ROWS, ("a", "b", "c", ""), strict=True)]
+    rows = [{name: cell for name, cell in row.items() if name != "split"} for row in rows]
+    found = planned(rows, split="column:use:b=val,*=test")
+    assert found.images == {"train": 1, "validation": 1, "test": 2}
+    with pytest.raises(ShardprepError, match=r"'a', which names no split.*\*=train for all others"):
+        planned(rows, split="column:use:b=test")
+    with pytest.raises(ShardprepError, match="no image has d in column 'use'"):
+        planned(rows, split="column:use:d=test,*=train")
 
 
 @pytest.mark.parametrize("form", [list, pa.Table.from_pylist, _pandas])
