@@ -285,7 +285,7 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
     rule = recipe.rules.labels
     if rule.kind not in ("auto", "none") and not labelling.names.are_there.any():
         example = shown(keys[0], MOST_SHOWN)
-        what = f"finds no label for any of {len(keys):,} images, such as {example}"
+        what = f"finds no label for any of {counted(len(keys), 'image')}, such as {example}"
         hint = f"try {OptionName('labels')} auto"
         if rule.kind == "csv":
             hint = "name the column of ids, or a path of columns such as {study}/{series}"
@@ -377,7 +377,7 @@ def _ask_about(unlabelled: Sequence[Skipped], labelling: Labelling, index: KeyIn
     num_images = len(index.keys)
     if num_images - len(lost) < ENOUGH * num_images:
         such = f"such as {shown(lost[0], MOST_SHOWN)} (labels by {labelling.how})"
-        what = f"finds no label for {len(lost):,} of {num_images:,} images, {such}"
+        what = f"finds no label for {len(lost):,} of {counted(num_images, 'image')}, {such}"
         rule = OptionName("labels", labelling.rule)
         hint = f"{rule} leaves them out, {OptionName('labels', 'none')} takes all without labels"
         raise SourceError(OptionName("labels", "auto"), what, hint)

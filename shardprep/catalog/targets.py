@@ -28,7 +28,7 @@ from shardprep.catalog.target_values import (
     text_targets,
 )
 from shardprep.dataset.schema import TARGETS, UNLABELLED, Feature, TargetKind
-from shardprep.errors import OptionName, SourceError, some_of
+from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.recipe.recipe import Recipe
 from shardprep.recipe.rules import parse_pairs
 from shardprep.source.string_column import Coded
@@ -395,5 +395,5 @@ def _check_known(
                     count * [names[one] for one in split[other]].count(name)
                     for other, count in column.counts().items()
                 )
-                what = f"label {name!r} ({number:,} images) is not among {_CLASSES}"
+                what = f"label {name!r} ({counted(number, 'image')}) is not among {_CLASSES}"
                 raise SourceError(keys[row], what, f"classes are {some_of(classes, _MOST_NAMES)}")

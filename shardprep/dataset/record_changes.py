@@ -248,7 +248,7 @@ class _ComparedObject(NamedTuple):
             details.append(f"{np.count_nonzero(_mask_pixels(mask[0])):,} pixels")
         if KEYPOINTS in values:
             labelled = sum(value > 0 for value in values.get(KEYPOINTS_VISIBLE, ()))
-            details.append(f"{labelled:,} keypoints at {_text(values[KEYPOINTS])}")
+            details.append(f"{counted(labelled, 'keypoint')} at {_text(values[KEYPOINTS])}")
         for name in sorted(values.keys() - _IN_WORDS):
             details.append(f"{name.removeprefix(f'{OBJECTS}/')} {_text(values[name])}")
         return f"{self.words} with {' with '.join(details)}" if details else self.words

@@ -159,7 +159,7 @@ def cut_items(items: Items, ratios: Mapping[str, float], seed: int) -> Cut:
     counts = cut.items.split.counts()
     empty = [split for split in ratios if split not in counts]
     if empty:
-        what = f"{empty[0]}={ratios[empty[0]]:g} of {num_cut:,} images leaves none"
+        what = f"{empty[0]}={ratios[empty[0]]:g} of {counted(num_cut, 'image')} leaves none"
         raise RecipeError(OptionName("split"), what, "give it a larger share, or leave it out")
     return cut._replace(notes=tuple(_recut(items, ratios)))
 
