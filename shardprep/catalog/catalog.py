@@ -16,7 +16,7 @@ import numpy as np
 from shardprep.catalog.given_items import with_items
 from shardprep.catalog.idle_options import Found, idle_options
 from shardprep.catalog.items import Items
-from shardprep.catalog.labels import ENOUGH, Labelling, relabelled
+from shardprep.catalog.labels import ENOUGH, Labelling, classes_in, relabelled
 from shardprep.catalog.names import words_of_split
 from shardprep.catalog.objects.combine import (
     NO_ANNOTATION,
@@ -57,6 +57,7 @@ from shardprep.catalog.targets import (
     TargetSpec,
     check_names,
     class_names,
+    class_reader,
     make_targets,
     naming_of,
     words_in,
@@ -125,7 +126,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
     recipe, listing = wanted.recipe, wanted.listing
     documents, beside = wanted.documents, wanted.beside
     naming = naming_of(recipe, wanted.labelling.names, documents.read)
-    given, labelling = wanted.labelling, _relabelled(wanted, naming)
+    given, labelling = _relabelled(wanted, naming)
     wanted = replace(wanted, labelling=labelling)
     members, index, match = wanted.members, wanted.index, labelling.match
     if match is None and (table := documents.joined_table()) is not None:
@@ -216,12 +217,18 @@ def _without_left_out(rows: Sequence[str], wanted: SourceImages) -> tuple[list[s
     return kept, [remark + some_of(excluded, 3)]
 
 
-def _relabelled(wanted: SourceImages, naming: Naming) -> Labelling:
-    rule = wanted.recipe.rules.relabel
+def _relabelled(wanted: SourceImages, naming: Naming) -> tuple[Labelling, Labelling]:
+    """Return the labels before and after `--relabel`."""
+    recipe, labelling, rule = wanted.recipe, wanted.labelling, wanted.recipe.rules.relabel
     if not rule.files:
-        return wanted.labelling
+        return labelling, labelling
     table = wanted.documents.table(rule.files, (rule.id_column, *rule.label_columns))
-    return relabelled(wanted.labelling, wanted.index.keys, (table, rule), naming)
+    read = None if labelling.cells else class_reader(labelling.names, _spec(labelling, recipe))
+    given, separator = labelling, None if read is None else recipe.separator
+    if read is not None:
+        every = frozenset((one,) for cell in labelling.table_names for one in read(cell))
+        given = replace(labelling, names=labelling.names.map(read), table_names=every)
+    return given, relabelled(given, wanted.index.keys, (table, rule), naming, separator)
 
 
 def _strata(
@@ -230,7 +237,7 @@ def _strata(
     """Return the strata of the targets before `--relabel`, so that no image changes its split."""
     if wanted.labelling is given:
         return targets.strata()
-    cells = {str(one) for one in given.names.counts()}
+    cells = classes_in(given.names.counts())
     class_map = {old: new for old, new in naming.class_map.items() if old in cells}
     names = (class_map.get(one, one) for one in class_names(cells).values())
     classes = tuple(dict.fromkeys((*naming.classes, *names))) if naming.classes else ()
@@ -299,13 +306,13 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
         renamed = words.union(class_map.values())
         classes = classes if renamed.intersection(classes) else ()
     flags = tuple(dict.fromkeys(class_map.get(title, title) for title in labelling.flags))
-    spec = TargetSpec(
-        kind="class" if recipe.target == "auto" and labelling.match is None else recipe.target,
-        separator=recipe.separator,
-        classes=classes or flags,
-        class_map=class_map,
-    )
+    spec = replace(_spec(labelling, recipe), classes=classes or flags, class_map=class_map)
     return make_targets(keys, labelling.names, spec, labelling.table_names, labelling.cells)
+
+
+def _spec(labelling: Labelling, recipe: Recipe) -> TargetSpec:
+    is_class = recipe.target == "auto" and labelling.match is None
+    return TargetSpec(kind="class" if is_class else recipe.target, separator=recipe.separator)
 
 
 def _lacks(splits: Coded[str | None], targets: Coded[Target]) -> Coded[str]:

@@ -143,8 +143,7 @@ def make_targets(
         ]
         return Targets(kind, column.mapped(numbers), ())
     if kind == "multilabel" and not separator:
-        texts = {cell: count for cell, count in counts.items() if isinstance(cell, str)}
-        separator = _separator(texts) or _commonest_separator(texts)
+        separator = _separator_of(counts)
     split = {cell: _several(keys[row], cell, kind, separator) for row, cell in first_rows.items()}
     others = _with_lists([*all_cells], spec.kind)
     extra = [x for cell in others if cell is not None for x in _several("", cell, kind, separator)]
@@ -317,11 +316,14 @@ def _separator(texts: Collection[str]) -> str:
     return ""
 
 
-def _commonest_separator(texts: Mapping[str, int]) -> str:
+def _separator_of(cells: Mapping[Cell, int]) -> str:
+    """Return the separator of texts that have several classes, or the commonest character."""
+    texts = {cell: count for cell, count in cells.items() if isinstance(cell, str)}
     counts: Counter[str] = Counter()
     for text, number in texts.items():
         counts.update({one: number for one in _SEPARATORS if one in text})
-    return max(_SEPARATORS, key=lambda separator: counts[separator]) if counts else " "
+    commonest = max(_SEPARATORS, key=lambda separator: counts[separator]) if counts else " "
+    return _separator(texts) or commonest
 
 
 def _text(cell: Cell) -> str:
@@ -352,6 +354,29 @@ def _several(key: str, cell: Cell, kind: TargetKind, separator: str) -> tuple[st
     if kind == "class":
         return (cell,)
     return tuple(part.strip() for part in cell.split(separator) if part.strip())
+
+
+def class_reader(
+    names: Coded[Cell | None], spec: TargetSpec
+) -> Callable[[Cell | None], tuple[str, ...]] | None:
+    """Return a function from a cell to its classes, or None if images have a class each."""
+    column: Coded[Cell] = Coded.of(_with_lists(names, spec.kind))  # type: ignore[arg-type]
+    kind, separator = spec.kind, spec.separator
+    if kind == "auto":
+        kind, separator = _guess(column.counts(), separator)
+    if kind != "multilabel":
+        return None
+    separator = separator or _separator_of(column.counts())
+    return lambda cell: _several("", _listed(cell) or (), "multilabel", separator)
+
+
+def classes_of(cell: Cell, known: Collection[str], separator: str | None) -> tuple[str, ...]:
+    """Return the classes in a cell, which are in `known` if possible; None: it is one class."""
+    cell = cell if separator is None else _listed(cell) or ()
+    if isinstance(cell, tuple) or separator is None or cell in known:
+        return cell if isinstance(cell, tuple) else (cell,)
+    several = (_several("", cell, "multilabel", one) for one in (separator or _SEPARATORS))
+    return next((own for own in several if {*own} <= {*known}), (cell,))
 
 
 def class_names(raw: Collection[str]) -> dict[str, str]:
