@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from shardprep.errors import counted
-
 _MEGABYTE = 1e6
 
 Unit = Literal["images", "bytes", ""]
@@ -51,7 +49,7 @@ class Progress:
             left = f", {(self.total - self.num_done) / rate:,.0f} s left"
         if self.unit == "images":
             rejected = f", {self.num_rejected:,} rejected" if self.num_rejected else ""
-            done = f"{self.num_done:,} of {counted(self.total or 0, 'image')}"
+            done = f"{self.num_done:,} of {self.total or 0:,} images"
             return f"{done}, {rate:,.0f} images/s{left}{rejected}"
         if self.unit == "bytes":
             of = "" if self.total is None else f" of {self.total / _MEGABYTE:,.0f}"

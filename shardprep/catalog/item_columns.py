@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -72,37 +73,58 @@ _NUMBERS = rf"{_NUMBER}(\s{_NUMBER})+"
 _FILE = f"(?i:.*({'|'.join(map(re.escape, sorted(IMAGE_SUFFIXES)))}))"
 _RUNS = r"-1|(\d+ +\d+)( +\d+ +\d+)*"
 _RUN_TITLE = re.compile("rle|encod", re.IGNORECASE)
-_HALF, _MOST_OTHERS = 0.5, 8
+_HALF, _MOST_OTHERS, _MOST_CELLS = 0.5, 8, 100
+_is_file = os.path.isfile  # for a million strings
 
 
 def source_of(file: str) -> str:
-    """Return the folder of a table if its relative paths stay in it, else their common folder."""
+    """Return the folder of a table if its relative paths stay in it, else their common folder.
+
+    Below "/", only the files in the table are listed (`listed_files`).
+    """
     recipe = make_recipe({"source": ".", "items": file}, "")
     items = _named(read_file(recipe), recipe)
     table = Path(file).parent if items.name == file else Path()
     folders = [one for one in items.columns["image"].folders.counts() if one]
+    if folders and folders[0].startswith("/"):  # then of masks, too
+        columns = (items.columns.get(title, ()) for title in OF_FILES)
+        paths = Texts.of(path for cells in columns for cell in cells for path in cell_paths(cell))
+        folders += filter(os.path.isabs, paths.folders.counts())
     are_absolute = {*map(os.path.isabs, folders)}
     if len(are_absolute) > 1:
         what = f"{items.name} mixes absolute and relative paths"
         raise RecipeError(OptionName("items"), what, "name the folder of all images: SOURCE")
     own = os.path.abspath(table)  # noqa: PTH100 - links stay
     common = os.path.commonpath([os.path.normpath(os.path.join(own, x)) for x in folders] or [own])  # noqa: PTH118
-    if common == "/":
-        what = "the images have no common folder"
-        hint = "copy them below one folder, write their paths there, and name it: SOURCE"
-        raise RecipeError(OptionName("items"), what, hint)
     return str(table) if True not in are_absolute and f"{common}/".startswith(f"{own}/") else common
 
 
 def are_files(recipe: Recipe) -> bool:
     """Return whether all paths of `--items` are files below the source, and so in no archive."""
+    below = f"{os.path.abspath(recipe.source)}/"  # noqa: PTH100
+    there = (any(x.startswith(below) and _is_file(x) for x in two) for two in _paths(recipe))
+    return all(there)
+
+
+def listed_files(recipe: Recipe) -> tuple[str, ...] | None:
+    """Return the files that `--items` names, if the source is "/", which is not listed; or None."""
+    if recipe.source != "/" or not recipe.items or recipe.root:
+        return None
+    every = sorted({path for two in _paths(recipe) for path in two})
+    if not (files := tuple(path[1:] for path in every if _is_file(path))):
+        what = f"no row names a file of this machine, such as {next(iter(every), '')!r}"
+        raise SourceError(OptionName("items"), what, "correct the paths")
+    return files
+
+
+def _paths(recipe: Recipe) -> Iterator[tuple[str, ...]]:
+    """Yield what each path in `--items` may be: below the source, or below the table's folder."""
     items = _named(read_file(recipe), recipe)
     own = os.path.dirname(recipe.items) if items.name == recipe.items else ""  # noqa: PTH120
-    source, folder = (os.path.abspath(one) for one in (recipe.source, own))  # noqa: PTH100
-    columns = [items.columns[one] for one in ("image", *OF_FILES) if one in items.columns]
-    paths = (path for column in columns for cell in column for path in cell_paths(cell))
-    both = ([os.path.normpath(os.path.join(x, path)) for x in (source, folder)] for path in paths)  # noqa: PTH118
-    return all(any(x.startswith(f"{source}/") and os.path.isfile(x) for x in two) for two in both)  # noqa: PTH113
+    both = [os.path.abspath(one) for one in (recipe.source, own)]  # noqa: PTH100
+    for title in ("image", *OF_FILES):
+        for path in (path for cell in items.columns.get(title, ()) for path in cell_paths(cell)):
+            yield tuple(os.path.normpath(os.path.join(folder, path)) for folder in both)  # noqa: PTH118
 
 
 def mask_paths(recipe: Recipe) -> Iterator[str]:
@@ -136,8 +158,36 @@ def _with_lists(items: GivenItems, recipe: Recipe) -> GivenItems:
             if found is not None and not all(isinstance(one, str | int | float) for one in found):
                 items.refuse(row, title, 'is not a list of texts, such as ["a", "b"]')
             cells.append("" if found is None else json.dumps([str(one).strip() for one in found]))
+        if title == "labels":
+            _check_separators(items)
         columns[title] = Texts.of(cells)
     return replace(items, columns=columns)
+
+
+def _check_separators(items: GivenItems) -> None:
+    """Record a fault for texts in `labels` that may be several classes, which others have too."""
+    cells = items.columns["labels"].coded().counts()
+    texts = [cell for cell in cells if not cell.startswith("[")]
+    alone = {str(one) for cell in cells if cell.startswith("[") for one in cell_list(cell)}
+    alone |= {*texts}
+    parts = {
+        (text, by): [*filter(None, map(str.strip, text.split(by)))]
+        for text, by in itertools.product(texts, "|;, ")
+        if by in text
+    }
+    uses = Counter(one for own in parts.values() for one in {*own})
+    odd = dict[str, str]()
+    for (text, by), own in parts.items():
+        if own[1:] and all(one in alone or (by != " " and uses[one] > 1) for one in own):
+            odd.setdefault(text, by)
+    for row, cell in enumerate(items.columns["labels"] if odd else ()):
+        if cell in odd:
+            several = json.dumps(parts[cell, odd[cell]], ensure_ascii=False)
+            flag = OptionName("separator", odd[cell])
+            what = (
+                f"is one class or several: write [{json.dumps(cell)}] or {several}, or give {flag}"
+            )
+            items.refuse(row, "labels", what)
 
 
 def _check_single(items: GivenItems, recipe: Recipe) -> None:
@@ -180,15 +230,31 @@ def _with_no_boxes(items: GivenItems) -> GivenItems:
 def _check_runs(items: GivenItems, roles: Mapping[str, str], recipe: Recipe) -> None:
     """Raise an error for a column of run lengths as Kaggle has them, which names their option."""
     for title, cells in items.columns.items():
-        is_named = title == roles.get("segmentation") or _RUN_TITLE.search(title)
-        if is_named and title not in recipe.columns and _share(_RUNS, cells) > _HALF:
-            file = "runs.csv" if items.name != recipe.items else recipe.items
+        is_named = title == roles.get("segmentation") or _RUN_TITLE.search(title) is not None
+        if title not in recipe.columns and _are_runs(cells, is_named=is_named):
+            are_lists = next(filter(None, cells)).startswith("[")
+            file = "runs.csv" if are_lists or items.name != recipe.items else recipe.items
             parts = [file, roles["image"], title, *filter(None, [roles.get("label")])]
             flag = OptionName("masks", f"rle:{':'.join(parts)}")
-            save = "" if file == recipe.items else "write the frame to runs.csv, and "
+            rows = f"frame.explode({title!r})" if are_lists else "the frame"
+            save = "" if file == recipe.items else f"write {rows} to {file}, and "
             what = f"column {title!r} has run lengths of Kaggle, which are no items"
             hint = f"{save}give {flag} instead of {OptionName('items')}, or drop the column"
             raise SourceError(items.name, what, hint)
+
+
+def _are_runs(cells: Texts, *, is_named: bool) -> bool:
+    """Return whether the first cells have run lengths, or lists of them.
+
+    Unless the column is named for them, they have several runs, which do not overlap.
+    """
+    some = itertools.islice(filter(None, cells), _MOST_CELLS)
+    texts = [x for cell in some for x in (cell_list(cell) if cell.startswith("[") else [cell])]
+    fit = [x for x in texts if isinstance(x, str) and re.fullmatch(_RUNS, x)]
+    if not is_named:
+        runs = ((x, np.array(x.split(), np.float64)) for x in fit if x.count(" ") > 2)
+        fit = [x for x, n in runs if (n[:-2:2] + n[1:-2:2] <= n[2::2]).all() and n[1::2].all()]
+    return len(fit) > _HALF * len(texts)
 
 
 def _check_boxes(items: GivenItems) -> None:
