@@ -29,7 +29,7 @@ from shardprep.dataset.schema import Schema
 from shardprep.dataset.tally import Tally
 from shardprep.dataset.tfds_metadata import DOCUMENTS as TFDS_FILES
 from shardprep.dataset.tfds_metadata import tfds_files
-from shardprep.errors import DatasetError, ShardprepError, counted
+from shardprep.errors import DatasetError, ShardprepError
 from shardprep.storage.regular_file import read_regular, sha256_of
 from shardprep.verifier.problem import Kind, Problem, hash_problem
 from shardprep.writer.plan.build_plan import recorded_recipe
@@ -85,9 +85,8 @@ class CheckedDocuments:
         except ShardprepError as error:
             self._add("schema", SCHEMA_FILE, error.what)
             return
-        labels = self.schema.labels
-        if self.manifest is not None and labels != self.manifest.labels.names:
-            what = f"has other classes than the manifest ({counted(len(labels), 'class')})"
+        if self.manifest is not None and self.schema.labels != self.manifest.labels.names:
+            what = f"has other classes than the manifest ({len(self.schema.labels):,} classes)"
             self._add("schema", SCHEMA_FILE, what)
 
     def _read_items(self) -> None:

@@ -32,7 +32,7 @@ from shardprep.dataset.schema import (
     Schema,
 )
 from shardprep.dataset.stored_size import check_stored_size, open_stored
-from shardprep.errors import RecordError, counted
+from shardprep.errors import RecordError
 from shardprep.verifier.problem import Fault
 from shardprep.verifier.record_rows import RecordRows
 
@@ -233,7 +233,7 @@ def _value_fault(values: Sequence[Any], feature: Feature, num_classes: int) -> F
         return Fault("example", f"{values} is not ascending")
     if feature.repeated and len(values) % max(feature.num_values, 1):
         what = f"which is not {feature.num_values} for each object"
-        return Fault("objects", f"has {counted(len(values), 'value')}, {what}")
+        return Fault("objects", f"has {len(values):,} values, {what}")
     if feature.kind in ("label", "labels"):
         return _class_fault(values, feature, num_classes)
     return _box_fault(values) if feature.kind == "bbox" else _bounds_fault(values, feature)
@@ -273,7 +273,7 @@ def _box_fault(values: Sequence[float]) -> Fault | None:
 
 def _stack_faults(images: Feature, number: int, stated: Sequence[int]) -> Iterator[Fault]:
     for wanted in {*stated, len(images.channels) or number or 1} - {number}:
-        yield Fault("image", f"the stack has {counted(number, 'image')}, not {wanted:,}")
+        yield Fault("image", f"the stack has {number:,} images, not {wanted:,}")
 
 
 def _unseen_faults(features: Mapping[str, Sequence[Any]]) -> Iterator[Fault]:
@@ -283,9 +283,7 @@ def _unseen_faults(features: Mapping[str, Sequence[Any]]) -> Iterator[Fault]:
             places = np.array(features[name], np.float64).reshape(-1, 2)
             visible = np.array(features[of_visible])
             if len(places) != len(visible):
-                yield Fault(
-                    "objects", f"{name}: has {len(places):,} of {counted(len(visible), 'point')}"
-                )
+                yield Fault("objects", f"{name}: has {len(places):,} points, not {len(visible):,}")
             elif places[visible == 0].any():
                 yield Fault("objects", f"{name}: has coordinates for a keypoint of visibility 0")
 

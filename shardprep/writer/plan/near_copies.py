@@ -127,9 +127,7 @@ class NearCopies:
             copies = "copy" if len(self._kept_of) == 1 else "copies"
             kept = counted(len(sizes), "image")
             return [f"left out: {len(self._kept_of):,} near {copies} of {kept}{odd}"]
-        text = (
-            f"{counted(len(sizes), 'group')} of near copies, {counted(sum(sizes), 'image')} in all"
-        )
+        text = f"{counted(len(sizes), 'group')} of near copies, {sum(sizes):,} images in all"
         hint = ["one split only: give --split to keep them apart"]
         are_parted = len({item.split for item in final}) > 1
         more = self._across(final) if are_parted else hint
