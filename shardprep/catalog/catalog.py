@@ -47,7 +47,7 @@ from shardprep.catalog.tables.columns import (
     make_rows,
     with_headers,
 )
-from shardprep.catalog.tables.key_index import KeyIndex
+from shardprep.catalog.tables.key_index import MANY, KeyIndex, unused_entries
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import TableMatch, match_table
 from shardprep.catalog.targets import (
@@ -180,7 +180,8 @@ def _catalog(wanted: SourceImages) -> Catalog:
         others += beside.unused(set(index.keys), used)
     findings = _findings(Found(wanted, match, targets, annotated), items, unlabelled)
     lost, more = _without_left_out((*_unmatched_rows(wanted), *rows.without_image), wanted)
-    findings += [*rows.findings, *wanted.notes, *notes, *more]
+    findings = [*more, *recipe.rules.split.notes, *findings]
+    findings += [*rows.findings, *wanted.notes, *notes]
     return Catalog(
         recipe,
         items,
@@ -206,15 +207,18 @@ def _unmatched_rows(wanted: SourceImages) -> tuple[str, ...]:
 
 
 def _without_left_out(rows: Sequence[str], wanted: SourceImages) -> tuple[list[str], list[str]]:
-    """Return the ids of rows, except ids of images that options leave out, and a remark."""
-    if not (rows and wanted.skipped):
-        return [*rows], []
-    out = KeyIndex([one.key for one in wanted.skipped]).are_found(Texts.of(rows))
-    if not out.any():
-        return [*rows], []
+    """Return the ids of rows, except ids of images that options leave out, and remarks."""
+    out = np.zeros(len(rows), np.bool_)
+    if rows and wanted.skipped:
+        out = KeyIndex([one.key for one in wanted.skipped]).are_found(Texts.of(rows))
     excluded, kept = [*compress(rows, out)], [*compress(rows, ~out)]
     remark = f"{counted(len(excluded), 'row', 'is', 'are')} of images that are left out: "
-    return kept, [remark + some_of(excluded, 3)]
+    remarks = [remark + some_of(excluded, 3)] if excluded else []
+    match, table = wanted.labelling.match, wanted.listing.columns
+    table = table if match is None else match.table
+    if table is not None and len(kept) >= MANY * len(table.rows):
+        remarks += unused_entries(table.name, kept, len(table.rows), wanted.index.keys)
+    return kept, remarks
 
 
 def _relabelled(wanted: SourceImages, naming: Naming) -> tuple[Labelling, Labelling]:
@@ -224,11 +228,12 @@ def _relabelled(wanted: SourceImages, naming: Naming) -> tuple[Labelling, Labell
         return labelling, labelling
     table = wanted.documents.table(rule.files, (rule.id_column, *rule.label_columns))
     read = None if labelling.cells else class_reader(labelling.names, _spec(labelling, recipe))
-    given, separator = labelling, None if read is None else recipe.separator
+    given = labelling
     if read is not None:
+        naming = naming._replace(separator=recipe.separator)
         every = frozenset((one,) for cell in labelling.table_names for one in read(cell))
         given = replace(labelling, names=labelling.names.map(read), table_names=every)
-    return given, relabelled(given, wanted.index.keys, (table, rule), naming, separator)
+    return given, relabelled(given, wanted.index.keys, (table, rule), naming)
 
 
 def _strata(
@@ -277,11 +282,7 @@ def _rows(wanted: SourceImages) -> RowColumns:
         return lists
     table = wanted.documents.table(rule.files, (rule.id_column, *rule.label_columns))
     match = match_table(wanted.index, table, rule.id_column)
-    if (match.row_of < 0).all():
-        such = f", such as {match.rows_without_image[0]!r}" if match.rows_without_image else ""
-        example = shown(wanted.index.keys[0], MOST_SHOWN)
-        what = f"no row of {table.name} names an image{such}; a key looks like {example}"
-        raise SourceError(OptionName("rows"), what, "name the column of ids, or a path of columns")
+    match.check(wanted.index.keys[0])
     rows = make_rows(match, rule.label_columns)
     columns = lists.columns + rows.columns
     check_columns(columns)
