@@ -307,7 +307,6 @@ def build(
     with answering(run.store_timeout), watched(progress) as watch, blaming(flags):
         if source is not None and recipe_applies(str(source)):
             watch.notice(f"options are read from {RECIPE_FILE}, which is for this source")
-        _note_splits(options, watch)
         options = replace(options, source=local_source(options.source, watch, refresh=run.refresh))
         old = None if run.reuse is None else open_old_dataset(dataset_at(run.reuse))
         if old is not None and (remark := old.differences(options)):
@@ -484,7 +483,6 @@ def repack(
         if len(parents) > 1 or chosen[0] is not None or not (form or changes):
             known["shards"] = None  # as many as such a dataset needs
         made = make_recipe({"source": str(opened[0]), **known}, "shardprep repack", given)
-        _note_splits(made, watch)
         encoding = None
         if form:
             if "format" not in given and made.format != known.get("format", "jpeg"):
@@ -497,11 +495,6 @@ def repack(
         return repack_dataset(
             parents, made, watch, overwrite=overwrite, encoding=encoding, num_workers=num
         )
-
-
-def _note_splits(recipe: Recipe, watch: Watch) -> None:
-    for name, usual in recipe.rules.split.renamed.items():
-        watch.notice(f"{OptionName('split')}: {name} is stored as the split {usual}")
 
 
 def _given(**options: Any) -> dict[str, Any]:

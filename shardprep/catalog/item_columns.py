@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,18 +78,13 @@ _is_file = os.path.isfile  # for a million strings
 
 
 def source_of(file: str) -> str:
-    """Return the folder of a table if its relative paths stay in it, else their common folder.
-
-    Below "/", only the files in the table are listed (`listed_files`).
-    """
+    """Return the folder of a table if its relative paths stay in it, else their common folder."""
     recipe = make_recipe({"source": ".", "items": file}, "")
     items = _named(read_file(recipe), recipe)
     table = Path(file).parent if items.name == file else Path()
     folders = [one for one in items.columns["image"].folders.counts() if one]
     if folders and folders[0].startswith("/"):  # then of masks, too
-        columns = (items.columns.get(title, ()) for title in OF_FILES)
-        paths = Texts.of(path for cells in columns for cell in cells for path in cell_paths(cell))
-        folders += filter(os.path.isabs, paths.folders.counts())
+        folders += filter(os.path.isabs, Texts.of(_path_cells(items)).folders.counts())
     are_absolute = {*map(os.path.isabs, folders)}
     if len(are_absolute) > 1:
         what = f"{items.name} mixes absolute and relative paths"
@@ -122,15 +117,18 @@ def _paths(recipe: Recipe) -> Iterator[tuple[str, ...]]:
     items = _named(read_file(recipe), recipe)
     own = os.path.dirname(recipe.items) if items.name == recipe.items else ""  # noqa: PTH120
     both = [os.path.abspath(one) for one in (recipe.source, own)]  # noqa: PTH100
-    for title in ("image", *OF_FILES):
-        for path in (path for cell in items.columns.get(title, ()) for path in cell_paths(cell)):
-            yield tuple(os.path.normpath(os.path.join(folder, path)) for folder in both)  # noqa: PTH118
+    for path in _path_cells(items):
+        yield tuple(os.path.normpath(os.path.join(folder, path)) for folder in both)  # noqa: PTH118
+
+
+def _path_cells(items: GivenItems, titles: Iterable[str] = ("image", *OF_FILES)) -> Iterator[str]:
+    cells = itertools.chain.from_iterable(items.columns.get(one, ()) for one in titles)
+    return (path for cell in cells for path in cell_paths(cell))
 
 
 def mask_paths(recipe: Recipe) -> Iterator[str]:
     """Yield the paths in the column `mask` of `--items`."""
-    cells = _named(read_file(recipe), recipe).columns.get("mask", ())
-    return (path for cell in cells for path in cell_paths(cell))
+    return _path_cells(_named(read_file(recipe), recipe), ("mask",))
 
 
 def read_items(recipe: Recipe) -> GivenItems:
@@ -168,13 +166,9 @@ def _check_separators(items: GivenItems) -> None:
     """Record a fault for texts in `labels` that may be several classes, which others have too."""
     cells = items.columns["labels"].coded().counts()
     texts = [cell for cell in cells if not cell.startswith("[")]
-    alone = {str(one) for cell in cells if cell.startswith("[") for one in cell_list(cell)}
-    alone |= {*texts}
-    parts = {
-        (text, by): [*filter(None, map(str.strip, text.split(by)))]
-        for text, by in itertools.product(texts, "|;, ")
-        if by in text
-    }
+    alone = {*texts, *(str(x) for cell in cells if cell[:1] == "[" for x in cell_list(cell))}
+    pairs = (pair for pair in itertools.product(texts, "|;, ") if pair[1] in pair[0])
+    parts = {pair: [*filter(None, map(str.strip, str.split(*pair)))] for pair in pairs}
     uses = Counter(one for own in parts.values() for one in {*own})
     odd = dict[str, str]()
     for (text, by), own in parts.items():
@@ -182,11 +176,9 @@ def _check_separators(items: GivenItems) -> None:
             odd.setdefault(text, by)
     for row, cell in enumerate(items.columns["labels"] if odd else ()):
         if cell in odd:
-            several = json.dumps(parts[cell, odd[cell]], ensure_ascii=False)
+            one, more = map(json.dumps, ([cell], parts[cell, odd[cell]]))
             flag = OptionName("separator", odd[cell])
-            what = (
-                f"is one class or several: write [{json.dumps(cell)}] or {several}, or give {flag}"
-            )
+            what = f"is one class or several: write {one} or {more}, or give {flag}"
             items.refuse(row, "labels", what)
 
 
@@ -244,10 +236,7 @@ def _check_runs(items: GivenItems, roles: Mapping[str, str], recipe: Recipe) -> 
 
 
 def _are_runs(cells: Texts, *, is_named: bool) -> bool:
-    """Return whether the first cells have run lengths, or lists of them.
-
-    Unless the column is named for them, they have several runs, which do not overlap.
-    """
+    """Return whether the first cells have (lists of) runs; not named, several that are apart."""
     some = itertools.islice(filter(None, cells), _MOST_CELLS)
     texts = [x for cell in some for x in (cell_list(cell) if cell.startswith("[") else [cell])]
     fit = [x for x in texts if isinstance(x, str) and re.fullmatch(_RUNS, x)]

@@ -79,17 +79,10 @@ def label_by_table(index: KeyIndex, table: Table, rule: CsvRule) -> Labelling:
 
 
 def relabelled(
-    labelling: Labelling,
-    keys: Sequence[str],
-    fixes_of: tuple[Table, CsvRule],
-    naming: Naming,
-    separator: str | None = None,
+    labelling: Labelling, keys: Sequence[str], fixes_of: tuple[Table, CsvRule], naming: Naming
 ) -> Labelling:
-    """Return the labels after `--relabel`; images without a label get none.
-
-    Images have a class each, or if `separator` is given ("" to detect it), a tuple of classes.
-    """
-    option, (table, rule) = OptionName("relabel"), fixes_of
+    """Return the labels after `--relabel`; images without a label get none."""
+    option, (table, rule), separator = OptionName("relabel"), fixes_of, naming.separator
     fixes, mapped = label_by_table(WholeKeyIndex(keys), table, rule), naming.class_map
     before = {new: old for old, new in mapped.items()}  # the table has the new names
     # A class keeps its number if its last image gets another one.

@@ -116,14 +116,14 @@ def _filled(
 def _root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
     """Return for each key the first split whose glob fits its folders, or None; case matters."""
     splits: list[str | None] = [None] * len(keys)
-    for split, glob in rule.places.items():
+    for glob, split in rule.places.items():
         left = [i for i, known in enumerate(splits) if known is None]
         text = f"{ANY_FOLDER}{fnmatch.translate(composed(glob).rstrip('/') + '/*')}"
         pattern = Pattern(text, OptionName("split"), glob, is_whole=True)
         fits = globs_match([composed(keys[i]) for i in left], pattern)
         for i, is_below in zip(left, fits, strict=True):
             splits[i] = split if is_below else None
-        if split not in splits:
+        if not any(fits):
             folders = _natural({folder for key in keys for folder in key.split("/")[:-1]})
             hint = f"folders are {some_of(folders, _MOST_SHOWN) or 'none'}; case matters"
             what = f"{split}={glob} has no image below it that is not in an earlier split"
@@ -141,7 +141,7 @@ def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> Gi
         origin = origin_of(file, is_firm=False)._replace(split=split)
         places = index.find_all(Texts.of(ids), file, Coded.constant(origin, len(ids)))
         unused = [text for text, at in zip(ids, places.tolist(), strict=True) if at < 0]
-        notes += unused_entries(file, unused, len(ids), index.keys[0])
+        notes += unused_entries(file, unused, len(ids), index.keys)
         every += unused
         for place in places[places >= 0].tolist():
             if (other := splits[place]) not in (None, split):

@@ -125,9 +125,7 @@ def make_targets(
         return _several_targets(keys, cells, spec, columns)
     column: Coded[Cell] = Coded.of(cells)  # type: ignore[arg-type] # None is not among its values
     counts = column.counts()
-    kind, separator = spec.kind, spec.separator
-    if kind == "auto":
-        kind, separator = _guess(counts, separator)
+    kind, separator = _kind(counts, spec)
     if spec.class_map and (not counts or kind not in ("class", "multilabel")):
         what = f"targets are of kind {kind}" if counts else "no labels are found"
         raise SourceError(_CLASS_MAP, f"there are no classes to rename: {what}", "leave it out")
@@ -142,8 +140,6 @@ def make_targets(
             for row, cell in first_rows.items()
         ]
         return Targets(kind, column.mapped(numbers), ())
-    if kind == "multilabel" and not separator:
-        separator = _separator_of(counts)
     split = {cell: _several(keys[row], cell, kind, separator) for row, cell in first_rows.items()}
     others = _with_lists([*all_cells], spec.kind)
     extra = [x for cell in others if cell is not None for x in _several("", cell, kind, separator)]
@@ -213,6 +209,8 @@ class Naming(NamedTuple):
     classes: tuple[str, ...] = ()
     is_of_labels: bool = False
     """Whether images have labels; then `classes` may name classes of labels, not of objects."""
+    separator: str | None = None
+    """With several classes for an image, their separator ("" to detect it); None: one class."""
 
     def of(self, names: Sequence[str]) -> list[str]:
         return [self.class_map.get(name, name) for name in names]
@@ -290,13 +288,16 @@ def check_names(names: Iterable[str]) -> None:
             raise SourceError("classes", what, f"correct it in the source, or use {_CLASS_MAP}")
 
 
-def _guess(found: Collection[Cell], separator: str) -> tuple[TargetKind, str]:
-    if not found:
-        return "none", ""
-    texts = {cell for cell in found if isinstance(cell, str)}
+def _kind(found: Mapping[Any, int], spec: TargetSpec) -> tuple[TargetKind, str]:
+    """Return the kind of targets, and the separator of several classes."""
+    texts, separator = [cell for cell in found if isinstance(cell, str)], spec.separator
+    if spec.kind == "multilabel":
+        return spec.kind, separator or _separator_of(found)
+    if spec.kind != "auto" or not found:
+        return ("none" if spec.kind == "auto" else spec.kind), separator
     separator = separator or _separator(texts)
-    if separator or any(isinstance(cell, tuple) for cell in found):
-        return "multilabel", separator
+    if separator or len(texts) < len(found):
+        return "multilabel", separator or _separator_of(found)
     numbers = [as_number(text) for text in texts]
     fractions = any(number is not None and number != int(number) for number in numbers)
     is_number = len(texts) > _MANY_VALUES and None not in numbers and fractions
@@ -360,13 +361,9 @@ def class_reader(
     names: Coded[Cell | None], spec: TargetSpec
 ) -> Callable[[Cell | None], tuple[str, ...]] | None:
     """Return a function from a cell to its classes, or None if images have a class each."""
-    column: Coded[Cell] = Coded.of(_with_lists(names, spec.kind))  # type: ignore[arg-type]
-    kind, separator = spec.kind, spec.separator
-    if kind == "auto":
-        kind, separator = _guess(column.counts(), separator)
+    kind, separator = _kind(names.map(_listed).counts(), spec)
     if kind != "multilabel":
         return None
-    separator = separator or _separator_of(column.counts())
     return lambda cell: _several("", _listed(cell) or (), "multilabel", separator)
 
 

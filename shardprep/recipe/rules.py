@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
@@ -80,9 +80,9 @@ class SplitRule:
     """For kind "ratio": split → share. The shares add up to 1."""
     column: str = ""
     places: Mapping[str, str] = field(default_factory=dict)
-    """For kind "column": cell → split; for "list": file → split; for "roots": split → glob."""
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    """Name in the text, such as val → the usual name, by which the split is stored."""
+    """Cell of the column → split; for kind "list", file → split; for "roots", glob → split."""
+    notes: Sequence[str] = ()
+    """Says which splits are stored by their usual name, such as validation for val."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -197,7 +197,7 @@ def parse_split_rule(text: str) -> SplitRule:
         return SplitRule("folders")
     if not colon and text != "tables":
         given = (part.partition("=")[0].strip() for part in text.split(","))
-        return SplitRule("ratio", text, _ratios(text, option), renamed=_renamed(given))
+        return SplitRule("ratio", text, _ratios(text, option), notes=_renamed(given))
     if kind == "tables":
         return SplitRule("tables", text)
     if kind not in ("column", "list", "roots"):
@@ -209,17 +209,10 @@ def parse_split_rule(text: str) -> SplitRule:
         column, _, rest = rest.partition(":")
         if not column:
             raise OptionError(option, "column: names no column", "use column:NAME")
-    is_list = kind == "list"
-    pairs = parse_pairs(rest, option, is_flipped=is_list) if rest or kind != "column" else {}
-    splits = [*(pairs if kind == "roots" else pairs.values())]
-    names = [_split_name(one, option) for one in splits]
-    places = dict(
-        zip(*((names, pairs.values()) if kind == "roots" else (pairs, names)), strict=True)
-    )
-    if len(places) < len(pairs):
-        what = f"two of {', '.join(splits)} are the same split"
-        raise OptionError(option, what, "name each split once")
-    return SplitRule(kind, text, {}, column, places, _renamed(splits))  # type: ignore[arg-type]
+    is_flipped = kind != "column"
+    pairs = parse_pairs(rest, option, is_flipped=is_flipped) if rest or is_flipped else {}
+    places = {key: _split_name(split, option) for key, split in pairs.items()}
+    return SplitRule(kind, text, {}, column, places, _renamed(pairs.values()))  # type: ignore[arg-type]
 
 
 def parse_group_rule(text: str) -> GroupRule:
@@ -395,5 +388,6 @@ def _split_name(name: str, option: OptionName) -> str:
     return _USUAL.get(name, name)
 
 
-def _renamed(splits: Iterable[str]) -> dict[str, str]:
-    return {name: _USUAL[name] for name in splits if name in _USUAL}
+def _renamed(splits: Iterable[str]) -> list[str]:
+    names = dict.fromkeys(one for one in splits if one in _USUAL)
+    return [f"--split: {one} is stored as the split {_USUAL[one]}" for one in names]

@@ -239,7 +239,7 @@ def test_a_part_is_named_only_if_its_lead_is_larger_than_the_spread() -> None:
         ({"read": 208.0, "decode": 100.0}, 0.02, True),
         ({"read": 208.0, "decode": 100.0}, 0.1, False),
     ):
-        found = conclude(measured(**figures), here(), [], spread=spread, seconds=2.5)
+        found = conclude(measured(**figures), here(), [], spread=spread, longer_s=10)
         assert (found.is_sure, " limits you" in str(found)) == (is_sure, is_sure)
         assert is_sure or str(found).endswith("; repeat with seconds=10")
 

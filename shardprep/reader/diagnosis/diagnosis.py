@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -41,12 +41,11 @@ _LIMITS: dict[Bound, str] = {
 }
 _WORTH = 0.05
 """Smallest share of the time at which a stage is worth a change, or a gain counts."""
+_RATES = ("model", "model_on_device", "pipeline", "decode", "read")
 _SAVES = 0.1
 """Smallest share of processor time that is worth saving if no change is faster."""
 _AGREE = 0.1
 """Largest difference between two measurements of the same speed, as a share."""
-_LONGER = 4
-"""Factor of the time to measure with if the result is not sure."""
 _FITS = 0.5
 """Largest share of the free memory or disk that a cache may fill."""
 
@@ -297,22 +296,25 @@ def conclude(
     unsure: Collection[str] | None = (),
     *,
     spread: float = 0.0,
-    seconds: float = 15.0,
+    longer_s: float = 60.0,
 ) -> Diagnosis:
     """Return the diagnosis. It advises the fastest change, or one that saves processor time.
 
     `unsure` has the advice of changes whose rounds disagree; None if rounds without a change do.
     `spread` is the largest difference between rounds that agree, as a share; the diagnosis is not
-    sure if a speed that differs by it gives another bound. The rounds took `seconds` in all.
+    sure if a speed that differs by it gives another bound.
     """
     bound = _bound(measured, here)
     most = min(measured.pipeline, measured.model)
     spread = max(spread, measured.training / most - 1)  # no part is slower than the whole
+    rates = {one: getattr(measured, one) for one in _RATES if getattr(measured, one) is not None}
+    pairs = itertools.product(rates.items(), (1 + spread, 1 / (1 + spread)))
+    near = [replace(measured, **{name: rate * factor}) for (name, rate), factor in pairs]
     is_firm = measured.training <= (1 + _AGREE) * most and {bound} == {
-        _bound(one, here) for one in _varied(measured, 1 + spread)
+        _bound(x, here) for x in near
     }
     doubts = unsure if is_firm else None
-    make = partial(Diagnosis, bound, measured, spread=spread, longer_s=_LONGER * seconds)
+    make = partial(Diagnosis, bound, measured, spread=spread, longer_s=longer_s)
     ranked = tuple(sorted(tried, key=lambda change: -change.images_s))
     best = next((change for change in ranked if _is_faster(change, measured)), None)
     if best is None:
@@ -325,13 +327,6 @@ def conclude(
     saved = max(0.0, 1 - best.cpu_s / before) if before else 0.0
     is_sure = doubts is not None and best.advice not in doubts
     return make(best.advice, gain, saved, ranked, is_sure=is_sure)
-
-
-def _varied(measured: Measured, factor: float) -> Iterator[Measured]:
-    """Yield the figures with one speed multiplied or divided by a factor, for each speed."""
-    for name in ("model", "model_on_device", "pipeline", "decode", "read"):
-        if (rate := getattr(measured, name)) is not None:
-            yield from (replace(measured, **{name: one}) for one in (rate * factor, rate / factor))
 
 
 def _is_faster(change: Change, measured: Measured) -> bool:

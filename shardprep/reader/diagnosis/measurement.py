@@ -161,8 +161,8 @@ class _Measurement:
             for change, gain in tried
         ]
         is_sure = self.is_sure and "" not in self.unsure
-        unsure, seconds = self.unsure if is_sure else None, self.turn * _NUM_TURNS
-        return conclude(measured, here, changes, unsure, spread=self.spread, seconds=seconds)
+        unsure, longer_s = self.unsure if is_sure else None, 4 * self.turn * _NUM_TURNS
+        return conclude(measured, here, changes, unsure, spread=self.spread, longer_s=longer_s)
 
     def _more(self, rounds: list[_Timed]) -> _Timed:
         """Train once more, and until rounds agree; return these rounds."""
@@ -182,11 +182,8 @@ class _Measurement:
     def _repeated(
         self, rounds: list[_Timed], run: Callable[[], _Timed], rate: Callable[[_Timed], float]
     ) -> tuple[_Timed, bool]:
-        """Add rounds until the last two agree with each other and with most; return these, or all.
-
-        Also returns whether they agree. On a noisy machine, two of six rounds agree by chance.
-        """
-        while True:
+        """Add rounds until the last two and most agree; return these, or all, and whether."""
+        while True:  # two of six rounds agree by chance on a noisy machine
             near = [one for one in rounds if _agree(rate(one), rate(rounds[-1]))]
             is_sure = len(near) > max(1, len(rounds) / 2) and _agree(*map(rate, rounds[-2:]))
             if is_sure or len(rounds) >= _MOST_ROUNDS:

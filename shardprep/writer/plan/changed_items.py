@@ -157,9 +157,8 @@ def _with_labels(given: ChangedItems, recipe: Recipe, documents: Documents) -> C
     found = Labelling(names, given.labels_from, table_names=frozenset(labels))
     if recipe.relabel:
         table = documents.table(rule.files, (rule.id_column, *rule.label_columns))
-        naming = Naming({}, tuple(classes), is_of_labels=True)
-        keys = given.items.members.keys
-        found = relabelled(found, keys, (table, rule), naming, separator)
+        naming = Naming({}, tuple(classes), is_of_labels=True, separator=separator)
+        found = relabelled(found, given.items.members.keys, (table, rule), naming)
     place, used = {name: at for at, name in enumerate(classes)}, classes_in(found.names.values)
     number = {name: place[one] for name, one in class_names({*classes, *used}).items()}
     target: Coded[Target] = found.names.map(lambda one: mapped(one, number))
