@@ -180,8 +180,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
         others += beside.unused(set(index.keys), used)
     findings = _findings(Found(wanted, match, targets, annotated), items, unlabelled)
     lost, more = _without_left_out((*_unmatched_rows(wanted), *rows.without_image), wanted)
-    findings = [*more, *recipe.rules.split.notes, *findings]
-    findings += [*rows.findings, *wanted.notes, *notes]
+    findings = [*more, *recipe.rules.split.notes, *findings, *rows.findings, *wanted.notes, *notes]
     return Catalog(
         recipe,
         items,
@@ -216,8 +215,10 @@ def _without_left_out(rows: Sequence[str], wanted: SourceImages) -> tuple[list[s
     remarks = [remark + some_of(excluded, 3)] if excluded else []
     match, table = wanted.labelling.match, wanted.listing.columns
     table = table if match is None else match.table
-    if table is not None and len(kept) >= MANY * len(table.rows):
-        remarks += unused_entries(table.name, kept, len(table.rows), wanted.index.keys)
+    lost = {*(kept if match is None else match.rows_without_image)}
+    own = [one for one in kept if one in lost]
+    if table is not None and len(own) >= MANY * len(table.rows):
+        remarks += unused_entries(table.name, own, len(table.rows), wanted.index.keys)
     return kept, remarks
 
 

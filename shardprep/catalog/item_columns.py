@@ -236,12 +236,12 @@ def _check_runs(items: GivenItems, roles: Mapping[str, str], recipe: Recipe) -> 
 
 
 def _are_runs(cells: Texts, *, is_named: bool) -> bool:
-    """Return whether the first cells have (lists of) runs; not named, several that are apart."""
+    """Return whether the first cells have runs or lists of them; not named, three runs apart."""
     some = itertools.islice(filter(None, cells), _MOST_CELLS)
     texts = [x for cell in some for x in (cell_list(cell) if cell.startswith("[") else [cell])]
     fit = [x for x in texts if isinstance(x, str) and re.fullmatch(_RUNS, x)]
     if not is_named:
-        runs = ((x, np.array(x.split(), np.float64)) for x in fit if x.count(" ") > 2)
+        runs = ((x, np.array(x.split(), np.float64)) for x in fit if x.count(" ") > 4)
         fit = [x for x, n in runs if (n[:-2:2] + n[1:-2:2] <= n[2::2]).all() and n[1::2].all()]
     return len(fit) > _HALF * len(texts)
 

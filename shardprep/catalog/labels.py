@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardprep.catalog.names import folder_splits, natural_order
-from shardprep.catalog.tables.key_index import KeyIndex, WholeKeyIndex
+from shardprep.catalog.tables.key_index import KeyIndex, WholeKeyIndex, unused_entries
 from shardprep.catalog.tables.row_matching import TableMatch, find_ids, match_table
 from shardprep.catalog.tables.table import Table
 from shardprep.catalog.target_values import OF_COLUMNS
@@ -119,10 +119,11 @@ def relabelled(
         flag = OptionName("classes", ",".join((*classes, *added)))
         raise SourceError(option, what, f"correct it, or state all classes: {flag}")
     lost = labelling.rows_without_image + fixes.rows_without_image
+    remarks = [remark, *unused_entries(table.name, fixes.rows_without_image, len(table.rows), keys)]
     table_names = frozenset(one if separator is None else (one,) for one in given)
     how = f"{labelling.how}; then {fixes.how}"
     labelling = replace(labelling, names=names, table_names=table_names, how=how)
-    return replace(labelling, rows_without_image=lost, remarks=(*labelling.remarks, remark))
+    return replace(labelling, rows_without_image=lost, remarks=(*labelling.remarks, *remarks))
 
 
 def classes_in(cells: Iterable[Cell | None]) -> set[str]:

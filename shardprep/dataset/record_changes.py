@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 Values = dict[str, list[Any]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Pixels = np.ndarray[Any, np.dtype[np.uint16]]
-Sizes = np.ndarray[Any, np.dtype[np.int64]]
 
 MASK_PIXELS, FEATURE, RECORD = "mask", "feature", "record"
 
@@ -266,7 +265,7 @@ def _size(values: Values, schema: Schema) -> Sequence[int]:
     return schema.image_size or [values.get(name, (0,))[0] for name in (HEIGHT, WIDTH)]
 
 
-def _snapped(one: list[Any], two: list[Any], coarse: Sizes) -> list[Any]:
+def _snapped(one: list[Any], two: list[Any], coarse: Any) -> list[Any]:
     """Return the places or masks of `two`, and those of `one` where both agree on a coarse grid.
 
     Places agree within half a pixel. In masks, each pixel has its value within a pixel.

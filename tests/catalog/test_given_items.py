@@ -356,10 +356,10 @@ def test_lists_of_run_lengths_are_an_error_that_shows_their_option(
     pd.DataFrame(runs).explode("EncodedPixels").to_csv("runs.csv", index=False)
     found = shardprep.build("set", masks="rle:runs.csv:ImageId:EncodedPixels", dry_run=True)
     assert {key for key, one in items_of(found).items() if one.annotation} >= {"a/0.jpg"}
-    for cell in ("1 3 60 2 80 9", ["1 3 60 2 80 9", "4 5 10 2"]):
+    for cell in ("1 3 60 2 80 9", ["1 3 60 2 80 9", "4 5 10 2 20 1"]):
         with pytest.raises(SourceError, match="column 'defect' has run lengths of Kaggle"):
             planned(form([{"image": "0.jpg", "defect": cell}]))
-    for place in ("9 8 7 6", ["3 5"], ["10 20 15 30"]):
+    for place in ("9 8 7 6", "10 10 200 150", ["3 5"], ["10 20 15 30 20 40"]):
         planned(form([{"image": "0.jpg", "place": place}]))
 
 
