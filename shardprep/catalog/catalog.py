@@ -16,7 +16,7 @@ import numpy as np
 from shardprep.catalog.given_items import with_items
 from shardprep.catalog.idle_options import Found, idle_options
 from shardprep.catalog.items import Items
-from shardprep.catalog.labels import ENOUGH, Labelling, relabelled
+from shardprep.catalog.labels import ENOUGH, Labelling, classes_in, relabelled
 from shardprep.catalog.names import words_of_split
 from shardprep.catalog.objects.combine import (
     NO_ANNOTATION,
@@ -47,7 +47,7 @@ from shardprep.catalog.tables.columns import (
     make_rows,
     with_headers,
 )
-from shardprep.catalog.tables.key_index import KeyIndex
+from shardprep.catalog.tables.key_index import MANY, KeyIndex, unused_entries
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import TableMatch, match_table
 from shardprep.catalog.targets import (
@@ -57,6 +57,7 @@ from shardprep.catalog.targets import (
     TargetSpec,
     check_names,
     class_names,
+    class_reader,
     make_targets,
     naming_of,
     words_in,
@@ -125,7 +126,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
     recipe, listing = wanted.recipe, wanted.listing
     documents, beside = wanted.documents, wanted.beside
     naming = naming_of(recipe, wanted.labelling.names, documents.read)
-    given, labelling = wanted.labelling, _relabelled(wanted, naming)
+    given, labelling = _relabelled(wanted, naming)
     wanted = replace(wanted, labelling=labelling)
     members, index, match = wanted.members, wanted.index, labelling.match
     if match is None and (table := documents.joined_table()) is not None:
@@ -179,7 +180,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
         others += beside.unused(set(index.keys), used)
     findings = _findings(Found(wanted, match, targets, annotated), items, unlabelled)
     lost, more = _without_left_out((*_unmatched_rows(wanted), *rows.without_image), wanted)
-    findings += [*rows.findings, *wanted.notes, *notes, *more]
+    findings = [*more, *recipe.rules.split.notes, *findings, *rows.findings, *wanted.notes, *notes]
     return Catalog(
         recipe,
         items,
@@ -205,23 +206,35 @@ def _unmatched_rows(wanted: SourceImages) -> tuple[str, ...]:
 
 
 def _without_left_out(rows: Sequence[str], wanted: SourceImages) -> tuple[list[str], list[str]]:
-    """Return the ids of rows, except ids of images that options leave out, and a remark."""
-    if not (rows and wanted.skipped):
-        return [*rows], []
-    out = KeyIndex([one.key for one in wanted.skipped]).are_found(Texts.of(rows))
-    if not out.any():
-        return [*rows], []
+    """Return the ids of rows, except ids of images that options leave out, and remarks."""
+    out = np.zeros(len(rows), np.bool_)
+    if rows and wanted.skipped:
+        out = KeyIndex([one.key for one in wanted.skipped]).are_found(Texts.of(rows))
     excluded, kept = [*compress(rows, out)], [*compress(rows, ~out)]
     remark = f"{counted(len(excluded), 'row', 'is', 'are')} of images that are left out: "
-    return kept, [remark + some_of(excluded, 3)]
+    remarks = [remark + some_of(excluded, 3)] if excluded else []
+    match, table = wanted.labelling.match, wanted.listing.columns
+    table = table if match is None else match.table
+    lost = {*(kept if match is None else match.rows_without_image)}
+    own = [one for one in kept if one in lost]
+    if table is not None and len(own) >= MANY * len(table.rows):
+        remarks += unused_entries(table.name, own, len(table.rows), wanted.index.keys)
+    return kept, remarks
 
 
-def _relabelled(wanted: SourceImages, naming: Naming) -> Labelling:
-    rule = wanted.recipe.rules.relabel
+def _relabelled(wanted: SourceImages, naming: Naming) -> tuple[Labelling, Labelling]:
+    """Return the labels before and after `--relabel`."""
+    recipe, labelling, rule = wanted.recipe, wanted.labelling, wanted.recipe.rules.relabel
     if not rule.files:
-        return wanted.labelling
+        return labelling, labelling
     table = wanted.documents.table(rule.files, (rule.id_column, *rule.label_columns))
-    return relabelled(wanted.labelling, wanted.index.keys, (table, rule), naming)
+    read = None if labelling.cells else class_reader(labelling.names, _spec(labelling, recipe))
+    given = labelling
+    if read is not None:
+        naming = naming._replace(separator=recipe.separator)
+        every = frozenset((one,) for cell in labelling.table_names for one in read(cell))
+        given = replace(labelling, names=labelling.names.map(read), table_names=every)
+    return given, relabelled(given, wanted.index.keys, (table, rule), naming)
 
 
 def _strata(
@@ -230,7 +243,7 @@ def _strata(
     """Return the strata of the targets before `--relabel`, so that no image changes its split."""
     if wanted.labelling is given:
         return targets.strata()
-    cells = {str(one) for one in given.names.counts()}
+    cells = classes_in(given.names.counts())
     class_map = {old: new for old, new in naming.class_map.items() if old in cells}
     names = (class_map.get(one, one) for one in class_names(cells).values())
     classes = tuple(dict.fromkeys((*naming.classes, *names))) if naming.classes else ()
@@ -270,11 +283,7 @@ def _rows(wanted: SourceImages) -> RowColumns:
         return lists
     table = wanted.documents.table(rule.files, (rule.id_column, *rule.label_columns))
     match = match_table(wanted.index, table, rule.id_column)
-    if (match.row_of < 0).all():
-        such = f", such as {match.rows_without_image[0]!r}" if match.rows_without_image else ""
-        example = shown(wanted.index.keys[0], MOST_SHOWN)
-        what = f"no row of {table.name} names an image{such}; a key looks like {example}"
-        raise SourceError(OptionName("rows"), what, "name the column of ids, or a path of columns")
+    match.check(wanted.index.keys[0])
     rows = make_rows(match, rule.label_columns)
     columns = lists.columns + rows.columns
     check_columns(columns)
@@ -285,7 +294,7 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
     rule = recipe.rules.labels
     if rule.kind not in ("auto", "none") and not labelling.names.are_there.any():
         example = shown(keys[0], MOST_SHOWN)
-        what = f"finds no label for any of {len(keys):,} images, such as {example}"
+        what = f"finds no label for any of {counted(len(keys), 'image')}, such as {example}"
         hint = f"try {OptionName('labels')} auto"
         if rule.kind == "csv":
             hint = "name the column of ids, or a path of columns such as {study}/{series}"
@@ -299,13 +308,13 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
         renamed = words.union(class_map.values())
         classes = classes if renamed.intersection(classes) else ()
     flags = tuple(dict.fromkeys(class_map.get(title, title) for title in labelling.flags))
-    spec = TargetSpec(
-        kind="class" if recipe.target == "auto" and labelling.match is None else recipe.target,
-        separator=recipe.separator,
-        classes=classes or flags,
-        class_map=class_map,
-    )
+    spec = replace(_spec(labelling, recipe), classes=classes or flags, class_map=class_map)
     return make_targets(keys, labelling.names, spec, labelling.table_names, labelling.cells)
+
+
+def _spec(labelling: Labelling, recipe: Recipe) -> TargetSpec:
+    is_class = recipe.target == "auto" and labelling.match is None
+    return TargetSpec(kind="class" if is_class else recipe.target, separator=recipe.separator)
 
 
 def _lacks(splits: Coded[str | None], targets: Coded[Target]) -> Coded[str]:
@@ -377,7 +386,7 @@ def _ask_about(unlabelled: Sequence[Skipped], labelling: Labelling, index: KeyIn
     num_images = len(index.keys)
     if num_images - len(lost) < ENOUGH * num_images:
         such = f"such as {shown(lost[0], MOST_SHOWN)} (labels by {labelling.how})"
-        what = f"finds no label for {len(lost):,} of {num_images:,} images, {such}"
+        what = f"finds no label for {len(lost):,} of {counted(num_images, 'image')}, {such}"
         rule = OptionName("labels", labelling.rule)
         hint = f"{rule} leaves them out, {OptionName('labels', 'none')} takes all without labels"
         raise SourceError(OptionName("labels", "auto"), what, hint)

@@ -207,7 +207,7 @@ class _Finder:
         source, table = recipe.source, Path(recipe.items)
         is_folder = not is_url(source) and Path(source).is_dir()
         both = (os.path.abspath(source), os.path.realpath(source))  # noqa: PTH100
-        self._roots = [*dict.fromkeys(both)] if is_folder else []
+        self._roots = [*dict.fromkeys(one.rstrip("/") for one in both)] if is_folder else []
         own = Path() if items.name != recipe.items else table.parent
         self._folder = os.path.abspath(own) if is_folder else _ARCHIVE  # noqa: PTH100
 
@@ -272,7 +272,8 @@ class _Finder:
 
     def _relative(self, cells: Texts, rows: Ints, title: str) -> Texts:
         """Return paths as keys of the source; a path that leads out of it is a fault."""
-        folder = os.path.relpath(self._roots[0], self._folder) if self._roots else ".."
+        folder = os.path.relpath(self._roots[0] or "/", self._folder) if self._roots else ".."
+        given = cells
         for start in [*self._roots, *([folder] if folder[:1] not in "./" else [])]:
             prefix = f"{start}/"  # most tables have one, so they need no loop
             is_below = pc.starts_with(cells.array, prefix)
@@ -282,7 +283,7 @@ class _Finder:
         odd = np.flatnonzero(booleans(pc.match_substring_regex(cells.array, _ODD)))
         keys = list[str]()
         for at in odd.tolist():
-            path = cells[at].replace("\\", "/")
+            path = given[at].replace("\\", "/")
             key: str | None = posixpath.normpath(path)
             if path.startswith(("/", "../")) or "/../" in path:
                 key = self._below(posixpath.normpath(posixpath.join(self._folder, path)))

@@ -72,7 +72,8 @@ def _uses_join(found: Found) -> bool:
 
 
 def _has_links(found: Found) -> bool:
-    return any(one.problem == LEADS_OUTSIDE for one in find_files(found.wanted.recipe.source))
+    source = found.wanted.recipe.source
+    return source != "/" and any(one.problem == LEADS_OUTSIDE for one in find_files(source))
 
 
 def _has_foreign_names(found: Found) -> bool:

@@ -10,7 +10,8 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,8 @@ _NUMBERS = rf"{_NUMBER}(\s{_NUMBER})+"
 _FILE = f"(?i:.*({'|'.join(map(re.escape, sorted(IMAGE_SUFFIXES)))}))"
 _RUNS = r"-1|(\d+ +\d+)( +\d+ +\d+)*"
 _RUN_TITLE = re.compile("rle|encod", re.IGNORECASE)
-_HALF, _MOST_OTHERS = 0.5, 8
+_HALF, _MOST_OTHERS, _MOST_CELLS = 0.5, 8, 100
+_is_file = os.path.isfile  # for a million strings
 
 
 def source_of(file: str) -> str:
@@ -81,34 +83,52 @@ def source_of(file: str) -> str:
     items = _named(read_file(recipe), recipe)
     table = Path(file).parent if items.name == file else Path()
     folders = [one for one in items.columns["image"].folders.counts() if one]
+    if folders and folders[0].startswith("/"):  # then of masks, too
+        folders += filter(os.path.isabs, Texts.of(_path_cells(items)).folders.counts())
     are_absolute = {*map(os.path.isabs, folders)}
     if len(are_absolute) > 1:
         what = f"{items.name} mixes absolute and relative paths"
         raise RecipeError(OptionName("items"), what, "name the folder of all images: SOURCE")
     own = os.path.abspath(table)  # noqa: PTH100 - links stay
     common = os.path.commonpath([os.path.normpath(os.path.join(own, x)) for x in folders] or [own])  # noqa: PTH118
-    if common == "/":
-        what = "the images have no common folder"
-        hint = "copy them below one folder, write their paths there, and name it: SOURCE"
-        raise RecipeError(OptionName("items"), what, hint)
     return str(table) if True not in are_absolute and f"{common}/".startswith(f"{own}/") else common
 
 
 def are_files(recipe: Recipe) -> bool:
     """Return whether all paths of `--items` are files below the source, and so in no archive."""
+    below = f"{os.path.abspath(recipe.source)}/"  # noqa: PTH100
+    there = (any(x.startswith(below) and _is_file(x) for x in two) for two in _paths(recipe))
+    return all(there)
+
+
+def listed_files(recipe: Recipe) -> tuple[str, ...] | None:
+    """Return the files that `--items` names, if the source is "/", which is not listed; or None."""
+    if recipe.source != "/" or not recipe.items or recipe.root:
+        return None
+    every = sorted({path for two in _paths(recipe) for path in two})
+    if not (files := tuple(path[1:] for path in every if _is_file(path))):
+        what = f"no row names a file of this machine, such as {next(iter(every), '')!r}"
+        raise SourceError(OptionName("items"), what, "correct the paths")
+    return files
+
+
+def _paths(recipe: Recipe) -> Iterator[tuple[str, ...]]:
+    """Yield what each path in `--items` may be: below the source, or below the table's folder."""
     items = _named(read_file(recipe), recipe)
     own = os.path.dirname(recipe.items) if items.name == recipe.items else ""  # noqa: PTH120
-    source, folder = (os.path.abspath(one) for one in (recipe.source, own))  # noqa: PTH100
-    columns = [items.columns[one] for one in ("image", *OF_FILES) if one in items.columns]
-    paths = (path for column in columns for cell in column for path in cell_paths(cell))
-    both = ([os.path.normpath(os.path.join(x, path)) for x in (source, folder)] for path in paths)  # noqa: PTH118
-    return all(any(x.startswith(f"{source}/") and os.path.isfile(x) for x in two) for two in both)  # noqa: PTH113
+    both = [os.path.abspath(one) for one in (recipe.source, own)]  # noqa: PTH100
+    for path in _path_cells(items):
+        yield tuple(os.path.normpath(os.path.join(folder, path)) for folder in both)  # noqa: PTH118
+
+
+def _path_cells(items: GivenItems, titles: Iterable[str] = ("image", *OF_FILES)) -> Iterator[str]:
+    cells = itertools.chain.from_iterable(items.columns.get(one, ()) for one in titles)
+    return (path for cell in cells for path in cell_paths(cell))
 
 
 def mask_paths(recipe: Recipe) -> Iterator[str]:
     """Yield the paths in the column `mask` of `--items`."""
-    cells = _named(read_file(recipe), recipe).columns.get("mask", ())
-    return (path for cell in cells for path in cell_paths(cell))
+    return _path_cells(_named(read_file(recipe), recipe), ("mask",))
 
 
 def read_items(recipe: Recipe) -> GivenItems:
@@ -136,8 +156,30 @@ def _with_lists(items: GivenItems, recipe: Recipe) -> GivenItems:
             if found is not None and not all(isinstance(one, str | int | float) for one in found):
                 items.refuse(row, title, 'is not a list of texts, such as ["a", "b"]')
             cells.append("" if found is None else json.dumps([str(one).strip() for one in found]))
+        if title == "labels":
+            _check_separators(items)
         columns[title] = Texts.of(cells)
     return replace(items, columns=columns)
+
+
+def _check_separators(items: GivenItems) -> None:
+    """Record a fault for texts in `labels` that may be several classes, which others have too."""
+    cells = items.columns["labels"].coded().counts()
+    texts = [cell for cell in cells if not cell.startswith("[")]
+    alone = {*texts, *(str(x) for cell in cells if cell[:1] == "[" for x in cell_list(cell))}
+    pairs = (pair for pair in itertools.product(texts, "|;, ") if pair[1] in pair[0])
+    parts = {pair: [*filter(None, map(str.strip, str.split(*pair)))] for pair in pairs}
+    uses = Counter(one for own in parts.values() for one in {*own})
+    odd = dict[str, str]()
+    for (text, by), own in parts.items():
+        if own[1:] and all(one in alone or (by != " " and uses[one] > 1) for one in own):
+            odd.setdefault(text, by)
+    for row, cell in enumerate(items.columns["labels"] if odd else ()):
+        if cell in odd:
+            one, more = map(json.dumps, ([cell], parts[cell, odd[cell]]))
+            flag = OptionName("separator", odd[cell])
+            what = f"is one class or several: write {one} or {more}, or give {flag}"
+            items.refuse(row, "labels", what)
 
 
 def _check_single(items: GivenItems, recipe: Recipe) -> None:
@@ -180,15 +222,28 @@ def _with_no_boxes(items: GivenItems) -> GivenItems:
 def _check_runs(items: GivenItems, roles: Mapping[str, str], recipe: Recipe) -> None:
     """Raise an error for a column of run lengths as Kaggle has them, which names their option."""
     for title, cells in items.columns.items():
-        is_named = title == roles.get("segmentation") or _RUN_TITLE.search(title)
-        if is_named and title not in recipe.columns and _share(_RUNS, cells) > _HALF:
-            file = "runs.csv" if items.name != recipe.items else recipe.items
+        is_named = title == roles.get("segmentation") or _RUN_TITLE.search(title) is not None
+        if title not in recipe.columns and _are_runs(cells, is_named=is_named):
+            are_lists = next(filter(None, cells)).startswith("[")
+            file = "runs.csv" if are_lists or items.name != recipe.items else recipe.items
             parts = [file, roles["image"], title, *filter(None, [roles.get("label")])]
             flag = OptionName("masks", f"rle:{':'.join(parts)}")
-            save = "" if file == recipe.items else "write the frame to runs.csv, and "
+            rows = f"frame.explode({title!r})" if are_lists else "the frame"
+            save = "" if file == recipe.items else f"write {rows} to {file}, and "
             what = f"column {title!r} has run lengths of Kaggle, which are no items"
             hint = f"{save}give {flag} instead of {OptionName('items')}, or drop the column"
             raise SourceError(items.name, what, hint)
+
+
+def _are_runs(cells: Texts, *, is_named: bool) -> bool:
+    """Return whether the first cells have runs or lists of them; not named, three runs apart."""
+    some = itertools.islice(filter(None, cells), _MOST_CELLS)
+    texts = [x for cell in some for x in (cell_list(cell) if cell.startswith("[") else [cell])]
+    fit = [x for x in texts if isinstance(x, str) and re.fullmatch(_RUNS, x)]
+    if not is_named:
+        runs = ((x, np.array(x.split(), np.float64)) for x in fit if x.count(" ") > 4)
+        fit = [x for x, n in runs if (n[:-2:2] + n[1:-2:2] <= n[2::2]).all() and n[1::2].all()]
+    return len(fit) > _HALF * len(texts)
 
 
 def _check_boxes(items: GivenItems) -> None:
@@ -352,9 +407,8 @@ def _folds(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
     title = next((one for one in columns if one.lower() in _FOLDS), "")
     if not title or "split" in columns or recipe.split:
         return []
-    folds = sorted(columns[title].coded().counts(), key=natural_order)
-    places = ",".join(f"{one}={'train' if i else 'validation'}" for i, one in enumerate(folds))
-    flag = OptionName("split", f"column:{title}:{places}")
+    first = min(filter(None, columns[title].coded().counts()), key=natural_order, default="0")
+    flag = OptionName("split", f"column:{title}:{first}=validation,*=train")
     return [f"column {title!r} makes no splits; {flag} divides the images by it"]
 
 

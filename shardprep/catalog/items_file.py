@@ -23,7 +23,7 @@ from shardprep.catalog.arrays.array_file import reading
 from shardprep.catalog.selection import MOST_SHOWN
 from shardprep.catalog.tables.metadata_files import check_text, read_table
 from shardprep.catalog.tables.table import parse_table
-from shardprep.errors import OptionName, RecipeError, SourceError, shown
+from shardprep.errors import OptionName, RecipeError, SourceError, counted, shown
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.string_column import Texts, release
 from shardprep.storage.atomic_file import write_durably
@@ -73,7 +73,7 @@ class GivenItems:
         """Raise a SourceError that names the first rows with a fault."""
         if self.faults:
             rows = [self.faults[row] for row in sorted(self.faults)]
-            more = f"; and {len(rows) - _FEW:,} more rows" if len(rows) > _FEW else ""
+            more = f"; and {counted(len(rows) - _FEW, 'more row')}" if len(rows) > _FEW else ""
             raise SourceError(self.name, "; ".join(rows[:_FEW]) + more, hint)
 
 

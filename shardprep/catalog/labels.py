@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, cast
@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardprep.catalog.names import folder_splits, natural_order
-from shardprep.catalog.tables.key_index import KeyIndex, WholeKeyIndex
+from shardprep.catalog.tables.key_index import KeyIndex, WholeKeyIndex, unused_entries
 from shardprep.catalog.tables.row_matching import TableMatch, find_ids, match_table
 from shardprep.catalog.tables.table import Table
 from shardprep.catalog.target_values import OF_COLUMNS
-from shardprep.catalog.targets import Cell, Naming, class_names
+from shardprep.catalog.targets import Cell, Naming, class_names, classes_of
 from shardprep.dataset.card import from_cell
 from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.recipe.rules import CsvRule
@@ -82,37 +82,54 @@ def relabelled(
     labelling: Labelling, keys: Sequence[str], fixes_of: tuple[Table, CsvRule], naming: Naming
 ) -> Labelling:
     """Return the labels after `--relabel`; images without a label get none."""
-    option, (table, rule) = OptionName("relabel"), fixes_of
-    fixes = label_by_table(WholeKeyIndex(keys), table, rule)
-    before = {new: old for old, new in naming.class_map.items()}  # the table has the new names
-    cells = fixes.names.map(lambda one: before.get(name := from_cell(str(one)), name))
+    option, (table, rule), separator = OptionName("relabel"), fixes_of, naming.separator
+    fixes, mapped = label_by_table(WholeKeyIndex(keys), table, rule), naming.class_map
+    before = {new: old for old, new in mapped.items()}  # the table has the new names
+    # A class keeps its number if its last image gets another one.
+    given = classes_in((*labelling.table_names, *labelling.names.values))
+    known = {*given, *mapped.values()}
+    cells = fixes.names.map(
+        lambda cell: tuple(
+            before.get(name := from_cell(one), name)
+            for one in classes_of(cell or (), {*known, *naming.classes}, separator)
+        )
+    )
     is_new = cells.are_there & labelling.names.are_there
     every = (*labelling.names.values, *fixes.names.values)
-    if not is_new.any() or any(isinstance(one, tuple) for one in every):
+    if not is_new.any() or (separator is None and any(isinstance(one, tuple) for one in every)):
         what = f"{table.name} has no new label for an image that has one label"
         hint = f"name its columns, as in csv:FILE:ID:LABEL; a key looks like {keys[0]}"
         raise SourceError(option, what, hint)
     pairs = zip(is_new.tolist(), cells, labelling.names, strict=True)
-    names = Coded.of(new if is_one else old for is_one, new, old in pairs)
-    remark = f"{option}: {is_new.sum():,} labels are those of {table.name}"
+    names: Coded[Cell | None] = Coded.of(
+        (new and new[0] if separator is None else new) if is_one else old
+        for is_one, new, old in pairs
+    )
+    remark = f"{option}: {counted(is_new.sum(), 'label', 'is that', 'are those')} of {table.name}"
     num_rows = int((fixes.match.row_of >= 0).sum()) if fixes.match else 0
-    if num_rows > is_new.sum():
-        remark += f"; {num_rows - is_new.sum():,} images have no label, or an empty cell there"
-    mapped = naming.class_map
-    # A class keeps its number if its last image gets another one.
-    given = labelling.table_names.union(cell for cell in labelling.names.values if cell)
-    known = {*map(str, given), *mapped.values()}
-    whole = class_names({*known, *mapped, *naming.classes, *map(str, names.counts())})
+    if (num_old := num_rows - is_new.sum()) > 0:
+        has = counted(num_old, "image", "has", "have")
+        remark += f"; {has} no label, or an empty cell there"
+    found = classes_in(names.counts())
+    whole = class_names({*known, *mapped, *naming.classes, *found})
     classes = naming.classes or tuple(dict.fromkeys(mapped.get(c, c) for c in whole if c in known))
     there = {whole[one] for one in (*known, *mapped, *naming.classes)}
-    if added := [c for c in whole if c in names.counts() and whole[c] not in there]:
+    if added := [c for c in whole if c in found and whole[c] not in there]:
         what = f"{table.name} has {some_of(added)}, which is not a class of the images"
         flag = OptionName("classes", ",".join((*classes, *added)))
         raise SourceError(option, what, f"correct it, or state all classes: {flag}")
     lost = labelling.rows_without_image + fixes.rows_without_image
+    remarks = [remark, *unused_entries(table.name, fixes.rows_without_image, len(table.rows), keys)]
+    table_names = frozenset(one if separator is None else (one,) for one in given)
     how = f"{labelling.how}; then {fixes.how}"
-    labelling = replace(labelling, names=names, table_names=given, how=how)
-    return replace(labelling, rows_without_image=lost, remarks=(*labelling.remarks, remark))
+    labelling = replace(labelling, names=names, table_names=table_names, how=how)
+    return replace(labelling, rows_without_image=lost, remarks=(*labelling.remarks, *remarks))
+
+
+def classes_in(cells: Iterable[Cell | None]) -> set[str]:
+    """Return the classes in cells; a text is one class."""
+    several = ((cell,) if isinstance(cell, str) else cell or () for cell in cells)
+    return {name for own in several for name in own}
 
 
 def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> Labelling:

@@ -74,7 +74,7 @@ def select(
             every = WholeKeyIndex(images.keys)
             unused = [text for text in unused if not every.find(printable(text))]
         if not recipe.tile:  # they may be keys of tiles
-            notes += unused_entries(file, unused, len(excluded), images.keys[0])
+            notes += unused_entries(file, unused, len(excluded), images.keys)
         listed = dict.fromkeys(filter(lambda at: at >= 0, found), "")
         wanted = _without(wanted, listed, EXCLUDED, left_out)
     if recipe.dedup:

@@ -17,7 +17,7 @@ from shardprep.catalog.arrays.opened_files import OWN_DATASET, PICKLE, is_named_
 from shardprep.catalog.decision.decide import decide
 from shardprep.catalog.decision.mask_evidence import asked_masks
 from shardprep.catalog.decision.view import View
-from shardprep.catalog.item_columns import are_files, mask_paths
+from shardprep.catalog.item_columns import are_files, listed_files, mask_paths
 from shardprep.catalog.label_rules import label_keys, unused_tables
 from shardprep.catalog.labels import Labelling
 from shardprep.catalog.objects.detect import recognised
@@ -145,7 +145,8 @@ def _scope(recipe: Recipe) -> Scope:
         layouts = [one.layout for one in recipe.rules.images if is_named_by(one.file, key)]
         return bool(layouts) and all(one.isalpha() and "N" not in one for one in layouts)
 
-    scope = Scope(outputs(recipe), recipe.root, is_named, unwanted, unopened, is_sample)
+    only = listed_files(recipe)
+    scope = Scope(outputs(recipe), recipe.root, is_named, unwanted, unopened, is_sample, only)
     return scope
 
 

@@ -24,7 +24,7 @@ from shardprep.source.names import composed
 from shardprep.source.string_column import Coded, Texts
 
 REST = "*"
-"""Value instead of the file of a list: all images that no other list names."""
+"""Instead of a file, all images in no other list; instead of a cell, all other values."""
 _MOST_SHOWN = 8
 _MOST_CHARACTERS = 160
 
@@ -97,7 +97,7 @@ def _splits_by_table(
         return _filled(of_rows, match, by_folder)
     cells = match.single(rule.column)
     known = {*cells.firsts().values()}
-    if unused := rule.places.keys() - known:
+    if unused := rule.places.keys() - known - {REST}:
         there = some_of(_natural(known - {""}), _MOST_SHOWN)
         what = f"no image has {', '.join(_natural(unused))} in column {rule.column!r}"
         raise SourceError(OptionName("split", "column"), what, f"its cells are {there}")
@@ -116,14 +116,14 @@ def _filled(
 def _root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
     """Return for each key the first split whose glob fits its folders, or None; case matters."""
     splits: list[str | None] = [None] * len(keys)
-    for split, glob in rule.places.items():
+    for glob, split in rule.places.items():
         left = [i for i, known in enumerate(splits) if known is None]
         text = f"{ANY_FOLDER}{fnmatch.translate(composed(glob).rstrip('/') + '/*')}"
         pattern = Pattern(text, OptionName("split"), glob, is_whole=True)
         fits = globs_match([composed(keys[i]) for i in left], pattern)
         for i, is_below in zip(left, fits, strict=True):
             splits[i] = split if is_below else None
-        if split not in splits:
+        if not any(fits):
             folders = _natural({folder for key in keys for folder in key.split("/")[:-1]})
             hint = f"folders are {some_of(folders, _MOST_SHOWN) or 'none'}; case matters"
             what = f"{split}={glob} has no image below it that is not in an earlier split"
@@ -141,7 +141,7 @@ def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> Gi
         origin = origin_of(file, is_firm=False)._replace(split=split)
         places = index.find_all(Texts.of(ids), file, Coded.constant(origin, len(ids)))
         unused = [text for text, at in zip(ids, places.tolist(), strict=True) if at < 0]
-        notes += unused_entries(file, unused, len(ids), index.keys[0])
+        notes += unused_entries(file, unused, len(ids), index.keys)
         every += unused
         for place in places[places >= 0].tolist():
             if (other := splits[place]) not in (None, split):
@@ -159,10 +159,10 @@ def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> Gi
 def _column_split(cell: str, rule: SplitRule) -> str:
     if cell in rule.places:
         return rule.places[cell]
-    split = given_split([cell])
-    if split is None or rule.places:
+    split = rule.places.get(REST) or given_split([cell])
+    if split is None or (rule.places and REST not in rule.places):
         what = f"column {rule.column!r} has a cell {cell!r}, which names no split"
-        hint = f"say what it means: column:{rule.column}:{cell}=train,…"
+        hint = f"say what it means: column:{rule.column}:{cell}=train,… (*=train for all others)"
         raise OptionError(OptionName("split"), what, hint)
     return split
 

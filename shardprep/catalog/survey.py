@@ -18,7 +18,7 @@ from shardprep.catalog.objects.formats.annotated_source import Sign
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.source_images import list_images, no_image, source_images
 from shardprep.catalog.stacks import stack_patterns
-from shardprep.catalog.tables.key_index import KeyIndex
+from shardprep.catalog.tables.key_index import KeyIndex, unused_entries
 from shardprep.catalog.tables.row_matching import match_table
 from shardprep.catalog.tables.table import Table
 from shardprep.catalog.targets import TargetSpec, make_targets
@@ -156,8 +156,7 @@ def survey_source(
         unclear.append(str(error))
     if items and listing.columns is not None:
         lost = match_table(view.index, listing.columns).rows_without_image
-        rows = f"{counted(len(lost), 'row')} without an image of the source"
-        unclear += [f"{rows}, such as {lost[0]}"] if lost else []
+        unclear += unused_entries(items, lost, len(listing.columns.rows), view.index.keys)
     labelling = labelling or Labelling(Coded.constant(None, len(view.index.keys)), "")
     recipe, listing = view.recipe, view.listing
     values = {one.name: getattr(recipe, one.name) for one in fields(recipe) if one.compare}

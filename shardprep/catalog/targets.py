@@ -28,7 +28,7 @@ from shardprep.catalog.target_values import (
     text_targets,
 )
 from shardprep.dataset.schema import TARGETS, UNLABELLED, Feature, TargetKind
-from shardprep.errors import OptionName, SourceError, some_of
+from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.recipe.recipe import Recipe
 from shardprep.recipe.rules import parse_pairs
 from shardprep.source.string_column import Coded
@@ -125,9 +125,7 @@ def make_targets(
         return _several_targets(keys, cells, spec, columns)
     column: Coded[Cell] = Coded.of(cells)  # type: ignore[arg-type] # None is not among its values
     counts = column.counts()
-    kind, separator = spec.kind, spec.separator
-    if kind == "auto":
-        kind, separator = _guess(counts, separator)
+    kind, separator = _kind(counts, spec)
     if spec.class_map and (not counts or kind not in ("class", "multilabel")):
         what = f"targets are of kind {kind}" if counts else "no labels are found"
         raise SourceError(_CLASS_MAP, f"there are no classes to rename: {what}", "leave it out")
@@ -142,9 +140,6 @@ def make_targets(
             for row, cell in first_rows.items()
         ]
         return Targets(kind, column.mapped(numbers), ())
-    if kind == "multilabel" and not separator:
-        texts = {cell: count for cell, count in counts.items() if isinstance(cell, str)}
-        separator = _separator(texts) or _commonest_separator(texts)
     split = {cell: _several(keys[row], cell, kind, separator) for row, cell in first_rows.items()}
     others = _with_lists([*all_cells], spec.kind)
     extra = [x for cell in others if cell is not None for x in _several("", cell, kind, separator)]
@@ -214,6 +209,8 @@ class Naming(NamedTuple):
     classes: tuple[str, ...] = ()
     is_of_labels: bool = False
     """Whether images have labels; then `classes` may name classes of labels, not of objects."""
+    separator: str | None = None
+    """With several classes for an image, their separator ("" to detect it); None: one class."""
 
     def of(self, names: Sequence[str]) -> list[str]:
         return [self.class_map.get(name, name) for name in names]
@@ -291,13 +288,16 @@ def check_names(names: Iterable[str]) -> None:
             raise SourceError("classes", what, f"correct it in the source, or use {_CLASS_MAP}")
 
 
-def _guess(found: Collection[Cell], separator: str) -> tuple[TargetKind, str]:
-    if not found:
-        return "none", ""
-    texts = {cell for cell in found if isinstance(cell, str)}
+def _kind(found: Mapping[Any, int], spec: TargetSpec) -> tuple[TargetKind, str]:
+    """Return the kind of targets, and the separator of several classes."""
+    texts, separator = [cell for cell in found if isinstance(cell, str)], spec.separator
+    if spec.kind == "multilabel":
+        return spec.kind, separator or _separator_of(found)
+    if spec.kind != "auto" or not found:
+        return ("none" if spec.kind == "auto" else spec.kind), separator
     separator = separator or _separator(texts)
-    if separator or any(isinstance(cell, tuple) for cell in found):
-        return "multilabel", separator
+    if separator or len(texts) < len(found):
+        return "multilabel", separator or _separator_of(found)
     numbers = [as_number(text) for text in texts]
     fractions = any(number is not None and number != int(number) for number in numbers)
     is_number = len(texts) > _MANY_VALUES and None not in numbers and fractions
@@ -317,11 +317,14 @@ def _separator(texts: Collection[str]) -> str:
     return ""
 
 
-def _commonest_separator(texts: Mapping[str, int]) -> str:
+def _separator_of(cells: Mapping[Cell, int]) -> str:
+    """Return the separator of texts that have several classes, or the commonest character."""
+    texts = {cell: count for cell, count in cells.items() if isinstance(cell, str)}
     counts: Counter[str] = Counter()
     for text, number in texts.items():
         counts.update({one: number for one in _SEPARATORS if one in text})
-    return max(_SEPARATORS, key=lambda separator: counts[separator]) if counts else " "
+    commonest = max(_SEPARATORS, key=lambda separator: counts[separator]) if counts else " "
+    return _separator(texts) or commonest
 
 
 def _text(cell: Cell) -> str:
@@ -352,6 +355,25 @@ def _several(key: str, cell: Cell, kind: TargetKind, separator: str) -> tuple[st
     if kind == "class":
         return (cell,)
     return tuple(part.strip() for part in cell.split(separator) if part.strip())
+
+
+def class_reader(
+    names: Coded[Cell | None], spec: TargetSpec
+) -> Callable[[Cell | None], tuple[str, ...]] | None:
+    """Return a function from a cell to its classes, or None if images have a class each."""
+    kind, separator = _kind(names.map(_listed).counts(), spec)
+    if kind != "multilabel":
+        return None
+    return lambda cell: _several("", _listed(cell) or (), "multilabel", separator)
+
+
+def classes_of(cell: Cell, known: Collection[str], separator: str | None) -> tuple[str, ...]:
+    """Return the classes in a cell, which are in `known` if possible; None: it is one class."""
+    cell = cell if separator is None else _listed(cell) or ()
+    if isinstance(cell, tuple) or separator is None or cell in known:
+        return cell if isinstance(cell, tuple) else (cell,)
+    several = (_several("", cell, "multilabel", one) for one in (separator or _SEPARATORS))
+    return next((own for own in several if {*own} <= {*known}), (cell,))
 
 
 def class_names(raw: Collection[str]) -> dict[str, str]:
@@ -395,5 +417,5 @@ def _check_known(
                     count * [names[one] for one in split[other]].count(name)
                     for other, count in column.counts().items()
                 )
-                what = f"label {name!r} ({number:,} images) is not among {_CLASSES}"
+                what = f"label {name!r} ({counted(number, 'image')}) is not among {_CLASSES}"
                 raise SourceError(keys[row], what, f"classes are {some_of(classes, _MOST_NAMES)}")

@@ -226,7 +226,7 @@ def print_benchmark(terminal: Terminal, found: Benchmark) -> None:
     from shardprep.cli.console import plain_table
     from shardprep.storage.space import megabytes
 
-    what = f"{found.split}: {found.num_records:,} images, {megabytes(found.num_bytes)}"
+    what = f"{found.split}: {counted(found.num_records, 'image')}, {megabytes(found.num_bytes)}"
     terminal.heading(found.path, f"  {what}")
     columns = ("way", "images/s", "a core", "first batch", "memory", "yields")
     table = plain_table(*columns, left=("yields",))

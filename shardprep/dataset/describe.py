@@ -24,7 +24,7 @@ from shardprep.dataset.manifest import Manifest, Shard
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import BOX, BOX_LABEL, CLASS_PREFIX, HEIGHT, TARGETS, WIDTH, Schema
 from shardprep.dataset.tfrecord import FOOTER_BYTES, HEADER_BYTES
-from shardprep.errors import RecordError
+from shardprep.errors import RecordError, counted
 from shardprep.storage.regular_file import read_at
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -354,7 +354,7 @@ def _fault(features: Mapping[str, Sequence[Any]], wanted: Sequence[str]) -> str:
         values = features.get(name, ())
         kind = float if name == BOX else int
         if len(values) != counts[name] or not isinstance(next(iter(values), kind()), kind):
-            return f"{name}: has {len(values):,} values, which do not match {number:,} boxes"
+            return f"{name}: has {counted(len(values), 'value')} for {counted(number, 'box')}"
     return ""
 
 

@@ -11,7 +11,7 @@ from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
 from shardprep.dataset.manifest import MANIFEST_FILE, Manifest
 from shardprep.dataset.schema import Schema, parse_schema
 from shardprep.dataset.tfds_metadata import DOCUMENTS, tfds_files
-from shardprep.errors import DatasetError
+from shardprep.errors import DatasetError, counted
 from shardprep.storage.regular_file import read_regular
 
 ITEMS_FILE = "items.parquet"
@@ -49,7 +49,7 @@ def read_schema(folder: Path, manifest: Manifest | None = None) -> Schema:
             raise DatasetError(str(path), what, COPY_AGAIN)
     schema = parse_schema(data, str(path))
     if manifest is not None and schema.labels != manifest.labels.names:
-        what = f"has other classes than the manifest ({len(schema.labels):,} classes)"
+        what = f"has other classes than the manifest ({counted(len(schema.labels), 'class')})"
         raise DatasetError(str(path), what, COPY_AGAIN)
     return schema
 

@@ -16,7 +16,7 @@ from shardprep.dataset.item_table import REJECTED, SKIPPED, WRITTEN, rows_by_sha
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import BOX_LABEL, TARGET_FEATURES, Schema
-from shardprep.errors import DatasetError
+from shardprep.errors import DatasetError, counted
 
 _COUNTS = (
     "record", "offset", "length", "original_width", "original_height", "original_bytes",
@@ -113,7 +113,7 @@ def _other_records(table: pa.Table, manifest: Manifest) -> Iterator[str]:
             own = rows.pop(shard.name, None)
             number = 0 if own is None else len(own)
             if number != shard.num_records:
-                yield f"has {number:,} records in {shard.name}, not {shard.num_records:,}"
+                yield f"has {counted(number, 'record')} in {shard.name}, not {shard.num_records:,}"
             if own is None:
                 continue
             if {*own["split"].cast("string").unique().to_pylist()} != {split_name}:

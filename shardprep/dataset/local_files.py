@@ -23,7 +23,7 @@ from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
 from shardprep.dataset.folder import index_name
 from shardprep.dataset.manifest import MANIFEST_FILE, Manifest, Shard, load_manifest
 from shardprep.dataset.tfrecord import FRAME_BYTES
-from shardprep.errors import DatasetError, RecordError
+from shardprep.errors import DatasetError, RecordError, counted
 from shardprep.storage.regular_file import (
     open_regular,
     opened_regular,
@@ -164,7 +164,7 @@ def read_index(folder: Path, shard: Shard) -> ShardIndex:
     numbers = np.fromstring(text, np.int64, sep=" ") if text else np.empty(0, np.int64)
     frames = numbers[: len(numbers) // 2 * 2].reshape(-1, 2)
     if len(frames) != shard.num_records:
-        what = f"has {len(frames):,} records, the manifest says {shard.num_records:,}"
+        what = f"has {counted(len(frames), 'record')}, the manifest says {shard.num_records:,}"
         raise DatasetError(path, what, way_out(folder))
     if len(numbers) % 2 or not _is_chain(frames, shard.num_bytes):
         raise DatasetError(path, "is damaged: its records have gaps or overlap", way_out(folder))

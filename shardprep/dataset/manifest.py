@@ -20,7 +20,7 @@ from shardprep.dataset.documents import Count, Document, Name, Sha256, SparseDoc
 from shardprep.dataset.leak_check import LeakCheck
 from shardprep.dataset.schema import OBJECTS
 from shardprep.dataset.tfrecord import FRAME_BYTES
-from shardprep.errors import DatasetError, OptionName
+from shardprep.errors import DatasetError, OptionName, counted
 from shardprep.storage.regular_file import read_regular
 
 MANIFEST_FILE = "manifest.json"
@@ -270,7 +270,7 @@ class Manifest(SparseDocument):
             "rejected": totals.rejected,
             "skipped": totals.skipped,
             "rows without image": self.labels.num_rows_without_image,
-            "size": f"{len(self.shards):,} shards, {totals.num_bytes / 1e6:,.1f} MB",
+            "size": f"{counted(len(self.shards), 'shard')}, {totals.num_bytes / 1e6:,.1f} MB",
         }
         return {title: value for title, value in lines.items() if value}
 
@@ -337,7 +337,7 @@ def contradictions(manifest: Manifest, data: bytes) -> Iterator[str]:
                 yield f"splits.{name}.{field} is {said:,}, but its shards have {total:,}"
         for i, shard in enumerate(split.shards):
             if shard.num_records * FRAME_BYTES > shard.num_bytes:
-                what = f"{shard.num_records:,} records in {shard.num_bytes:,} bytes"
+                what = f"{counted(shard.num_records, 'record')} in {shard.num_bytes:,} bytes"
                 yield f"splits.{name}.shards.{i} has {what}"
         if tuple(split.label_counts) != manifest.labels.names:
             yield f"splits.{name}.label_counts do not match the classes"
@@ -360,7 +360,7 @@ def _annotation_contradictions(manifest: Manifest, num_records: Mapping[str, int
     total = sum(num_records.values())
     for field in ("num_rescaled", "num_own_levels"):
         if (number := getattr(manifest, field)) > total:
-            yield f"{field} is {number:,}, but there are {total:,} images"
+            yield f"{field} is {number:,}, but there are {counted(total, 'image')}"
     if manifest.annotations and [*manifest.annotations] != [*num_records]:
         yield "annotations have other splits than the dataset"
         return
@@ -380,7 +380,7 @@ def _annotation_contradictions(manifest: Manifest, num_records: Mapping[str, int
 def _too_many(where: str, images: Mapping[str, int], most: int) -> Iterator[str]:
     for name, count in images.items():
         if count > most:
-            yield f"{where} has {count:,} images of {name!r}, but its split has {most:,}"
+            yield f"{where} has {counted(count, 'image')} of {name!r}, but its split has {most:,}"
 
 
 def _unreadable(where: str, what: str, hint: str = "") -> DatasetError:

@@ -29,6 +29,7 @@ from shardprep.dataset.schema import (
     OBJECT_MASK,
     OBJECTS,
     OF_OBJECTS,
+    POINTS,
     TARGET_FEATURES,
     TARGET_IMAGE,
     WIDTH,
@@ -50,6 +51,9 @@ _IMAGE_FEATURES = (IMAGE, IMAGES, HEIGHT, WIDTH)
 _IN_THE_TABLE = {FILENAME, *TARGET_FEATURES.values()}
 _IN_WORDS = {BOX, CROWD, OBJECT_MASK, KEYPOINTS, KEYPOINTS_VISIBLE}
 """Features of objects that the words of a `_ComparedObject` do not list as name and values."""
+_ON_THE_GRID = {BOX, KEYPOINTS, POINTS, OBJECT_MASK, MASK}
+_HALF = 0.501
+"""Pixels by which places may differ if stored images have other sizes, and some for rounding."""
 _BATCH_RECORDS = 256
 _BATCH_BYTES = 16 << 20
 _READS_AT_ONCE = 16
@@ -178,7 +182,10 @@ class _Comparison:
         return RecordError(f"{dataset}/{row['shard']}", what, hint, offset=row["offset"])
 
     def _changes(self, number: int, one: Values, two: Values) -> Iterator[RecordChange]:
-        if self._has_objects and (words := self._objects(one, two)):
+        size, other = map(_size, (one, two), (side.dataset.schema for side in self._sides))
+        for name in self._common & _ON_THE_GRID if size != other else ():
+            two = two | {name: _snapped(one[name], two[name], np.minimum(size, other))}
+        if self._has_objects and (words := self._objects(size, one, two)):
             yield RecordChange(number, OBJECTS, *words)
         if self._has_mask and (words := self._masks(one, two)):
             yield RecordChange(number, MASK_PIXELS, *words)
@@ -193,10 +200,10 @@ class _Comparison:
         if any(one.get(name) != two.get(name) for name in _IMAGE_FEATURES):
             yield RecordChange(number, RECORD, "", "")
 
-    def _objects(self, *values: Values) -> tuple[str, str] | None:
+    def _objects(self, size: Sequence[int], *values: Values) -> tuple[str, str] | None:
         """Return in words the objects that only one record has, for each record; None if equal."""
         lists = [
-            _objects(one, side.dataset.schema, self._common)
+            _objects(one, side.dataset.schema, self._common, size)
             for one, side in zip(values, self._sides, strict=True)
         ]
         if lists[0] == lists[1]:
@@ -248,13 +255,43 @@ class _ComparedObject(NamedTuple):
             details.append(f"{np.count_nonzero(_mask_pixels(mask[0])):,} pixels")
         if KEYPOINTS in values:
             labelled = sum(value > 0 for value in values.get(KEYPOINTS_VISIBLE, ()))
-            details.append(f"{labelled:,} keypoints at {_text(values[KEYPOINTS])}")
+            details.append(f"{counted(labelled, 'keypoint')} at {_text(values[KEYPOINTS])}")
         for name in sorted(values.keys() - _IN_WORDS):
             details.append(f"{name.removeprefix(f'{OBJECTS}/')} {_text(values[name])}")
         return f"{self.words} with {' with '.join(details)}" if details else self.words
 
 
-def _objects(values: Values, schema: Schema, common: frozenset[str]) -> list[_ComparedObject]:
+def _size(values: Values, schema: Schema) -> Sequence[int]:
+    return schema.image_size or [values.get(name, (0,))[0] for name in (HEIGHT, WIDTH)]
+
+
+def _snapped(one: list[Any], two: list[Any], coarse: Any) -> list[Any]:
+    """Return the places or masks of `two`, and those of `one` where both agree on a coarse grid.
+
+    Places agree within half a pixel. In masks, each pixel has its value within a pixel.
+    """
+    if len(one) != len(two) or not one:
+        return two
+    if isinstance(one[0], bytes):
+        pairs = zip(one, two, strict=True)
+        return [a if a and b and _are_close(*map(_mask_pixels, (a, b))) else b for a, b in pairs]
+    was, now = (np.array(side).reshape(-1, 2) for side in (one, two))
+    is_near = (np.abs(was - now) * coarse <= _HALF).all(axis=1, keepdims=True)
+    return list(np.where(is_near, was, now).ravel().tolist())
+
+
+def _are_close(one: Pixels, two: Pixels) -> bool:
+    fine, coarse = (one, two) if one.size > two.size else (two, one)
+    sides = zip(coarse.shape, fine.shape, strict=True)
+    near = np.ix_(*(((np.arange(n) + 0.5) * number / n).astype(int) for n, number in sides))
+    wide, (height, width) = np.pad(fine[near], 1, mode="edge"), coarse.shape
+    moved = (wide[y : y + height, x : x + width] == coarse for y, x in np.ndindex(3, 3))
+    return bool(np.any([*moved], axis=0).all())
+
+
+def _objects(
+    values: Values, schema: Schema, common: frozenset[str], size: Sequence[int]
+) -> list[_ComparedObject]:
     """Return the objects of a record with the features that both datasets have, `common`."""
     names = [name for name in OF_OBJECTS if name in common]
     number = max(len(values[name]) // max(schema.features[name].num_values, 1) for name in names)
@@ -262,7 +299,7 @@ def _objects(values: Values, schema: Schema, common: frozenset[str]) -> list[_Co
         values[name] if name in common else [0] * number for name in (BOX_LABEL, CROWD)
     )
     classes = schema.features[BOX_LABEL].labels if BOX_LABEL in common else ()
-    height, width = schema.image_size or (values[HEIGHT][0], values[WIDTH][0])
+    height, width = size
     objects = []
     for i in range(number):
         name = classes[labels[i]] if 0 <= labels[i] < len(classes) else str(labels[i])

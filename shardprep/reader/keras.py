@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardprep.dataset.schema import ROWS
-from shardprep.errors import DatasetError
+from shardprep.errors import DatasetError, counted
 from shardprep.reader.arrays.batches import ArrayBatches
 from shardprep.reader.config import KerasOptions
 
@@ -63,7 +63,7 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # keras carrie
     def __getitem__(self, index: int) -> Any:
         """Return item `index` as a tuple of images, targets and weights, if any, or as a dict."""
         if not 0 <= index < len(self):
-            raise IndexError(f"item {index} is out of range: there are {len(self):,} items")
+            raise IndexError(f"item {index} is out of range of {counted(len(self), 'item')}")
         with self._lock:
             self._batches.start_epoch(*divmod(self._first + index, len(self)))
             element = next(self._batches)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
@@ -49,6 +49,11 @@ class CsvRule(NamedTuple):
 
 
 _NO_TABLE = CsvRule(())
+_USUAL = {
+    "training": "train", "val": "validation", "valid": "validation", "dev": "validation",
+    "testing": "test",
+}  # fmt: skip
+"""Other word for a split → its usual name, as for folders and cells of tables."""
 _STACK = OptionName("stack")
 
 
@@ -75,7 +80,9 @@ class SplitRule:
     """For kind "ratio": split → share. The shares add up to 1."""
     column: str = ""
     places: Mapping[str, str] = field(default_factory=dict)
-    """For kind "column": cell → split; for "list": file → split; for "roots": split → glob."""
+    """Cell of the column → split; for kind "list", file → split; for "roots", glob → split."""
+    notes: Sequence[str] = ()
+    """Says which splits are stored by their usual name, such as validation for val."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -189,7 +196,8 @@ def parse_split_rule(text: str) -> SplitRule:
     if not text:
         return SplitRule("folders")
     if not colon and text != "tables":
-        return SplitRule("ratio", text, _ratios(text, option))
+        given = (part.partition("=")[0].strip() for part in text.split(","))
+        return SplitRule("ratio", text, _ratios(text, option), notes=_renamed(given))
     if kind == "tables":
         return SplitRule("tables", text)
     if kind not in ("column", "list", "roots"):
@@ -201,11 +209,10 @@ def parse_split_rule(text: str) -> SplitRule:
         column, _, rest = rest.partition(":")
         if not column:
             raise OptionError(option, "column: names no column", "use column:NAME")
-    is_list = kind == "list"
-    places = parse_pairs(rest, option, is_flipped=is_list) if rest or kind != "column" else {}
-    for split in places if kind == "roots" else places.values():
-        _check_split_name(split, option)
-    return SplitRule(kind, text, {}, column, places)  # type: ignore[arg-type]
+    is_flipped = kind != "column"
+    pairs = parse_pairs(rest, option, is_flipped=is_flipped) if rest or is_flipped else {}
+    places = {key: _split_name(split, option) for key, split in pairs.items()}
+    return SplitRule(kind, text, {}, column, places, _renamed(pairs.values()))  # type: ignore[arg-type]
 
 
 def parse_group_rule(text: str) -> GroupRule:
@@ -359,7 +366,7 @@ def _ratios(text: str, option: OptionName) -> dict[str, float]:
         if not sign or math.isnan(ratio):
             hint = "as in train=0.8,validation=0.1,test=0.1"
             raise OptionError(option, f"{part.strip()!r} is not NAME=RATIO", hint)
-        _check_split_name(name, option)
+        name = _split_name(name, option)
         if name in ratios:
             raise OptionError(option, f"{name!r} is named twice", "name each split once")
         if not 0 < ratio <= 1:
@@ -374,7 +381,13 @@ def _ratios(text: str, option: OptionName) -> dict[str, float]:
     return ratios
 
 
-def _check_split_name(name: str, option: OptionName) -> None:
+def _split_name(name: str, option: OptionName) -> str:
     if not NAME.fullmatch(name):
         what = f"{name!r} is not a name for a split"
         raise OptionError(option, what, "use train, validation, test")
+    return _USUAL.get(name, name)
+
+
+def _renamed(splits: Iterable[str]) -> list[str]:
+    names = dict.fromkeys(one for one in splits if one in _USUAL)
+    return [f"--split: {one} is stored as the split {_USUAL[one]}" for one in names]

@@ -11,6 +11,7 @@ import pyarrow as pa
 from shardprep.dataset.card import Card
 from shardprep.dataset.leak_check import Leak, LeakSearch, RecordsSum
 from shardprep.dataset.open_dataset import OpenDataset
+from shardprep.errors import counted
 from shardprep.image.near_pairs import METHOD, changes, near_groups, near_pairs
 from shardprep.progress import Watch
 from shardprep.reporter.findings.copies import exact_copies, near_copies
@@ -85,8 +86,8 @@ class Overlap(Card):
 
     def facts(self) -> dict[str, Any]:
         return {
-            "first": f"{self.first}: {self.num_first:,} images",
-            "second": f"{self.second}: {self.num_second:,} images",
+            "first": f"{self.first}: {counted(self.num_first, 'image')}",
+            "second": f"{self.second}: {counted(self.num_second, 'image')}",
             "in both": [f"{one.key}: {one.copy}" for one in self.shared] or "none",
         }
 

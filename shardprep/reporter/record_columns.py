@@ -25,7 +25,7 @@ from shardprep.dataset.leak_check import kept_rank
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import LABEL, LABELS, TARGET_IMAGE, Schema
-from shardprep.errors import DatasetError
+from shardprep.errors import DatasetError, counted
 
 if TYPE_CHECKING:
     from shardprep.reader.selection.selection import Selection
@@ -63,7 +63,7 @@ class Scope:
     @property
     def title(self) -> str:
         total = sum(one.num_records for one in self.whole.splits.values())
-        return f"{self.selection.name}: {len(self.selection):,} of {total:,} records"
+        return f"{self.selection.name}: {len(self.selection):,} of {counted(total, 'record')}"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardprep.dataset.card import MOST_PICTURES, Card
-from shardprep.errors import RecordError, ShardprepError
+from shardprep.errors import RecordError, ShardprepError, counted
 from shardprep.reporter.findings.copies import Copies
 from shardprep.reporter.findings.finding import Finding
 from shardprep.reporter.findings.labels import WrongLabel
@@ -93,7 +93,7 @@ class ReportData(Card):
         findings: dict[str, Any] = {}
         for finding in self.findings:
             findings.setdefault(finding.severity, {})[finding.name] = finding.what
-        looked = f"{self.num_measured:,} of {self.num_records:,} images"
+        looked = f"{self.num_measured:,} of {counted(self.num_records, 'image')}"
         title = f"{self.name} {self.version}"
         if self.contents.scope is not None:
             title += f", {self.contents.scope.title}"

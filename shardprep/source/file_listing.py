@@ -51,6 +51,8 @@ class Scope:
     """Returns why an archive is not opened; "" to open it."""
     is_sample: Callable[[str], bool] = lambda _: False
     """Tells whether an archive is one sample, which becomes a rejected item if it is damaged."""
+    files: tuple[str, ...] | None = None
+    """The only files of a folder, which is not listed then; None for all files."""
 
     def is_outside(self, key: str) -> bool:
         """Return True if neither the file or folder nor anything in it is below `root`."""
@@ -80,6 +82,8 @@ def find_files(
     place = parse_place(str(source))
     if isinstance(place, ObjectUrl):
         return _objects(str(source), place, scope.leave_out)
+    if place.is_dir() and scope.files is not None:
+        return [_file(f"{place}{one}", one, str(place)) for one in scope.files]
     if place.is_dir():
         return _walk(place, scope, follow_links=follow_links)
     if not place.is_file():

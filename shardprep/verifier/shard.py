@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from shardprep.dataset import tfrecord
 from shardprep.dataset.manifest import Shard
 from shardprep.dataset.tfrecord import HEADER_BYTES, Record, read_records
-from shardprep.errors import RecordError
+from shardprep.errors import RecordError, counted
 from shardprep.storage import objects
 from shardprep.storage.regular_file import open_regular, regular_size
 from shardprep.storage.url import ObjectUrl
@@ -215,12 +215,12 @@ def _measured(
     if expected is None:
         return
     if num_bytes != expected.num_bytes:
-        what = f"has {num_bytes:,} bytes, the manifest says {expected.num_bytes:,}"
+        what = f"has {counted(num_bytes, 'byte')}, the manifest says {expected.num_bytes:,}"
         yield Problem("size", name, what)
     if digest != expected.sha256:
         yield hash_problem(name, digest, expected.sha256)
     if num_records not in (None, expected.num_records):
-        what = f"has {num_records:,} records, the manifest says {expected.num_records:,}"
+        what = f"has {counted(num_records, 'record')}, the manifest says {expected.num_records:,}"
         yield Problem("count", name, what)
 
 

@@ -328,7 +328,7 @@ def _check_shards(folders: Folders, outline: Outline, num_threads: int) -> None:
             again = f"part{'' if numbers.isdecimal() else 's'} {numbers} of {outline.num_parts}"
         raise DisturbedError(
             str(folders.state),
-            f"{len(lost):,} of {len(names):,} shards are missing or incomplete: "
+            f"{len(lost):,} of {counted(len(names), 'shard')} are missing or incomplete: "
             f"{some_of([names[i] for i in lost])}",
             f"run {again} again: finished shards are not written again",
         )
@@ -375,7 +375,7 @@ def check_rejections(
         keys = item_table.with_status(rows, item_table.REJECTED)["key"].to_pylist()
         raise TooManyRejectedError(
             str(folders.state),
-            f"{totals.num_rejected:,} of {num_items:,} images are rejected "
+            f"{totals.num_rejected:,} of {counted(num_items, 'image')} are rejected "
             f"({totals.num_rejected / num_items:.1%}), the limit is {limit:.1%}: {kinds}; they are "
             f"{some_of(keys, 2)}",
             f"the work is kept: run again with a higher {OptionName('max_rejected')} to accept it",

@@ -236,7 +236,7 @@ class ParentImages:
         made = changed_items(given, self.recipe, thumbnails) if is_changed else given
         spec, schema = self.parents[0].spec, made.schema
         estimate = int(made.items.members.num_bytes.sum())
-        notes = list(made.notes)
+        notes = [*self.recipe.rules.split.notes, *made.notes]
         if self.encoding is not None:
             from shardprep.writer.plan.source_plan import RECORD_OVERHEAD_BYTES
 

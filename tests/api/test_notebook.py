@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import shardprep
+from shardprep import reader
 from shardprep.api import display
 from shardprep.api.display import Cell
 from shardprep.dataset.card import Card, Link, card
@@ -274,3 +275,12 @@ def test_a_link_is_neither_markup_nor_script() -> None:
         html = Example(text=Link(text))._repr_html_()
         assert tags(html) == {"table", "caption", "tbody", "tr", "th", "td", "a"}
         assert 'href="javascript:' not in html
+
+
+def test_a_number_of_one_has_a_singular(tmp_path: Path) -> None:
+    source = write(tmp_path / "pets.zip", zip_bytes(animals(1)))
+    made = shardprep.build(source, tmp_path / "out", size="8x8", labels="prefix", workers=1)
+    assert made.manifest.facts()["size"].startswith("1 shard, ")
+    other = shardprep.build(source, tmp_path / "other", size="9x9", labels="prefix", workers=1)
+    assert shardprep.leaks(made.path, other.path).facts()["first"].endswith(": 1 image")
+    assert repr(reader.select(made.path, "train")).endswith(": 1 record>")

@@ -2,6 +2,10 @@
 
 import io
 import json
+import os
+import re
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +20,7 @@ from PIL import Image
 from pycocotools import mask as coco
 
 import shardprep
+from shardprep import reader
 from shardprep.api.builds import Plan
 from shardprep.errors import ShardprepError, SourceError
 from shardprep.storage.cache import cache_root
@@ -127,6 +132,35 @@ def test_without_a_source_the_images_are_below_the_folder_of_all_paths() -> None
     assert labels_of(shardprep.build(items="set/items.csv", dry_run=True)) == {
         "a/0.jpg": "x", "b/1.jpg": "y",
     }  # fmt: skip
+
+
+def test_paths_without_a_common_folder_are_files_below_the_root(tmp_path: Path) -> None:
+    """Keys are paths without the slash in front. The rest of the machine is not listed."""
+    far = Path(tempfile.mkdtemp(dir="/tmp" if tmp_path.parts[1] != "tmp" else "/var/tmp"))
+    try:
+        write_folder(tmp_path / "a", {f"{i}.jpg": jpeg(seed=i) for i in range(3)})
+        write_folder(far, {"1.jpg": jpeg(seed=8), "m.png": _mask(), "x/../9.jpg": jpeg(seed=9)})
+        paths = [*(tmp_path / f"a/{i}.jpg" for i in range(2)), far / "1.jpg", far / "x/../9.jpg"]
+        rows = [{"image": str(path), "label": "xy"[i % 2]} for i, path in enumerate(paths)]
+        keys: dict[str, Any] = {"size": "8x8", "workers": 1}
+        made = shardprep.build(items=[*rows, {"image": "/no/0.jpg", "label": "x"}], **keys)
+        wanted = {os.path.normpath(path)[1:] for path in paths}
+        assert {row["key"] for row in reader.table(made.path).to_pylist()} == wanted
+        assert made.manifest.labels.rows_without_image == ("/no/0.jpg",)
+        assert not shardprep.verify(made.path, decode=True, workers=1).problems
+        assert shardprep.build(
+            items=[*rows, {"image": "/no/0.jpg", "label": "x"}], **keys
+        ).was_there
+        reused = shardprep.build(items=rows, out="again", reuse=made.path, **keys)
+        assert reused.num_copied == 4
+        masks = [{"image": rows[i]["image"], "mask": str(far / "m.png")} for i in range(2)]
+        found = shardprep.build(items=masks, dry_run=True)
+        assert {one.companions[0].key for one in items_of(found).values()} == {f"{far}/m.png"[1:]}
+        paths[0].write_bytes(jpeg(seed=7))
+        with pytest.raises(ShardprepError, match="already exists, and was built with other source"):
+            shardprep.build(items=[*rows, {"image": "/no/0.jpg", "label": "x"}], **keys)
+    finally:
+        shutil.rmtree(far)
 
 
 def test_an_archive_has_the_images() -> None:
@@ -308,6 +342,60 @@ def test_run_lengths_of_kaggle_are_an_error_that_shows_their_option(title: str) 
         planned(frame)
 
 
+@pytest.mark.parametrize("form", [list, pa.Table.from_pylist, _lines])
+def test_lists_of_run_lengths_are_an_error_that_shows_their_option(
+    form: Callable[[Rows], Any],
+) -> None:
+    """Also in a column with another title, if the runs do not overlap; numbers are not runs."""
+    runs: Rows = [
+        {"ImageId": "0.jpg", "EncodedPixels": ["1 3 60 2", "9 1"]},
+        {"ImageId": "1.jpg", "EncodedPixels": []},
+    ]
+    with pytest.raises(SourceError, match=r"explode\('EncodedPixels'\) to runs.csv, and give"):
+        planned(form(runs))
+    pd.DataFrame(runs).explode("EncodedPixels").to_csv("runs.csv", index=False)
+    found = shardprep.build("set", masks="rle:runs.csv:ImageId:EncodedPixels", dry_run=True)
+    assert {key for key, one in items_of(found).items() if one.annotation} >= {"a/0.jpg"}
+    for cell in ("1 3 60 2 80 9", ["1 3 60 2 80 9", "4 5 10 2 20 1"]):
+        with pytest.raises(SourceError, match="column 'defect' has run lengths of Kaggle"):
+            planned(form([{"image": "0.jpg", "defect": cell}]))
+    for place in ("9 8 7 6", "10 10 200 150", ["3 5"], ["10 20 15 30 20 40"]):
+        planned(form([{"image": "0.jpg", "place": place}]))
+
+
+@pytest.mark.parametrize(
+    ("cells", "wrong", "separator"),
+    [
+        (["A|B", "A", "B", "C"], {1}, "|"),
+        (["A;B", "B;C", "A;C", ""], {1, 2, 3}, ";"),
+        (["A, B", ["A"], ["B", "C"], "C"], {1}, ","),
+        (["grass cat", "grass", "cat", "cat"], {1}, " "),
+    ],
+    ids=str,
+)
+def test_a_text_of_several_classes_is_a_question(
+    cells: list[Any], wrong: set[int], separator: str
+) -> None:
+    """The error shows both ways to write it, and the option that splits all rows."""
+    rows = [{"image": f"{i}.jpg", "labels": cell} for i, cell in enumerate(cells)]
+    with pytest.raises(SourceError, match=f"row {min(wrong)}: labels .* is one class or s") as said:
+        planned(rows)
+    assert {int(one) for one in re.findall(r"row (\d+):", str(said.value))} == wrong
+    first = cells[min(wrong) - 1]
+    assert f"[{json.dumps(first)}] or {json.dumps(re.split('[|;, ]+', first))}" in str(said.value)
+    texts = [{**one, "labels": one["labels"]} for one in rows if isinstance(one["labels"], str)]
+    found = planned(texts, separator=separator)
+    assert {*found.plan.schema.labels} == {*"".join(c for c in "ABC" if c in str(texts))} or "cat"
+    one_class = [{**one, "labels": [one["labels"]]} for one in texts if one["labels"]]
+    assert first in planned(one_class).plan.schema.labels
+
+
+def test_a_class_with_a_comma_of_its_own_is_one_class() -> None:
+    names = ["tench, Tinca tinca", "great white shark, white shark", "hot dog", "dog"]
+    rows = [{"image": f"{i}.jpg", "labels": name} for i, name in enumerate(names)]
+    assert {*planned(rows).plan.schema.labels} == {*names}
+
+
 def _npy(pixels: Any) -> bytes:
     stream = io.BytesIO()
     np.save(stream, pixels)
@@ -349,9 +437,21 @@ def test_other_names_of_columns_are_found_and_said() -> None:
     for row in rows:
         del row["subset"]
     (note,) = (one for one in planned(rows).plan.findings if "'fold' makes no splits" in one)
-    assert "column:fold:0=validation,1=train" in note
-    again = planned(rows, split="column:fold:0=validation,1=train")
+    assert "column:fold:0=validation,*=train" in note
+    again = planned(rows, split="column:fold:0=validation,*=train")
     assert again.images == {"train": 2, "validation": 2}
+
+
+def test_a_star_is_all_other_values_of_a_column_of_splits() -> None:
+    """Not an empty cell; without it, a value that no pair names is an error that shows it."""
+    rows = [{**one, "use": use} for one, use in zip(ROWS, ("a", "b", "c", ""), strict=True)]
+    rows = [{name: cell for name, cell in row.items() if name != "split"} for row in rows]
+    found = planned(rows, split="column:use:b=val,*=test")
+    assert found.images == {"train": 1, "validation": 1, "test": 2}
+    with pytest.raises(ShardprepError, match=r"'a', which names no split.*\*=train for all others"):
+        planned(rows, split="column:use:b=test")
+    with pytest.raises(ShardprepError, match="no image has d in column 'use'"):
+        planned(rows, split="column:use:d=test,*=train")
 
 
 @pytest.mark.parametrize("form", [list, pa.Table.from_pylist, _pandas])
@@ -489,7 +589,8 @@ def test_rows_without_an_image_are_counted_once_and_named(cells: dict[str, Any])
         assert built.num_rows_without_image == 3
         write(Path("items.jsonl"), "\n".join(map(json.dumps, rows)).encode())
         (note,) = shardprep.init("set", items="items.jsonl").findings
-        assert note == "3 rows without an image of the source, such as 98.jpg"
+        start = "warning: items.jsonl: 3 of 4 entries (75%) fit no image, such as 98.jpg (the ne"
+        assert note.startswith(start)
 
 
 def test_a_row_of_an_excluded_image_is_not_without_an_image() -> None:
@@ -555,9 +656,9 @@ def test_a_first_column_without_a_title_has_the_images_if_it_names_some() -> Non
     assert shardprep.build("set", labels="csv:bare.txt:1:2", dry_run=True).labels == ["-1", "1"]
 
 
-def test_images_without_a_common_folder_are_an_error() -> None:
+def test_absolute_paths_of_no_file_are_an_error() -> None:
     rows = [{"image": "/here/0.jpg"}, {"image": "/there/1.jpg"}]
-    with pytest.raises(ShardprepError, match="no common folder; copy them below one folder"):
+    with pytest.raises(ShardprepError, match="no row names a file of this machine, such as '/here"):
         shardprep.build(items=rows, dry_run=True)
 
 

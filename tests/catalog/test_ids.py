@@ -1,17 +1,20 @@
 """A row belongs to its image: the one rule of ids, in tables and lists of every kind."""
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import shardprep
 from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
 from shardprep.catalog.tables.row_matching import match_table
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import QuestionError, SourceError
 from shardprep.source.string_column import Texts
 from tests.catalog.builders import catalog, facts_of, found, images, objects_of, reasons, survey
+from tests.support.builders import write, write_folder
 
 IDS = range(6)
 TWINS = images(*(f"{split}/{i}.jpg" for split in ("train", "test") for i in IDS))
@@ -276,8 +279,11 @@ def notes_of(folder: Path, **keys: Any) -> tuple[list[str], tuple[str, ...]]:
 def test_entries_of_an_exclude_list_that_fit_nothing_are_counted(tmp_path: Path) -> None:
     (tmp_path / "out.txt").write_text("a/1.jpg\na/7.jpg\na/8.jpg\na/9.jpg\na/x.jpg\n")
     notes, lost = notes_of(tmp_path, exclude_list=str(tmp_path / "out.txt"))
-    remark = "4 of 5 entries fit no image, such as a/7.jpg, a/8.jpg, a/9.jpg"
-    assert notes == [f"{tmp_path}/out.txt: {remark}; a key looks like a/0.jpg"]
+    (note,) = notes
+    start = f"warning: {tmp_path}/out.txt: 4 of 5 entries (80%) fit no image, such as a/7.jpg (the "
+    assert note.startswith(f"{start}nearest key is a/")
+    assert "a/9.jpg (" in note
+    assert "a/x.jpg" not in note
     assert lost == ("a/7.jpg", "a/8.jpg", "a/9.jpg", "a/x.jpg")
 
 
@@ -298,8 +304,42 @@ def test_a_glob_that_fits_nothing_is_said(tmp_path: Path) -> None:
 def test_entries_of_a_list_of_a_split_that_fit_nothing_are_counted(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("a/0.jpg\na/1.jpg\nb/2.jpg\n")
     notes, lost = notes_of(tmp_path, split=f"list:train={tmp_path}/t.txt")
-    assert notes[0].startswith(f"{tmp_path}/t.txt: 1 of 3 entries fit no image, such as b/2.jpg")
+    assert notes[0] == (
+        f"warning: {tmp_path}/t.txt: 1 of 3 entries (33%) fit no image, such as b/2.jpg (the "
+        "nearest key is a/2.jpg)"
+    )
     assert lost == ("b/2.jpg",)
+
+
+@pytest.mark.parametrize("way", ["labels", "frame", "items"])
+def test_many_ids_without_an_image_are_a_warning_with_the_nearest_keys(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of the notes; a few such ids are only counted."""
+    monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
+    source = write_folder(tmp_path / "s", images(*(f"a/Scan_{i:02}.jpg" for i in range(8))))
+
+    def notes(num_lost: int) -> list[str]:
+        ids = [f"scan_{i:02}" for i in range(8 - num_lost)] + [f"scan-{i}" for i in range(num_lost)]
+        rows = [{"id": f"S{one[1:]}", "label": "xy"[i % 2]} for i, one in enumerate(ids)]
+        table = write(tmp_path / "t.csv", labels_of(rows))
+        ways: dict[str, dict[str, Any]] = {
+            "labels": {"labels": f"csv:{table}:id:label"},
+            "frame": {"labels": rows},
+            "items": {"items": rows},
+        }
+        plan = shardprep.build(source, dry_run=True, **ways[way])
+        assert plan.num_rows_without_image == num_lost
+        return plan.plan.findings
+
+    first = notes(4)[0]
+    assert re.match("warning: .*: 4 of 8 entries \\(50%\\) fit no image, such as Scan-0 ", first)
+    assert first.count("(the nearest key is a/Scan_0") == 3
+    assert not any("fit no image" in one for one in notes(1))
+
+
+def labels_of(rows: list[dict[str, str]]) -> bytes:
+    return "\n".join(["id,label", *(f"{one['id']},{one['label']}" for one in rows)]).encode()
 
 
 def test_images_that_a_table_does_not_list_are_in_no_split(tmp_path: Path) -> None:

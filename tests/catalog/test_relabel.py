@@ -32,6 +32,7 @@ def test_only_named_images_with_a_label_get_another(tmp_path: Path) -> None:
     after, made = relabelled(tmp_path / "2", table, classes=("cat", "dog", "wolf"))
     assert after == before | {"cat/1.png": "dog", "dog/4.png": "wolf"}
     assert made.rows_without_image == ("no.png",)
+    assert any("fixes.csv: 1 of 5 entries (20%) fit no image" in one for one in made.findings)
     remark = next(one for one in made.findings if one.startswith("--relabel: 2 labels"))
     assert "2 images have no label, or an empty cell there" in remark
     assert made.labels_from.endswith("fixes.csv, column 'label' by 'key'")
@@ -129,3 +130,43 @@ def test_copies_with_different_labels_are_named(tmp_path: Path, labels: str) -> 
         "--dedup: of the left-out copies, 1 had another label than the image that is kept, "
         "such as dog/9.png (dog) and cat/1.png (cat)"
     )
+
+
+TAGS = "key,tags\n1.png,a b\n2.png,b\n3.png,a\n4.png,a b\n5.png,c b\n6.png,c\n"
+
+
+def tags(folder: Path, table: str, rows: str = TAGS, **keys: Any) -> dict[str, set[str]]:
+    """Return the classes of each image; `rows` has several of them in a cell."""
+    file = write(folder / "fixes.csv", table.encode())
+    members = images(*(f"{i}.png" for i in range(1, 7))) | {"tags.csv": rows.encode()}
+    made = catalog(folder, members, **{"labels": "csv:tags.csv", "relabel": f"csv:{file}", **keys})
+    names = made.label_names
+    return {one.key: {names[i] for i in one.target} for one in made.items}  # type: ignore[union-attr, index]
+
+
+@pytest.mark.parametrize(
+    "cell", ["c b", "b|c", '"c,b"', '"[""b"", ""c""]"', "b; c"], ids=["blank", "|", ",", "[]", ";"]
+)
+def test_several_classes_are_replaced_as_a_whole(tmp_path: Path, cell: str) -> None:
+    """A list is written as in `--labels`, by any separator that gives classes of the images."""
+    after = tags(tmp_path, f"key,tags\n1.png,{cell}\n2.png,a\n3.png,\n")
+    assert after == {
+        "1.png": {"b", "c"}, "2.png": {"a"}, "3.png": {"a"},
+        "4.png": {"a", "b"}, "5.png": {"b", "c"}, "6.png": {"c"},
+    }  # fmt: skip
+
+
+def test_columns_of_flags_replace_columns_of_flags(tmp_path: Path) -> None:
+    rows = "key,a,b,c\n" + "".join(f"{i}.png,1,{i % 2},0\n" for i in range(1, 7))
+    keys = {"labels": "csv:tags.csv:key:*", "relabel": f"csv:{tmp_path / 'fixes.csv'}:key:*"}
+    after = tags(tmp_path, "key,a,b,c\n1.png,0,0,1\n2.png,0,0,0\n", rows, **keys)
+    assert (after["1.png"], after["2.png"], after["3.png"]) == ({"c"}, set(), {"a", "b"})
+
+
+def test_an_unknown_one_of_several_classes_is_a_question(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"has wolf, which is not a class.*--classes a,b,c,wolf"):
+        tags(tmp_path / "1", 'key,tags\n1.png,"[""a"", ""wolf""]"\n')
+    after = tags(tmp_path / "2", "key,tags\n1.png,wolf a\n", classes=("a", "b", "c", "wolf"))
+    assert after["1.png"] == {"a", "wolf"}
+    swapped = tags(tmp_path / "3", "key,tags\n1.png,z\n", class_map="c=z")
+    assert (swapped["1.png"], swapped["6.png"]) == ({"z"}, {"z"})

@@ -288,8 +288,9 @@ def test_an_epoch_of_one_batch_can_be_diagnosed(folder: Path) -> None:
     [
         ([100, 104], 102, True, 0),
         ([100, 150, 148], 149, True, 0),
-        ([100, 200, 100, 200, 100, 200], 200, False, 0),
-        ([100, 100, 300, 290], 295, True, 2),
+        ([100, 200, 100, 200, 100, 200], 133, False, 0),
+        ([100, 200, 150, 152, 300, 120], 163, False, 0),
+        ([100, 100, 300, 290, 295], 295, True, 3),
     ],
 )
 def test_training_is_repeated_until_its_rounds_agree(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import shardprep
+from shardprep.errors import RecipeError
 from shardprep.recipe import recipe as recipes
 from shardprep.recipe.recipe import make_recipe, stored_recipe
 from tests.support.builders import jpeg
@@ -65,3 +66,21 @@ def test_a_malformed_rule_is_an_error_of_its_option(key: str, text: str) -> None
     with pytest.raises(shardprep.RecipeError) as error:
         make_recipe({}, "shardprep.toml", {"source": "x.zip", key: text})
     assert str(error.value).removeprefix("--").startswith(f"{key}: ")
+
+
+def test_other_words_for_splits_are_the_usual_names() -> None:
+    """In every rule of `--split`, as in folders and in cells of tables."""
+    for text, splits in {
+        "val=0.2": {"train", "validation"},
+        "training=0.8,testing=0.2": {"train", "test"},
+        "column:fold:0=val,1=dev,*=train": {"train", "validation"},
+        "list:valid=a.txt,train=*": {"train", "validation"},
+        "held=0.2": {"train", "held"},
+    }.items():
+        rule = make_recipe({"source": "x.zip", "split": text}, "t").rules.split
+        assert {*(rule.ratios or rule.places.values())} == splits
+    rule = make_recipe({"source": "x.zip", "split": "roots:val=a,test=b"}, "t").rules.split
+    assert rule.places == {"a": "validation", "b": "test"}
+    assert rule.notes == ["--split: val is stored as the split validation"]
+    with pytest.raises(RecipeError, match="name each split once"):
+        make_recipe({"source": "x.zip", "split": "val=0.1,validation=0.1"}, "t")

@@ -247,3 +247,25 @@ def test_the_command_changes_a_dataset_and_says_so(pets: Path, tmp_path: Path) -
     assert found.totals.skipped == {"not an image": 1, "on the exclude list": 1}
     said = error_of(run("repack", "--size", "so", cwd=tmp_path), 2)
     assert said.startswith("--size: 'so' is not WIDTHxHEIGHT")
+
+
+@pytest.mark.parametrize("size", [None, "16x16"])
+def test_several_labels_of_an_image_are_corrected(tmp_path: Path, size: str | None) -> None:
+    """Records of other images are copied; without another size, the result is that of a build."""
+    images = animals(8)
+    rows = "".join(f"{key},{'a b' if at % 2 else 'b c'}\n" for at, key in enumerate(images))
+    source = {**images, "tags.csv": f"key,tags\n{rows}".encode()}
+    keys: dict[str, Any] = {"labels": "csv:tags.csv:key:tags", "target": "multilabel"}
+    old = made(tmp_path / "old", source, **keys)
+    first, second = list(images)[:2]
+    fixes = table(tmp_path, "fixes.csv", "key,tags", f"{first},a|c", f"{second},[]")
+    options: dict[str, Any] = {"relabel": f"csv:{fixes}:key:tags"}
+    new = shardprep.repack(old, tmp_path / "new", size=size, workers=1, **options)
+    assert "relabel: 2 labels are those of " in " ".join(new.notes)
+    found = {row["key"]: row["labels"] for row in reader.table(new.path).to_pylist()}
+    assert (found[first], found[second]) == ([0, 2], [])
+    assert sum(labels == [1, 2] for labels in found.values()) == 3
+    if size is None:
+        assert changes(old, new.path) == {"target": 2}
+        assert files(new.path) == files(made(tmp_path / "again", source, **keys, **options))
+    assert not shardprep.verify(new.path, decode=True, workers=1).problems

@@ -14,6 +14,7 @@ import shardprep
 from shardprep.catalog.items import Item
 from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.dataset.item_table import WRITTEN, read_items, with_status
+from shardprep.dataset.manifest import load_manifest
 from shardprep.errors import BuildError, RecipeError
 from shardprep.recipe.document import read_recipe
 from shardprep.recipe.rules import parse_split_rule
@@ -200,3 +201,24 @@ def test_a_finished_dataset_of_an_older_version_stays(name: str, tmp_path: Path)
     whole = {**KEYS, "size": "none", "format": "keep"}
     other = build(source, tmp_path / "other", **whole).manifest
     assert not FORMER.keys() & other.fingerprint.versions.keys()
+
+
+def test_a_split_called_val_is_stored_as_validation_and_said(tmp_path: Path) -> None:
+    """So a folder `val` and the ratio `val` are one split; `repack` does the same."""
+    source = source_of(tmp_path, {"train": 20, "val": 10})
+    options = ("--split", "val=0.2", "--size", "8x8", "--labels", "prefix")
+    done = run("build", source.name, *options, cwd=tmp_path)
+    said = "--split: val is stored as the split validation"
+    assert said in " ".join(done.stderr.split())
+    images = {
+        name: one.num_records
+        for name, one in load_manifest(tmp_path / "tfrecords/pets/1.0.0").splits.items()
+    }
+    assert images == {"train": 24, "validation": 6}
+    done = run("repack", "--split", "val=0.5", "--version", "2.0.0", cwd=tmp_path)
+    assert said in " ".join(done.stderr.split())
+    images = {
+        name: one.num_records
+        for name, one in load_manifest(tmp_path / "tfrecords/pets/2.0.0").splits.items()
+    }
+    assert images == {"train": 15, "validation": 15}

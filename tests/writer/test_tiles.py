@@ -336,7 +336,9 @@ def test_an_exclude_list_takes_keys_of_tiles(tmp_path: Path) -> None:
     result, found = built(tmp_path / "some", members, exclude_list=str(tmp_path / "out.txt"))
     assert every.keys() - found.keys() == {listed[0], "dog/b.png/y000016_x000024"}
     assert result.manifest.totals.skipped == {"on the exclude list": 2}
-    assert any("1 of 3 entries fit no image, such as cat/a.png/y000001" in n for n in result.notes)
+    assert any(
+        "1 of 3 entries (33%) fit no image, such as cat/a.png/y000001" in n for n in result.notes
+    )
     (tmp_path / "out.txt").write_text("\n".join(every))
     with pytest.raises(SourceError, match="names all tiles"):
         built(tmp_path / "none", members, exclude_list=str(tmp_path / "out.txt"))

@@ -23,7 +23,7 @@ from shardprep.catalog.arrays.opened_files import ArrayFiles, ChosenColumn, Open
 from shardprep.catalog.objects.mask_files import MaskFiles
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.table import Rows, Table
-from shardprep.errors import Choice, OptionName, QuestionError, SourceError, some_of
+from shardprep.errors import Choice, OptionName, QuestionError, SourceError, counted, some_of
 from shardprep.image.spec import DepthRange
 from shardprep.machine import limited_memory
 from shardprep.recipe.recipe import Recipe
@@ -351,7 +351,7 @@ class _CellColumns:
             if number in (num_rows, UNKNOWN) and split_word(name)[0] in (None, word):
                 chosen.append((own, name))
             else:
-                self._files.notes.append(f"column {name} has {number:,} rows and is not used")
+                self._files.notes.append(f"column {name}: {counted(number, 'row')}, not used")
         if own.arrays.left_out:
             self._files.notes.append(f"left out columns {some_of(own.arrays.left_out)}")
         group = (*own.set_name, num_rows)
@@ -364,7 +364,8 @@ class _CellColumns:
             found.update(zip(titles, opened.arrays.read_cells(names), strict=True))
         for title, texts in found.items():
             if len(texts) != num_rows:
-                what = f"has {len(texts):,} rows in {title!r}, but {num_rows:,} images"
+                rows, images = counted(len(texts), "row"), counted(num_rows, "image")
+                what = f"has {rows} in {title!r}, but {images}"
                 raise SourceError(own.key, what, "download or write it again")
         return found
 

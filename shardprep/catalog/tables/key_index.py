@@ -9,10 +9,12 @@ image of another split is taken only if names are unique. `KeyIndex.find_all` ap
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from functools import cached_property, partial
 from itertools import takewhile
+from operator import eq
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +36,8 @@ _START = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+://|[A-Za-z]:/)?(\.{0,2}/)*")
 SUBMISSION = re.compile("submission", re.IGNORECASE)
 """Name of a sample submission, whose rows are of the split test."""
 _MOST_SHOWN = 3
+MANY = 0.25
+"""Share of the ids of a table or list from which those without an image are a warning."""
 _SUFFIX = re.compile(
     rf"({'|'.join(map(re.escape, sorted(IMAGE_SUFFIXES)))}|\.[a-z]\w{{1,4}})$", re.IGNORECASE
 )
@@ -367,13 +371,20 @@ class KeyIndex:
         return groups
 
 
-def unused_entries(where: str, unused: Sequence[str], number: int, key: str) -> list[str]:
-    """Return a remark on the entries of a list that fit nothing, with a key for comparison."""
-    if not unused:
-        return []
-    few = ", ".join(shown(text) for text in unused[:_MOST_SHOWN])
-    what = f"{where}: {len(unused):,} of {number:,} entries fit no image, such as {few}"
-    return [f"{what}; a key looks like {shown(key)}"]
+def unused_entries(where: str, lost: Sequence[str], number: int, keys: Iterable[str]) -> list[str]:
+    """Return a remark, or a warning, on ids that fit no image, with the nearest keys of some."""
+    names, few = sorted((key.rpartition("/")[2].lower(), key) for key in keys if lost), []
+    for text in lost[:_MOST_SHOWN]:
+        name = text.rpartition("/")[2].lower()
+        at = max(1, bisect(names, (name,)))
+        beside = (
+            (sum(takewhile(bool, map(eq, x, name))), key) for x, key in names[at - 1 : at + 1]
+        )
+        few.append(f"{shown(text)} (the nearest key is {shown(max(beside)[1])})")
+    share = len(lost) / max(1, number)
+    what = f"{where}: {len(lost):,} of {number:,} entries ({share:.0%}) fit no image"
+    warning = "warning: " if share >= MANY else ""
+    return [f"{warning}{what}, such as {', '.join(few)}"] if lost else []
 
 
 class WholeKeyIndex(KeyIndex):

@@ -18,7 +18,7 @@ import numpy as np
 
 from shardprep.dataset.card import MOST_PICTURES, card
 from shardprep.dataset.schema import BOX
-from shardprep.errors import DatasetError, RecordError
+from shardprep.errors import DatasetError, RecordError, counted
 from shardprep.reader.array_types import Pixels
 from shardprep.reader.arrays.batch_maker import BatchSource
 from shardprep.reader.arrays.batches import ArrayBatches
@@ -197,7 +197,7 @@ class Dataset:
     def _item(self, wanted: int, out: Pixels | None = None) -> Any:
         number = operator.index(wanted)
         if not -len(self) <= number < len(self):
-            raise IndexError(f"item {number} is out of range: there are {len(self):,} items")
+            raise IndexError(f"item {number} is out of range of {counted(len(self), 'item')}")
         item = self._examples.item(number % len(self), out)
         transform, name = self._transform, self.schema.image_name
         if transform is not None and not self._transforms_both:

@@ -15,7 +15,8 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from shardprep.dataset.schema import IMAGE
@@ -40,6 +41,7 @@ _LIMITS: dict[Bound, str] = {
 }
 _WORTH = 0.05
 """Smallest share of the time at which a stage is worth a change, or a gain counts."""
+_RATES = ("model", "model_on_device", "pipeline", "decode", "read")
 _SAVES = 0.1
 """Smallest share of processor time that is worth saving if no change is faster."""
 _AGREE = 0.1
@@ -233,27 +235,27 @@ class Diagnosis:
     changes: tuple[Change, ...]
     """All changes that were tried, the fastest first."""
     is_sure: bool
-    """False if repeated measurements did not agree within 10%."""
+    """False if repeated measurements vary too much to tell the bound, or the gain."""
+    spread: float
+    """Largest difference between measurements of the same speed, as a share."""
+    longer_s: float
+    """Value of `seconds` for a measurement that is more precise."""
 
     def __str__(self) -> str:
         measured, gain, told = self.measured, self.gain, self.advice
+        if not self.is_sure:
+            return (
+                f"not sure: speeds vary by {self.spread:.0%} between measurements, you get about "
+                f"{measured.training:,.0f} images/s; repeat with seconds={self.longer_s:g}"
+            )
         if gain >= 1 + RESTART_COUNTS:
             times = f"{gain - 1:.0%} more" if gain < 2 else f"{gain:.1f} times as many"
             told += f" gives about {times}"
         elif self.saved >= _SAVES:
             told += f" saves {self.saved:.0%} of the processor time"
-        name, most = min(
-            ("the pipeline", measured.pipeline),
-            ("the model", measured.model),
-            key=lambda pair: pair[1],
-        )
-        if measured.training > (1 + _AGREE) * most:  # the rounds were disturbed
-            limit = f"what limits you is not known: {name} alone gave {most:,.0f} images/s"
-        else:
-            most = max(most, measured.training)
-            limit = f"{_LIMITS[self.bound]} you: at most {most:,.0f} images/s"
-        doubt = "" if self.is_sure else "not sure, use more seconds, the rounds do not agree: "
-        return f"{doubt}{limit}, you get {measured.training:,.0f}; {told}"
+        most = max(min(measured.pipeline, measured.model), measured.training)
+        limit = f"{_LIMITS[self.bound]} you: at most {most:,.0f} images/s"
+        return f"{limit}, you get {measured.training:,.0f}; {told}"
 
     __repr__ = __str__
 
@@ -292,12 +294,27 @@ def conclude(
     here: Circumstances,
     tried: Sequence[Change],
     unsure: Collection[str] | None = (),
+    *,
+    spread: float = 0.0,
+    longer_s: float = 60.0,
 ) -> Diagnosis:
     """Return the diagnosis. It advises the fastest change, or one that saves processor time.
 
     `unsure` has the advice of changes whose rounds disagree; None if rounds without a change do.
+    `spread` is the largest difference between rounds that agree, as a share; the diagnosis is not
+    sure if a speed that differs by it gives another bound.
     """
     bound = _bound(measured, here)
+    most = min(measured.pipeline, measured.model)
+    spread = max(spread, measured.training / most - 1)  # no part is slower than the whole
+    rates = {one: getattr(measured, one) for one in _RATES if getattr(measured, one) is not None}
+    pairs = itertools.product(rates.items(), (1 + spread, 1 / (1 + spread)))
+    near = [replace(measured, **{name: rate * factor}) for (name, rate), factor in pairs]
+    is_firm = measured.training <= (1 + _AGREE) * most and {bound} == {
+        _bound(x, here) for x in near
+    }
+    doubts = unsure if is_firm else None
+    make = partial(Diagnosis, bound, measured, spread=spread, longer_s=longer_s)
     ranked = tuple(sorted(tried, key=lambda change: -change.images_s))
     best = next((change for change in ranked if _is_faster(change, measured)), None)
     if best is None:
@@ -305,13 +322,11 @@ def conclude(
         best = min(saving, key=lambda change: change.cpu_s, default=None)
     if best is None:
         advice = "nothing that was tried helps" if tried else "no change of reading helps"
-        return Diagnosis(
-            bound, measured, advice, 1.0, 0.0, ranked, unsure is not None and not unsure
-        )
+        return make(advice, 1.0, 0.0, ranked, is_sure=doubts is not None and not doubts)
     gain, before = max(1.0, best.images_s / measured.training), measured.training_cpu_s
     saved = max(0.0, 1 - best.cpu_s / before) if before else 0.0
-    is_sure = unsure is not None and best.advice not in unsure
-    return Diagnosis(bound, measured, best.advice, gain, saved, ranked, is_sure)
+    is_sure = doubts is not None and best.advice not in doubts
+    return make(best.advice, gain, saved, ranked, is_sure=is_sure)
 
 
 def _is_faster(change: Change, measured: Measured) -> bool:

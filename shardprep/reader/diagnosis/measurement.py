@@ -115,17 +115,6 @@ def _agree(*rates: float) -> bool:
     return max(rates) <= _AGREE * min(rates)
 
 
-def _repeated(
-    rounds: list[_Timed], run: Callable[[], _Timed], rate: Callable[[_Timed], float]
-) -> bool:
-    """Add rounds until the last two agree; return whether they do."""
-    while len(rounds) < 2 or not _agree(*map(rate, rounds[-2:])):
-        if len(rounds) >= _MOST_ROUNDS:
-            return False
-        rounds.append(run())
-    return True
-
-
 class _Measurement:
     """The runs of one diagnosis; a turn (see `_NUM_TURNS`) takes `turn` seconds."""
 
@@ -138,6 +127,8 @@ class _Measurement:
         self.train = train
         self.turn = turn
         self.is_sure = True  # whether the rounds of training agree
+        self.spread = 0.0
+        """Largest difference between rounds of the same run, as a share."""
         self.unsure = set[str]()
         """Advice of changes whose rounds do not agree; "" for the model or the pipeline alone."""
         number = None if request.num_epochs is None else subset.epoch_records * request.num_epochs
@@ -170,22 +161,38 @@ class _Measurement:
             for change, gain in tried
         ]
         is_sure = self.is_sure and "" not in self.unsure
-        return conclude(measured, here, changes, self.unsure if is_sure else None)
+        unsure, longer_s = self.unsure if is_sure else None, 4 * self.turn * _NUM_TURNS
+        return conclude(measured, here, changes, unsure, spread=self.spread, longer_s=longer_s)
 
     def _more(self, rounds: list[_Timed]) -> _Timed:
-        """Train until the last two rounds agree; return all rounds that agree with the last one."""
+        """Train once more, and until rounds agree; return these rounds."""
         run = functools.partial(_run, self.dataset, self.turn, self.train)
         rounds.append(run())
-        self.is_sure = _repeated(rounds, run, self._rate)
-        last = self._rate(rounds[-1])
-        return functools.reduce(_Timed.plus, [r for r in rounds if _agree(self._rate(r), last)])
+        training, self.is_sure = self._repeated(rounds, run, self._rate)
+        return training
 
     def _agreed(self, run: Callable[[float], _Timed], name: str = "") -> _Timed:
-        """Return the last two rounds of `run`, of half a turn each, which agree if possible."""
-        rounds = list[_Timed]()
-        if not _repeated(rounds, lambda: run(self.turn / 2), lambda one: one.rate):
+        """Return rounds of `run`, of half a turn each, which agree if possible."""
+        part = functools.partial(run, self.turn / 2)
+        found, is_sure = self._repeated([part()], part, lambda one: one.rate)
+        if not is_sure:
             self.unsure.add(name)
-        return rounds[-2].plus(rounds[-1])
+        return found
+
+    def _repeated(
+        self, rounds: list[_Timed], run: Callable[[], _Timed], rate: Callable[[_Timed], float]
+    ) -> tuple[_Timed, bool]:
+        """Add rounds until the last two and most agree; return these, or all, and whether."""
+        while True:  # two of six rounds agree by chance on a noisy machine
+            near = [one for one in rounds if _agree(rate(one), rate(rounds[-1]))]
+            is_sure = len(near) > max(1, len(rounds) / 2) and _agree(*map(rate, rounds[-2:]))
+            if is_sure or len(rounds) >= _MOST_ROUNDS:
+                break
+            rounds.append(run())
+        used = near if is_sure else rounds
+        rates = [*map(rate, used)]
+        self.spread = max(self.spread, max(rates) / min(rates) - 1)
+        return functools.reduce(_Timed.plus, used), is_sure
 
     def _alone(self, batch: Any, training: float) -> dict[str, Any]:
         _rest(self.turn)

@@ -248,7 +248,7 @@ def _groups(rows: ItemRows, split: AnySplit, group: Any) -> Ints:
         return _joined(_codes(rows.table, _GROUP), _codes(rows.table, _ORIGINAL))
     numbers = numbers_of(rows.dataset.manifest, split)  # in the order of the split, unlike `rows`
     if len(group) != len(numbers):
-        what = f"group has {len(group):,} values for {len(numbers):,} records"
+        what = f"group has {counted(len(group), 'value')} for {counted(len(numbers), 'record')}"
         raise DatasetError(_WHERE, what, "give one value for each record of the split")
     try:
         codes = _numbered(pa.chunked_array([pa.array(group)]))

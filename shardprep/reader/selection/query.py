@@ -17,7 +17,7 @@ from shardprep.dataset.item_table import LABEL_NAME, LABEL_NAMES
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset, open_dataset
 from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, Schema
-from shardprep.errors import DatasetError, printable, shown, some_of
+from shardprep.errors import DatasetError, counted, printable, shown, some_of
 from shardprep.reader.array_types import Floats, Ints
 from shardprep.reader.config import warn
 from shardprep.reader.order.epoch import WeightedDraws
@@ -211,7 +211,7 @@ def select(
     if keys is not None:
         matches &= np.isin(every.numbers, _numbers_of_keys(dataset, keys))
         conditions.append(
-            f"keys of {keys.name}" if isinstance(keys, Path) else f"{len(keys):,} keys"
+            f"keys of {keys.name}" if isinstance(keys, Path) else f"{counted(len(keys), 'key')}"
         )
     name = f"{rows.split}: {'; '.join(conditions)}" if conditions else rows.split
     return every.at(matches, name)
@@ -320,7 +320,7 @@ def _numbers_of_keys(dataset: OpenDataset, keys: Path | Sequence[str]) -> Any:
         del unknown[0]  # the header of the column
     if unknown:
         first = shown(unknown[0], MAX_SHOWN)
-        what = f"{len(unknown):,} of {len(wanted):,} keys match no image: {first}"
+        what = f"{len(unknown):,} of {counted(len(wanted), 'key')} match no image: {first}"
         hint = f"a key is {shown(known[0].as_py(), MAX_SHOWN)}" if len(known) else "it has no keys"
         raise DatasetError(str(keys) if isinstance(keys, Path) else str(dataset), what, hint)
     return np.array(numbers, np.int64)

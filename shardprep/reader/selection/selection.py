@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from shardprep.dataset.manifest import Manifest
-from shardprep.errors import DatasetError, shown
+from shardprep.errors import DatasetError, counted, shown
 from shardprep.reader.array_types import Ints
 from shardprep.reader.order.permutation import key_of, random_numbers
 from shardprep.reader.validators import Count, File, Seed, validated
@@ -51,7 +51,7 @@ class Selection:
             array.setflags(write=False)
 
     def __repr__(self) -> str:
-        return f"<reader.Selection {self.name!r}: {len(self):,} records>"
+        return f"<reader.Selection {self.name!r}: {counted(len(self), 'record')}>"
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -108,7 +108,7 @@ class Selection:
             DatasetError: the selection has fewer records.
         """
         if n > len(self):
-            what = f"n={n:,}, but the selection has {len(self):,} records"
+            what = f"n={n:,}, but the selection has {counted(len(self), 'record')}"
             raise DatasetError("Selection.sample", what, f"use at most {len(self)}")
         chosen = np.argsort(self._random(seed), kind="stable")[:n]
         return replace(self[chosen], name=f"{self.name}, {n:,} drawn")

@@ -29,7 +29,7 @@ from shardprep.dataset.local_files import read_index
 from shardprep.dataset.manifest import Shard
 from shardprep.dataset.schema import IMAGE, MASK, MASKS, OBJECT_MASK, TARGET_IMAGE, Schema
 from shardprep.dataset.tfrecord import frame
-from shardprep.errors import BusyError, DatasetError, RecordError
+from shardprep.errors import BusyError, DatasetError, RecordError, counted
 from shardprep.machine import free_bytes
 from shardprep.reader.array_types import Columns
 from shardprep.reader.arrays.team import Begun, Team
@@ -292,7 +292,7 @@ class CacheProgress:
         self._next += _SECONDS_A_LINE
         left = (time.monotonic() - self._begin) * (self._total - self._done) / self._done
         line = (
-            f"cache: {self._done:,} of {self._total:,} images decoded to {self._place}, "
+            f"cache: {self._done:,} of {counted(self._total, 'image')} decoded to {self._place}, "
             f"about {left:.0f} s left"
         )
         level = _log.getEffectiveLevel()

@@ -225,8 +225,8 @@ def boxes(report: ReportData) -> Html | None:
     clipped = sum(split.num_clipped for split in annotations.values())
     summary = (
         f"{counted(int(per_image.sum()), 'object')} in {len(contents) - empty:,} of "
-        f"{len(contents):,} images; {empty:,} without one. {clipped:,} clipped at the edge of the "
-        f"image, {reasons.total():,} left out."
+        f"{counted(len(contents), 'image')}; {empty:,} without one. {clipped:,} clipped at the "
+        f"edge of the image, {reasons.total():,} left out."
     )
     parts = [tag("p", summary, class_="dim")]
     counts = {name: split.objects for name, split in annotations.items()}

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.catalog.items import Items
-from shardprep.catalog.labels import Labelling, relabelled
+from shardprep.catalog.labels import Labelling, classes_in, relabelled
 from shardprep.catalog.selection import select
 from shardprep.catalog.splits import GivenSplits, given_splits, group_findings, group_keys
 from shardprep.catalog.tables.columns import make_columns
@@ -25,7 +25,7 @@ from shardprep.catalog.tables.row_matching import TableMatch, match_table
 from shardprep.catalog.targets import Cell, Naming, Target, class_names
 from shardprep.dataset.item_table import given_cells, given_columns
 from shardprep.dataset.leak_check import LeakCheck
-from shardprep.dataset.schema import LABEL, PRESENT, UNLABELLED, Schema
+from shardprep.dataset.schema import LABEL, LABELS, PRESENT, Schema
 from shardprep.errors import OptionName, RecipeError, SchemaError, SourceError, some_of
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
@@ -139,29 +139,35 @@ def _without_listed(given: ChangedItems, recipe: Recipe, documents: Documents) -
 def _with_labels(given: ChangedItems, recipe: Recipe, documents: Documents) -> ChangedItems:
     """Return the items with corrected labels, and with the numbers of `--classes`."""
     schema, labels, rule = given.schema, given.schema.labels, recipe.rules.relabel
-    if schema.target != LABEL:
+    if schema.target not in (LABEL, LABELS):
         option = OptionName("relabel" if recipe.relabel else "classes")
-        what = f"needs a dataset whose images have a class each, not {schema.target or 'no labels'}"
+        what = f"needs a dataset whose images have classes, not {schema.target or 'no labels'}"
         raise SchemaError(option, what, "leave it out")
     classes = recipe.classes or labels
     if lost := [name for name in labels if name not in classes]:
         what = f"lacks {some_of(lost)} of the dataset"
         hint = f"name all classes: {OptionName('classes', ','.join((*classes, *lost)))}"
         raise RecipeError(OptionName("classes"), what, hint)
-    names = cast(
-        "Coded[Cell | None]", given.items.target.map(lambda code: labels[cast("int", code)])
-    )
+    separator = "" if schema.target == LABELS else None
+
+    def mapped(one: Any, values: Any) -> Any:
+        return tuple(values[each] for each in one) if isinstance(one, tuple) else values[one]
+
+    names: Coded[Cell | None] = given.items.target.map(lambda codes: mapped(codes, labels))
     found = Labelling(names, given.labels_from, table_names=frozenset(labels))
     if recipe.relabel:
         table = documents.table(rule.files, (rule.id_column, *rule.label_columns))
-        naming = Naming({}, tuple(classes), is_of_labels=True)
+        naming = Naming({}, tuple(classes), is_of_labels=True, separator=separator)
         found = relabelled(found, given.items.members.keys, (table, rule), naming)
-    number = {name: at for at, name in enumerate(classes)}
-    whole = class_names({*classes, *map(str, found.names.counts())})
-    target: Coded[Target] = found.names.map(lambda name: number[whole[str(name)]])
-    codes = pa.array(target, pa.int64())
-    old = pc.fill_null(given.rows["label"], UNLABELLED)
-    is_new = pc.or_(given.rows["is_new"], pc.not_equal(old, codes.fill_null(UNLABELLED)))
+    place, used = {name: at for at, name in enumerate(classes)}, classes_in(found.names.values)
+    number = {name: place[one] for name, one in class_names({*classes, *used}).items()}
+    target: Coded[Target] = found.names.map(lambda one: mapped(one, number))
+    if separator is not None:
+        target = target.map(lambda one: tuple(sorted({*cast("tuple[int, ...]", one)})))
+    old = given.rows[schema.target]
+    codes = [[*one] if isinstance(one, tuple) else one for one in target]
+    are_other = (one != other for one, other in zip(codes, old.to_pylist(), strict=True))
+    is_new = pc.or_(given.rows["is_new"], pa.array(are_other, pa.bool_()))
     made = replace(
         given,
         items=replace(given.items, target=target),
@@ -169,7 +175,7 @@ def _with_labels(given: ChangedItems, recipe: Recipe, documents: Documents) -> C
         labels_from=found.how,
     )
     made = made.noted(found.remarks, found.rows_without_image)
-    return made.with_rows(label=codes, is_new=is_new)
+    return made.with_rows(**{schema.target: pa.array(codes, old.type)}, is_new=is_new)
 
 
 def _with_groups(given: ChangedItems, groups: Coded[str]) -> ChangedItems:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from PIL import features
 
+from shardprep.catalog.item_columns import listed_files
 from shardprep.catalog.tables.metadata_files import read_table
 from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
 from shardprep.dataset.manifest import Fingerprint
@@ -88,7 +89,7 @@ def source_signature(recipe: Recipe) -> str:
     is_object = is_url(str(source))
     if is_object:
         range_reads.forget()  # the current state must be read, not a cached one
-    scope = Scope(outputs(recipe), recipe.root)
+    scope = Scope(outputs(recipe), recipe.root, files=listed_files(recipe))
     files = list(find_files(source, scope, follow_links=recipe.follow_links))
     if not files or files[0].relative:
         lines = [

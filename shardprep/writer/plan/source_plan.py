@@ -109,8 +109,8 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watch, num_workers: int =
         items, remarks = cut_tiles(items, recipe, form, work_dir, num_workers, watcher)
         items, listed, unlisted = without_listed(items, catalog.excluded_tiles, recipe)
         num_used = sum(one.reason == EXCLUDED for one in catalog.skipped) + len(listed)
-        number, key = num_used + len(unlisted), items.members.keys[0]
-        remarks += unused_entries(recipe.exclude_list, unlisted, number, key)
+        number, keys = num_used + len(unlisted), items.members.keys
+        remarks += unused_entries(recipe.exclude_list, unlisted, number, keys)
         findings, copies = findings + remarks, [*copies, *listed]
         every = (*catalog.rows_without_image, *unlisted)
         catalog = replace(catalog.in_tiles(), rows_without_image=every)
@@ -159,7 +159,7 @@ def cut_items(items: Items, ratios: Mapping[str, float], seed: int) -> Cut:
     counts = cut.items.split.counts()
     empty = [split for split in ratios if split not in counts]
     if empty:
-        what = f"{empty[0]}={ratios[empty[0]]:g} of {num_cut:,} images leaves none"
+        what = f"{empty[0]}={ratios[empty[0]]:g} of {counted(num_cut, 'image')} leaves none"
         raise RecipeError(OptionName("split"), what, "give it a larger share, or leave it out")
     return cut._replace(notes=tuple(_recut(items, ratios)))
 

@@ -15,7 +15,7 @@ from shardprep.catalog.names import stem
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.errors import OptionName, SourceError, some_of
+from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.recipe.object_rules import FormatRule
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member
@@ -192,7 +192,7 @@ class Coverage(NamedTuple):
         return self.num_named > 0 and self.num_named >= ENOUGH * self.num_images
 
     def __str__(self) -> str:
-        return f"{self.num_named:,} of {self.num_images:,} images"
+        return f"{self.num_named:,} of {counted(self.num_images, 'image')}"
 
     def signs(self, sign: Sign) -> list[Sign]:
         """Return `sign` with the number of images that are not named; [] if no image is named."""
