@@ -1,6 +1,7 @@
 """Documents that name the images and that nothing reads: the user is asked."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from shardprep.errors import Choice, QuestionError
 from tests.catalog.builders import catalog
 from tests.support.builders import jpeg, write_folder
 from tests.support.first_contact import outcome
+from tests.support.scenes import picture
 
 
 def pictures(*keys: str) -> dict[str, bytes]:
@@ -255,3 +257,25 @@ def test_the_longest_list_of_a_json_document_is_a_table(tmp_path: Path) -> None:
     found = outcome(write_folder(tmp_path, members), {})
     assert found.facts["img/5.jpg"] == {"split": "validation", "texts": "a 5 0|a 5 1"}
     assert found.labels_from.endswith("column 'images.sentences.raw' by 'images.filename'")
+
+
+def test_documents_beside_masks_are_noted_and_sentences_are_asked_about(tmp_path: Path) -> None:
+    names = [f"case{i}/source.jpg" for i in range(9)]
+    members = {one: picture("scene", one, one) for one in names}
+    members |= {f"{one[:6]}mask.png": picture("ids", one, one) for one in names}
+    parts = {"train": names[:6], "validate": names[6:]}
+
+    def documents(key: str) -> dict[str, bytes]:
+        rows = {
+            name: [{"id": i, "img_name": one, key: f"lung {i % 3}"} for i, one in enumerate(own)]
+            for name, own in parts.items()
+        }
+        return {f"{name}.json": json.dumps(own).encode() for name, own in rows.items()}
+
+    found = outcome(write_folder(tmp_path / "notes", members | documents("remark")), {})
+    assert found.facts[names[0]] == {"split": "train", "mask": "case0/mask.png"}
+    assert any("train.json is not read" in note for note in found.notes)
+    error = outcome(write_folder(tmp_path / "texts", members | documents("answer")), {}).error
+    assert "--labels none --masks '{dir}/mask.png' (masks alone; train.json is not read" in error
+    rule = "csv:train.json,validate.json:img_name:answer"
+    assert re.search(f"--labels {rule} [^(]*--masks '{{dir}}/mask.png' --split tables", error)

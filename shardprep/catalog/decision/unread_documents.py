@@ -16,9 +16,9 @@ from shardprep.catalog.candidates import path_candidates, table_candidates
 from shardprep.catalog.decision.class_level import unproved
 from shardprep.catalog.decision.column_evidence import is_about
 from shardprep.catalog.decision.split_evidence import PARTITION
-from shardprep.catalog.decision.view import HEAD, Reading, View, head_of
+from shardprep.catalog.decision.view import HEAD, Options, Reading, View, head_of
 from shardprep.catalog.labels import Labelling
-from shardprep.catalog.names import folder_splits, stem, words_of_split
+from shardprep.catalog.names import document_split, folder_splits, stem, words_of_split
 from shardprep.catalog.objects.detect import text_pattern
 from shardprep.catalog.tables.key_index import KeyIndex, origin_of
 from shardprep.errors import OptionName, SourceError, printable, some_of
@@ -28,6 +28,8 @@ from shardprep.source.string_column import Texts
 _OPTIONS = (
     "labels", "boxes", "masks", "points", "rows", "join", "target_image", "target", "stack",
 )  # fmt: skip
+_KEYS, _FEW_KEYS = re.compile(r'"([^"]+)"\s*:'), 3
+_SENTENCES = re.compile(r'"(question|caption|sentence|answer)s?"')
 _BESIDE_TARGETS = {*_OPTIONS} - {"labels", "target_image"}
 _ARRAYS = (".npy", ".npz", ".h5", ".pkl", ".flo", ".exr")
 _SUFFIXES = (
@@ -78,7 +80,8 @@ def _of_documents(view: View) -> Sequence[Reading]:
     With folders of classes, documents that say no more are only a note.
     """
     is_target = "target_image" in view.decided and view.is_open(*_BESIDE_TARGETS)
-    if not (is_target or view.is_open(*_OPTIONS)) or view.members.are_stacks.any():
+    is_masked = "masks" in view.decided and view.is_open(*({*_OPTIONS} - {"masks"}))
+    if not (is_target or is_masked or view.is_open(*_OPTIONS)) or view.members.are_stacks.any():
         return []
     recipe = view.recipe
     used = f"{recipe.split} {recipe.exclude_list} {recipe.class_map} {recipe.group}"
@@ -91,6 +94,8 @@ def _of_documents(view: View) -> Sequence[Reading]:
         documents = [one for one in _of_images(view, documents) if not _are_pairs(view, one)]
         whys = map(_unread, documents[:1])
         return [Reading({"labels": "none"}, why, is_certain=False) for why in whys]
+    if is_masked:
+        return _beside_masks(view, next(_of_images(view, documents), None))
     automatic = view.automatic
     lists = next(_of_splits(view, documents), None)
     if lists is not None and automatic.rule != "none":
@@ -101,6 +106,14 @@ def _of_documents(view: View) -> Sequence[Reading]:
         return []
     document = next(_of_images(view, documents), None)
     return _compared(view, document, automatic) if document else []
+
+
+def _beside_masks(view: View, document: Member | None) -> Sequence[Reading]:
+    """Return a note about a document, or a question if it has sentences, which may be wanted."""
+    if document is None or not _SENTENCES.search(head_of(document)):
+        return [Reading({}, _unread(document))] if document else []
+    alone = Reading({"labels": "none"}, f"masks alone; {_unread(document)}", is_certain=False)
+    return [alone, *_proposals(view, document)]
 
 
 def _are_pairs(view: View, document: Member) -> bool:
@@ -178,6 +191,7 @@ def _unread(document: Member) -> str:
 def _proposals(view: View, document: Member) -> Iterator[Reading]:
     """Yield readings that label images by this document, by tables or by paths."""
     index, tables, suffix = view.index, [*view.tables], document.key.lower().rpartition(".")[2]
+    more: Options = {}
     if len(index.find(stem(document.key))) == 1:
         pattern = text_pattern(index.keys, document.key)
         if suffix == "txt" and not _has_boxes(document):
@@ -187,10 +201,23 @@ def _proposals(view: View, document: Member) -> Iterator[Reading]:
             with contextlib.suppress(SourceError):
                 tables.append(view.documents.table([pattern.replace("{stem}", "{id}")]))
     elif suffix == "json":
+        files = _of_one_form(view, document)
         with contextlib.suppress(SourceError):
-            tables.append(view.documents.table([document.key]))
+            tables.append(view.documents.table(files))
+        if view.is_open("split") and len({*map(document_split, files)}) > 1:
+            more = {"split": "tables"}
     found = [one for table in tables for one in table_candidates(index, table, tables)]
+    found = [replace(one, options={**one.options, **more}) for one in found]
     yield from [*found, *path_candidates(view)][:_MOST_PROPOSED]
+
+
+def _of_one_form(view: View, document: Member) -> list[str]:
+    """Return the JSON documents in the folder of one whose first object has the same keys."""
+    above = document.key.rpartition("/")[0]
+    beside = [x for x in view.documents.members(".json") if x.key.rpartition("/")[0] == above]
+    form = _KEYS.findall(head_of(document))[:_FEW_KEYS]
+    alike = [x.key for x in beside if _KEYS.findall(head_of(x))[:_FEW_KEYS] == form]
+    return alike if len(beside) <= _MOST_DOCUMENTS else [document.key]
 
 
 def _of_images(view: View, documents: Sequence[Member]) -> Iterator[Member]:
