@@ -44,7 +44,7 @@ class ShardJob:
     columns: pa.Schema = COLUMNS
     """Columns of the item table."""
     features: Mapping[str, str] = field(default_factory=dict)
-    """Name of each of `Item.columns`, in their order → its column of the item table, or ""."""
+    """Feature names in the order of `Item.columns` → column of the item table, or "" if none."""
     is_timed: bool = False
 
     @classmethod
