@@ -55,14 +55,14 @@ class Sample(Card):
     path: Path
     """The archive."""
     recipe: Path
-    """The `shardprep.toml` next to it."""
+    """The `shardprep.toml` next to the archive."""
     num_bytes: int
     """Size of the archive in bytes."""
 
 
 _IMAGE_OPTIONS = ("size", "fit", "format", "quality")
 _ITEM_OPTIONS = ("relabel", "classes", "exclude_list", "group", "join", "columns")
-"""Options of a build that change a finished dataset: its images, or only items."""
+"""Options of a build that change the items of a finished dataset, but not their images."""
 _OF_STORED = {
     "size": "Size of stored images in pixels: WIDTHxHEIGHT, or N for a square.",
     "fit": "How images are fitted to that size: crop, pad, stretch or within (only shrinks).",
@@ -502,7 +502,7 @@ def _given(**options: Any) -> dict[str, Any]:
 
 
 def _is_rule(split: object) -> bool:
-    """Return whether a split is a rule that makes new splits, and not records to take."""
+    """Return whether `split` is a rule for new splits, as opposed to records to take."""
     if isinstance(split, str):
         return "=" in split or split.startswith(("column:", "list:", "roots:"))
     return isinstance(split, Mapping)
