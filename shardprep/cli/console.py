@@ -1,7 +1,7 @@
 """The console of all commands, and parts of reports that several commands print.
 
-Names, labels and reasons may come from untrusted archives and datasets. Control characters in them
-are escaped, and they are never interpreted as markup or emoji codes of rich.
+Names, labels and reasons may come from untrusted archives and datasets. Their control
+characters are escaped, and rich does not interpret them as markup or emoji codes.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ..
         "16 bits are stored as PNG, not as {other}", "leave the format out",
     ),
 )  # fmt: skip
-"""Two options, a test that is true if their values contradict each other, problem, hint."""
+"""Two options, a test that is true for contradictory values, the problem and a hint."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,7 +73,7 @@ class Outcome(NamedTuple):
     """Counts of objects and mask pixels; None if rejected, or if the dataset has no annotations."""
     is_copied: bool = False
     has_own_levels: bool = False
-    """Whether this stack's values define black and white, not its type or an option."""
+    """Whether the values of this stack define black and white, not its type or an option."""
 
     @classmethod
     def unread(cls, item: Item | Member, kind: str, reason: str) -> Outcome:

@@ -181,7 +181,7 @@ def complete(
         if expected is None:
             check_rejections(workspace, folders, manifest, outline.max_rejected)
             check_dropped(folders, manifest, outline.max_dropped)
-        else:  # its rejections were accepted when it was first published
+        else:  # accepted when the dataset was first published
             # An earlier version recorded no leak check, or one by another method. Receipts of
             # intact shards lack the two counts.
             names = "leaks", "num_rescaled", "num_own_levels"
@@ -273,7 +273,7 @@ def _tables(
     written: list[ReceiptFacts],
     records: RecordsSum | None,
 ) -> Iterator[pa.Table]:
-    """Yield the rows of each shard, then of skipped inputs; write indexes and count records."""
+    """Yield the rows of each shard, then of skipped inputs; write indexes, update the counts."""
     names = (shard.name for shard in outline.shards)
     columns = item_table.columns_for(outline.dataset_schema)
     with ThreadPoolExecutor(_NUM_INDEXED) as pool:
@@ -387,8 +387,8 @@ def check_rejections(
 def check_dropped(folders: Folders, manifest: Manifest, limit: float) -> None:
     """Raise BuildError if the share of bad objects is above `limit`, 0 to 1.
 
-    Objects dropped for a reason in `_NO_FAULTS` are not bad. In a dataset without objects, the
-    share is of the keypoints of images.
+    Objects dropped for a reason in `_NO_FAULTS` are not bad. In a dataset without objects,
+    keypoints of images count instead.
     """
     num_kept, lost = 0, Counter[str]()
     for counts in manifest.annotations.values():

@@ -100,7 +100,7 @@ def repack_dataset(
 
 
 def recorded_options(parent: Parent) -> dict[str, Any]:
-    """Return the options that a dataset made from another one takes from its manifest."""
+    """Return the options that a repack takes over from the manifest of its first parent."""
     quality = () if parent.spec.format in ("png", "raw") else ("quality",)
     names = ("shards", "size", "format", *quality, "background", "min_visible")
     stored = parent.manifest.fingerprint.options
@@ -116,7 +116,7 @@ class Encoding(NamedTuple):
 
 
 def encoding_of(parents: Sequence[Parent], recipe: Recipe, workers: Workers) -> Encoding | None:
-    """Return how to encode the images anew by a recipe, or None if it changes no image."""
+    """Return how `recipe` encodes stored images anew, or None if no image changes."""
     wanted = recipe.settled(annotated=bool(parents[0].schema.annotations)).image_spec
     for parent in parents:
         known = parent.spec

@@ -150,7 +150,7 @@ class OldDataset:
         return f"; {counted(moves.total(), 'image')} change their split: {listed}" if moves else ""
 
     def changes(self, spec: ImageSpec) -> list[str]:
-        """Return in words which options and versions differ, if they change stored images."""
+        """Return in words the options and versions that differ and can change stored images."""
         now = versions() | fit_version(spec.fit)
         return fingerprint_differences(self.made_by, _making(spec, now, _formats(self.rows)))
 
@@ -180,7 +180,7 @@ def open_old_dataset(dataset: OpenDataset) -> OldDataset:
     recorded = manifest.fingerprint.options.keys()
     missing = {name for name in made_by.options if name not in recorded}
     several = {name for name in missing if not BUILD_OPTIONS[name].is_newer}
-    made_by.options.update(dict.fromkeys(several, "several"))  # merged datasets
+    made_by.options.update(dict.fromkeys(several, "several"))  # of merged datasets
     if manifest.num_encodings:
         made_by.versions["encodings"] = f"{manifest.num_encodings + 1}"
     if 0 < manifest.num_own_levels < manifest.totals.num_written:

@@ -1,6 +1,6 @@
 """Make a dataset: begin, plan, write the shards, publish.
 
-An interrupted run keeps its finished shards. The next equal run checks them and continues.
+An interrupted run keeps its finished shards. The next run of the same build checks and uses them.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from shardprep.writer.shard import ShardHead, ShardWriter
 from shardprep.writer.workspace.files import Folders
 
 if TYPE_CHECKING:
-    from shardprep.processes import WorkerLimits  # and multiprocessing
+    from shardprep.processes import WorkerLimits  # imports multiprocessing
     from shardprep.writer.plan.build_plan import BuildPlan
 
 _COMMITS_AT_ONCE = 2

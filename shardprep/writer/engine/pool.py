@@ -50,7 +50,7 @@ _WINDOW = 2
 _MOST_SHARED = 8
 """Maximum number of shared shards: this process can write eight while a worker encodes one."""
 _BUSY = 0.95
-"""Share of the time that workers should be busy at least; `_num_owned` aims at this share."""
+"""Minimum share of the time that workers should be busy; `_num_owned` aims at this share."""
 
 
 def write_shards(

@@ -82,7 +82,7 @@ class PlannedShard(Document):
 
 
 class Outline(Document):
-    """All facts about the future dataset that are known before the first shard is written."""
+    """The facts about the future dataset that are known before the first shard is written."""
 
     name: Name
     version: Version
@@ -107,7 +107,7 @@ class Outline(Document):
     near_copies: str = ""
     leaks: LeakCheck | None = None
     mask_padding: int | None = None
-    """Value of padding in class masks; None for background, no padding, or an earlier version."""
+    """Padding value of class masks; None if it is the background, absent or not recorded."""
     findings: tuple[str, ...] = ()
     num_parts: int = Field(ge=1)
 

@@ -60,7 +60,7 @@ class ChangedItems:
     leaks: LeakCheck | None = None
 
     def with_rows(self, **columns: pa.Array) -> ChangedItems:
-        """Return a copy in which `columns` replace the columns of `rows` with these names."""
+        """Return a copy in which `columns` replace the columns of `rows` with the same names."""
         rows = self.rows
         for name, values in columns.items():
             at = rows.schema.get_field_index(name)
@@ -68,7 +68,7 @@ class ChangedItems:
         return replace(self, rows=rows)
 
     def without(self, reasons: Mapping[int, str]) -> ChangedItems:
-        """Return a copy without the items at the positions in `reasons`, which become skipped."""
+        """Return a copy that skips items: position → reason; SourceError if no item is left."""
         keys, sizes = self.items.members.keys, self.rows["original_bytes"].to_pylist()
         lost = [Skipped(keys[at], why, sizes[at] or 0) for at, why in sorted(reasons.items())]
         stay = np.delete(np.arange(len(self.items)), sorted(reasons))

@@ -32,7 +32,7 @@ from shardprep.writer.engine import PRELOADED
 
 SPLIT_RATIOS = "split ratios"
 _SPLIT_RATIOS_VERSION = "2"
-"""Version of the rule for `--split` ratios. Since 2, they cut only train and splits they name."""
+"""Version of the rule for `--split` ratios. Since 2, ratios cut only train and named splits."""
 _FIT_VERSION = {"fit": "3"}
 """Version of the rule for resizing. Since 2, sizes of `--fit within` follow from the image size in
 the file. Since 3, no stored pixel shows the padding of a decoder that rounds sides up."""

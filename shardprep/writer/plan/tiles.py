@@ -109,7 +109,7 @@ class TileCutter:
                 return objects
             budget, num_bytes = Budget(self.limits), item.extent.num_bytes
             budget.add_source(num_bytes)
-            packed = max(num_bytes, 4 * self.spec.max_pixels)  # limits the overlap
+            packed = max(num_bytes, 4 * self.spec.max_pixels)  # base of the limit on overlaps
             out = ending.enter_context(closing(UnpackedFile(file, item.key, (packed, 0), budget)))
             made: list[_Tile] = []
             parts = windows(place.upright, self.tile, self.overlap)

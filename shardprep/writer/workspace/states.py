@@ -147,7 +147,7 @@ def writing(workspace: Workspace) -> Iterator[None]:
         yield
     except ChangedError as error:
         if not error.where.startswith(workspace.location):
-            raise  # an error of a dataset that is read
+            raise  # from a dataset that is read
         raise DisturbedError(error.where, error.what, "run the same command again") from error
     except OSError as error:
         what = f"cannot be written ({error.strerror or error})"
