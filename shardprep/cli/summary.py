@@ -361,7 +361,6 @@ def _print_sizes(terminal: Terminal, manifest: Manifest) -> None:
 def _print_profile(
     terminal: Terminal, seconds: Mapping[str, float], num_items: int, elapsed_s: float
 ) -> None:
-    """Print the seconds of each stage; those in workers are summed over all workers."""
     stages = [name for name in WORKER_STAGES if name != ANNOTATE or name in seconds]
     busy = sum(seconds.get(name, 0.0) for name in stages)
     table = plain_table("in workers", "seconds", "share", "µs an image")

@@ -82,7 +82,7 @@ class SplitRule:
     places: Mapping[str, str] = field(default_factory=dict)
     """Cell of the column → split; for kind "list", file → split; for "roots", glob → split."""
     notes: Sequence[str] = ()
-    """Says which splits are stored by their usual name, such as validation for val."""
+    """Remarks on splits that are stored by their usual name, such as validation for val."""
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -109,7 +109,7 @@ def recorded_options(parent: Parent) -> dict[str, Any]:
 
 
 class Encoding(NamedTuple):
-    """Image form and workers with which records are encoded anew."""
+    """How to encode records anew: the specification of images, and the workers."""
 
     spec: ImageSpec
     workers: Workers

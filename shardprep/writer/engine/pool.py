@@ -59,8 +59,8 @@ def write_shards(
     """Write the shards with processes of this machine; an `Engine`.
 
     An item that ends its worker twice, the second time alone, is rejected as `timeout` or
-    `crashed`; after SIGKILL it has more tries. Progress is reported chunk by chunk. If a worker
-    dies, the counts of its uncommitted shards are reported again as negative numbers.
+    `crashed`. After SIGKILL, an item has more tries. Progress is reported chunk by chunk. If a
+    worker dies, the counts of its uncommitted shards are reported again as negative numbers.
     """
     tasks = (task for shard in shards for task in job.tasks(shard))
     num_tasks = sum(1 for _ in islice(tasks, num_workers))
@@ -98,7 +98,7 @@ class _SharedChunk(NamedTuple):
 
 
 class _Chunks:
-    """Chunks that are not assigned yet. A worker sends their records back to this process."""
+    """Chunks that have no worker yet. Workers send their records back to this process."""
 
     def __init__(self, tasks: Iterable[ChunkTask]) -> None:
         self._tasks = iter(tasks)
@@ -112,7 +112,7 @@ class _Chunks:
 
 
 class _Shards(_Chunks):
-    """Shards that are not assigned yet: whole ones for workers to own, chunks of shared ones."""
+    """Shards that have no worker yet: whole ones to own, and chunks of the shared ones."""
 
     def __init__(self, job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> None:
         num_owned = _num_owned([len(shard.items) for shard in shards], num_workers)
@@ -345,7 +345,7 @@ class Worker:
         return None
 
     def await_commit(self, until: float) -> None:
-        """Wait for the commits of full shards, until `time.monotonic()` reaches `until`."""
+        """Wait for the commits of full shards, at most until `time.monotonic()` is `until`."""
         with contextlib.suppress(EOFError, OSError):
             while self._committing and self.pipe.poll(max(0.0, until - time.monotonic())):
                 answer = self._receive()

@@ -124,7 +124,7 @@ def versions() -> dict[str, str]:
 
 
 def fit_version(fit: str) -> dict[str, str]:
-    """Return the version of the rule for a fit, for `Fingerprint.versions`; {} for "none"."""
+    """Return the entry for a fit in `Fingerprint.versions`, or {} for the fit "none"."""
     return {} if fit == "none" else _FIT_VERSION
 
 

@@ -63,8 +63,8 @@ def _cells(row: dict[str, Any]) -> list[Any]:
 def items_table(plan: BuildPlan) -> Any:
     """Return a row for each image, or for each file of a stack, in the order of the keys.
 
-    RecipeError for items that a table cannot state: tiles, run lengths, panoptic masks, and mask
-    files of several classes.
+    RecipeError for items that a table cannot describe: tiles, panoptic masks, mask files of several
+    classes, and outlines without boxes together with boxes.
     """
     if "tile/y" in plan.columns:
         raise _unstated("tiles")
