@@ -41,7 +41,7 @@ _DATASETS = Path("tfrecords")
 
 
 def recipe_of(flags: dict[str, Any]) -> Recipe:
-    """Return the recipe from `flags` and, if it is for the same source, ./shardprep.toml.
+    """Return the recipe from `flags` and from ./shardprep.toml, if the file is for the same source.
 
     RecipeError if neither names a source.
     """
@@ -66,7 +66,7 @@ def recipe_of(flags: dict[str, Any]) -> Recipe:
 
 
 def with_files(flags: dict[str, Any]) -> dict[str, Any]:
-    """Return the flags; tables given as objects, such as data frames, become paths of files."""
+    """Return `flags` with files instead of tables that are objects, such as data frames."""
     of_rules = [key for key in ("labels", "relabel") if not isinstance(flags.get(key, ""), str)]
     if "items" not in flags and not of_rules:
         return flags
@@ -89,7 +89,7 @@ def blaming(flags: Collection[str]) -> Iterator[None]:
 
 
 def recipe_applies(source: str) -> bool:
-    """Return True if ./shardprep.toml is for this source."""
+    """Return whether ./shardprep.toml is for this source."""
     return bool(_keys_here().get("source") == source)
 
 
@@ -100,7 +100,7 @@ def _keys_here() -> dict[str, Any]:
 
 
 def local_source(source: str, watch: Watch, *, refresh: bool) -> str:
-    """Return the source; for a Kaggle slug, download it if needed, and return its local path."""
+    """Return the source; for a Kaggle slug, the local path of its data, downloaded if needed."""
     from shardprep.source.kaggle.ref import is_ref, parse_ref
 
     if not is_ref(source):
@@ -117,7 +117,7 @@ def downloaded(
 ) -> tuple[Path, bool]:
     """Download `ref` unless Kaggle has mounted it; return the path, and whether it is mounted.
 
-    With `to` or `refresh`, it is downloaded even if it is mounted.
+    With `to` or `refresh`, mounted data is downloaded too and counts as not mounted.
     """
     from shardprep.source.kaggle import download
 
@@ -202,7 +202,7 @@ def unfinished(dataset: str | Path | None) -> Workspace:
 def repair_source(location: str, source: str | None) -> str:
     """Return `source`, or the source in ./shardprep.toml if that file is for this dataset.
 
-    RecipeError if there is neither.
+    RecipeError if no source is known.
     """
     from shardprep.recipe.recipe import make_recipe
 
@@ -242,7 +242,7 @@ def only_archive() -> str:
 
 
 def dataset_at(dataset: str | Path | None) -> OpenDataset:
-    """Open a dataset; None: the dataset of ./shardprep.toml, else the only one in `tfrecords`."""
+    """Open a dataset; for None, that of ./shardprep.toml, else the only one in `tfrecords`."""
     from shardprep.dataset.open_dataset import open_dataset
 
     return open_dataset(files_at(dataset))

@@ -62,7 +62,7 @@ class Sample(Card):
 
 _IMAGE_OPTIONS = ("size", "fit", "format", "quality")
 _ITEM_OPTIONS = ("relabel", "classes", "exclude_list", "group", "join", "columns")
-"""Options of a build that change a finished dataset: its images, or only items."""
+"""Options of a build that change the items of a finished dataset, but not their images."""
 _OF_STORED = {
     "size": "Size of stored images in pixels: WIDTHxHEIGHT, or N for a square.",
     "fit": "How images are fitted to that size: crop, pad, stretch or within (only shrinks).",
@@ -285,7 +285,7 @@ def build(
     check_address_space()
     run = RunOptions(**{name: recipe.pop(name) for name in RunOptions._fields if name in recipe})
     if not dry_run:
-        start_server(PRELOADED)  # it imports its modules while this process imports and plans
+        start_server(PRELOADED)  # early: the server imports while this process imports and plans
     from shardprep.writer.build import build_dataset, build_part
     from shardprep.writer.engine.job import Workers
     from shardprep.writer.engine.pool import write_shards
@@ -451,7 +451,7 @@ def repack(
     rule = split if _is_rule(split) else None
     changes = lists | _given(classes=classes, group=group, columns=columns, split=rule)
     if form or (group or "").startswith("near"):
-        start_server(PRELOADED)  # it imports its modules while this process imports and plans
+        start_server(PRELOADED)  # early: the server imports while this process imports and plans
     from shardprep.recipe.recipe import make_recipe
     from shardprep.writer.parents import open_parent
     from shardprep.writer.repack import encoding_of, recorded_options, repack_dataset
@@ -481,7 +481,7 @@ def repack(
         )
         known = recorded_options(parents[0])
         if len(parents) > 1 or chosen[0] is not None or not (form or changes):
-            known["shards"] = None  # as many as such a dataset needs
+            known["shards"] = None  # chosen by the size of the records
         made = make_recipe({"source": str(opened[0]), **known}, "shardprep repack", given)
         encoding = None
         if form:
@@ -502,7 +502,7 @@ def _given(**options: Any) -> dict[str, Any]:
 
 
 def _is_rule(split: object) -> bool:
-    """Return whether a split is a rule that makes new splits, and not records to take."""
+    """Return whether `split` is a rule for new splits, as opposed to records to take."""
     if isinstance(split, str):
         return "=" in split or split.startswith(("column:", "list:", "roots:"))
     return isinstance(split, Mapping)

@@ -123,7 +123,7 @@ def repair(
 def _checked(
     place: DatasetFiles, source: str | None, watch: Watch, *, decode: bool, num_workers: int
 ) -> Verification:
-    """Return the problems of a dataset; with `source`, repair it and return the remaining ones."""
+    """Return the problems of a dataset; with `source`, repair it and return those that remain."""
     from shardprep.dataset.locate import locate
     from shardprep.dataset.remote_files import RemoteFiles
     from shardprep.verifier.dataset import verify_dataset
@@ -150,7 +150,7 @@ def _checked(
 def repairing(found: Verification) -> str:
     """Return the command that repairs a dataset, with the word SOURCE for an unknown source.
 
-    If the folder is not called NAME/VERSION, the command first moves it to a folder that is.
+    If the folder is not called NAME/VERSION, the command first moves it to a folder with this name.
     """
     from shardprep.dataset.manifest import load_manifest
 

@@ -26,7 +26,7 @@ _MOST_NOTICES = 20
 
 @contextlib.contextmanager
 def watched(progress: Show | bool) -> Iterator[Watch]:  # noqa: FBT001 - the option of all commands
-    """Provide a `Watch` that calls `progress`, shows a bar if it is True, or nothing if False."""
+    """Yield a `Watch` that calls `progress`, or shows a bar for True and nothing for False."""
     with contextlib.ExitStack() as stack:
         if callable(progress):
             watch = Watch(progress)

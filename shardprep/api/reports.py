@@ -130,9 +130,9 @@ def inspect(
 
 
 def _first_findings(dataset: OpenDataset) -> tuple[str, ...]:
-    """Return the most serious findings that need no pixels and are not in `Facts` already.
+    """Return the most serious findings that need no pixels and are not in `Facts`.
 
-    Return () for large datasets, and if documents contradict each other: `verify` reports that.
+    Return () above `_MOST_RECORDS`, and for contradictory documents, which `verify` reports.
     """
     from shardprep.reporter.report import make_report
     from shardprep.reporter.report_data import ReportOptions
@@ -222,7 +222,7 @@ def report(
 
 
 def _with_predictions(options: ReportOptions, contents: Contents, text: str) -> ReportOptions:
-    """Return options with the predictions in a table, and a sentence on unused ones."""
+    """Return the options with predictions read from a table, and a sentence on unused rows."""
     import numpy as np
 
     from shardprep.catalog.tables.key_index import WholeKeyIndex
@@ -248,8 +248,8 @@ def _with_predictions(options: ReportOptions, contents: Contents, text: str) -> 
         raise SourceError(table.name, what, "name a column for each class, in label order")
     columns = (map(_probability, table.cells(table.column(title))) for title in titles)
     rows = [np.append(np.fromiter(column, float), np.nan) for column in columns]
-    values = np.stack(rows, axis=1)[match.row_of]  # −1, for images without a row, is the last
-    is_valid = (values >= 0).all(axis=1) & (np.abs(values.sum(axis=1) - 1) <= 0.02)  # rounded
+    values = np.stack(rows, axis=1)[match.row_of]  # no row: −1, the final NaN
+    is_valid = (values >= 0).all(axis=1) & (np.abs(values.sum(axis=1) - 1) <= 0.02)  # or rounded
     has_row, is_labelled = match.row_of >= 0, contents.label >= 0
     values[~(is_valid & is_labelled)] = np.nan
     lost = {
@@ -327,7 +327,7 @@ def view(
 
 def _originals(source: str, dataset: OpenDataset, ending: ExitStack, watch: Watch) -> Originals:
     """Return a function that reads originals from a source or a folder of rejected images."""
-    # Imported here because a view without a source does not need them.
+    # Imported here because a view without a source does not need these modules.
     from shardprep.catalog.source_images import files_by_key, list_images
     from shardprep.source.byte_range import MemberError
     from shardprep.writer.originals import LIST_FILE, read_copy

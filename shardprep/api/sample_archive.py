@@ -54,8 +54,8 @@ RECIPE = {
 def write_sample(directory: Path, *, num_images: int = 600, seed: int = 0) -> Path:
     """Write the archive and its recipe into `directory`; return the path of the archive.
 
-    Existing files with the same bytes are kept. SourceError, and nothing is written, if a file has
-    other bytes, for example from another seed or Pillow version, or `num_images` is below 40.
+    Existing files with the same bytes are kept. If a file has other bytes, for example from another
+    seed or Pillow version, or if `num_images` is below 40, write nothing and raise SourceError.
     """
     if num_images < MIN_IMAGES:
         what = f"{num_images} images are not enough"
@@ -109,7 +109,7 @@ def _two_tone(tile: Image.Image, black: Colour, white: Colour) -> Image.Image:
 
 
 def _spread(tile: Image.Image, size: tuple[int, int], rng: random.Random) -> Image.Image:
-    """Rotate a square tile randomly, cut off the empty corners, and stretch the rest to `size`."""
+    """Rotate a square tile randomly, and stretch its inner square, without corners, to `size`."""
     margin = tile.width * (1 - math.sqrt(0.5)) / 2
     inner = (margin, margin, tile.width - margin, tile.width - margin)
     turned = tile.rotate(rng.uniform(0, 360), Image.Resampling.BILINEAR)

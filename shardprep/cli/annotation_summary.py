@@ -152,7 +152,7 @@ def mask_table(masks: Mapping[str, MaskCounts]) -> Table:
 
 
 def bar(count: int, most: int) -> Text:
-    """Return a bar for a count; the count `most` has the full length of 24 cells."""
+    """Return a bar whose length is `count` as a share of `most`, which has 24 cells."""
     return Text("█" * round(_BAR_CELLS * count / max(most, 1)), style="cyan")
 
 
@@ -170,7 +170,7 @@ def _share(count: int, total: int) -> str:
 
 
 def classes_text(names: Sequence[str], what: str = "class") -> str:
-    """Return the first classes with their labels, or a range if all names are numbers."""
+    """Return the first names with their labels, or a range if the names are 0, 1, 2 and so on."""
     if len(names) > 1 and all(name == str(i) for i, name in enumerate(names)):
         return f"{counted(len(names), what)}, 0 to {len(names) - 1:,}"
     few = [f"{i} {shown(name)}" for i, name in enumerate(names[:NAMED_CLASSES])]

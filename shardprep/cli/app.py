@@ -48,7 +48,7 @@ def _interrupt(*_: object) -> None:
 
 
 def _unraisable(found: sys.UnraisableHookArgs) -> None:
-    """Print an error that Python cannot raise, unless memory is short: `_fail` reports that."""
+    """Print an error that Python cannot raise, except a lack of memory, which `_fail` reports."""
     try:
         if not is_short_of_memory(found.exc_value or Exception()):
             sys.__unraisablehook__(found)
@@ -76,7 +76,7 @@ def main(interrupts: Sequence[int] = ()) -> None:
     # Looking for plugins of pydantic reads the metadata of all installed packages.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     sys.meta_path.insert(0, _WithoutPandas())
-    warnings.filterwarnings("ignore", module=r"PIL\.")  # it warns if a codec cannot be loaded
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # Pillow warns of missing codecs
     sys.unraisablehook = _unraisable
     outlive_readers()
     name_options_as_flags()
@@ -118,10 +118,7 @@ def _end_without_memory(code: int) -> None:
 
 
 def _end_at_once(code: int) -> None:
-    """Exit without the cleanup of libraries and threads, after the command has finished.
-
-    In the cleanup, threads of the viewer may wait for object storage.
-    """
+    """Exit without cleanup, in which threads of the viewer could wait for object storage."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
@@ -139,7 +136,6 @@ def _command(arguments: Sequence[str]) -> Any:
 
 
 def _is_resumable(arguments: Sequence[str]) -> bool:
-    """Return True if the same command, run again, continues its interrupted work."""
     command = next((word for word in arguments if word in COMMANDS), "")
     return (command in _RESUMABLE and "--dry-run" not in arguments) or (
         command == "verify" and "--repair" in arguments

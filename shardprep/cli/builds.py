@@ -32,7 +32,7 @@ def build(call: Call, *, as_json: bool) -> None:
         shardprep build photos-v2.zip --name photos --version 1.1.0 --reuse tfrecords/photos
         shardprep build photos.zip --out /shared/tfrecords --part 3/16
     """
-    result = call()  # first, because the workers that it starts import while this process imports
+    result = call()  # first, as it starts workers, which import while this process imports
     if call.keywords.get("dry_run"):
         _show_plan(result, as_json=as_json)
         if (file := call.keywords.get("items_out")) and not as_json:

@@ -1,7 +1,7 @@
 """The console of all commands, and parts of reports that several commands print.
 
-Names, labels and reasons may come from untrusted archives and datasets. Control characters in them
-are escaped, and they are never interpreted as markup or emoji codes of rich.
+Names, labels and reasons may come from untrusted archives and datasets. Their control
+characters are escaped, and rich does not interpret them as markup or emoji codes.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Terminal(Console):
     def entries(
         self, title: str, lines: Sequence[str], number: int = 0, *, many: bool = False
     ) -> None:
-        """Print lines below a title (each with it if `many`), and how many of `number` are left."""
+        """Print a title and lines, and the number of lines left; `many` repeats the title."""
         for i, line in enumerate(lines):
             self.entry(title if many or not i else "", line)
         self.more(number - len(lines))

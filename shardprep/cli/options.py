@@ -2,9 +2,9 @@
 
 The signature of a function gives the names and defaults of its options. `OPTIONS` in the same
 module gives their help and bounds. A function of the same name in a module of `shardprep.cli`
-prints the result; its docstring is the help and the examples of the command. If it takes `call`, it
-calls the function itself, and handles `--json` and the options in `OPTIONS` of its module, which
-only the command line has, such as `--open`, or declares differently.
+prints the result; its docstring is the help and the examples of the command. A print function that
+takes `call` calls the API function itself. It then also handles `--json` and the `OPTIONS` of its
+module, which only the command line has, such as `--open`, or declares differently.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _parameter(name: str, option: Option, default: object, *, is_key: bool = Fal
     """Return a command's parameter for an option; the parameter's default None means "not given".
 
     `default` is the default in Python, or `Parameter.empty` for a required option. A switch also
-    gets `--no-…` if its default is True or if `is_key`: it is a key of the recipe.
+    gets `--no-…` if its default is True, or if it is a key of the recipe (`is_key`).
     """
     flags = option.flags or (f"--{name.rstrip('_').replace('_', '-')}",)
     kind: Any = list[str] if option.is_repeated else str

@@ -82,7 +82,7 @@ class _Outliving(io.FileIO):
 def outlive_readers() -> None:
     """Let commands end normally if nobody reads their output, as in `shardprep … | head -1`.
 
-    Replaces sys.stdout and sys.stderr. They then escape characters that the locale cannot encode.
+    Replace sys.stdout and sys.stderr; the new ones escape characters that the locale cannot encode.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)

@@ -50,7 +50,7 @@ ANNOTATE = "annotate"
 WORKER_STAGES = ("read", "hash", "decode", "resize", "encode", ANNOTATE, "frame", "store", "other")
 """Stages in a worker, in order. "frame" makes the record, "store" writes the shard."""
 PARENT_STAGES = ("plan", "wait", "write", "finish")
-"""Stages in the parent process, in order. In "wait" it waits for the workers."""
+"""Stages in the parent process, in order. "wait" is the time spent waiting for workers."""
 
 
 def print_plan(terminal: Terminal, plan: BuildPlan) -> None:
@@ -113,7 +113,7 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
 
 
 def show_refused(error: BuildError) -> None:
-    """Print on stderr the counts of the inputs of a build that rejected too many images."""
+    """Print on stderr the counts of inputs of a build that rejected too many images."""
     from shardprep.writer.finalize import TooManyRejectedError
 
     if isinstance(error, TooManyRejectedError):
@@ -361,7 +361,6 @@ def _print_sizes(terminal: Terminal, manifest: Manifest) -> None:
 def _print_profile(
     terminal: Terminal, seconds: Mapping[str, float], num_items: int, elapsed_s: float
 ) -> None:
-    """Print the seconds of each stage. Seconds in workers are summed over all workers."""
     stages = [name for name in WORKER_STAGES if name != ANNOTATE or name in seconds]
     busy = sum(seconds.get(name, 0.0) for name in stages)
     table = plain_table("in workers", "seconds", "share", "µs an image")

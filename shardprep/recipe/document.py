@@ -58,7 +58,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
         raise RecipeError(where, f"has a key of more than {_MOST_PARTS} parts")
     try:
         keys = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # also a number of 5,000 digits
+    except (ValueError, RecursionError) as error:  # also for a number of 5,000 digits
         raise RecipeError(where, f"is not TOML ({shown(str(error), _MOST_SHOWN)})") from error
     options: dict[str, Any] = {}
     for key, value in keys.items():

@@ -59,7 +59,7 @@ class BoxColumns(NamedTuple):
     names: tuple[str, ...]
     """Four names in the order x, y, x or width, y or height; one name if a cell holds all four."""
     form: BoxForm | None = None
-    """None to detect it from the boxes."""
+    """Meaning of the four numbers; None to detect it from the boxes."""
 
 
 class BoxTableRule(NamedTuple):
@@ -142,7 +142,7 @@ class MaskPattern:
 
     @property
     def column(self) -> str:
-        """Column of the items with the paths of the mask files; "" if their names fit a pattern."""
+        """Column of the items with the paths of mask files; "" for a pattern of their names."""
         return self.text.removeprefix(PATHS) if self.text.startswith(PATHS) else ""
 
 
@@ -339,7 +339,7 @@ def parse_box_columns(text: str) -> BoxColumns:
 
 
 def named_box_columns(names: Sequence[str]) -> BoxColumns | None:
-    """Return the four columns with usual names for a box, or None. Paths must have one parent."""
+    """Return the four columns with usual names of a box, or None. Paths must share a parent."""
     by_start: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for name in names:
         end = _PATH_END.search(name)[0]  # type: ignore[index]  # it may be empty
@@ -400,7 +400,7 @@ def _field(text: str, pattern: str, option: OptionName) -> PatternField:
     if (is_sliced and name not in NAME_FIELDS) or (expression and name == "dir"):
         what = f"{where}, but only names have parts"
         raise OptionError(option, what, "take parts of {stem}, {name} or {id}")
-    # Compiled inside a group, where it will be used: there, flags in the expression are an error.
+    # Compiled inside a group, as in the pattern, where flags in the expression are an error.
     hint = "write a regular expression, as in {stem:(.+)_rgb}"
     checked_expression(f"(?is)(?:{expression})", f"{where}, whose expression", option, hint)
     return PatternField(name, text, letters_of(match) if is_sliced else None, expression)

@@ -384,7 +384,7 @@ RUN_OPTIONS = {
         "debug shows where an error was raised.",
         RUN, "LEVEL", shown="info"),
 }  # fmt: skip
-"""Options that do not change the result. Recipe files must not set them: they may be untrusted."""
+"""Options that do not change the result. Untrusted recipe files must not set them."""
 
 
 class RunOptions(NamedTuple):

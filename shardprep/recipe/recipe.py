@@ -150,7 +150,7 @@ _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ..
         "16 bits are stored as PNG, not as {other}", "leave the format out",
     ),
 )  # fmt: skip
-"""Two options, a test that is true if their values contradict each other, problem, hint."""
+"""Two options, a test that is true for contradictory values, the problem and a hint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -439,7 +439,7 @@ def _implied(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check(key: str, value: Any, given: object) -> None:
-    """Raise ValueError with the reason if a converted value is unusable; quote `given` in it."""
+    """Raise ValueError, which quotes `given`, if a converted value cannot be used."""
     if isinstance(value, str) and key in _NAMES and len(value) > _MAX_TEXT:
         raise ValueError(f"is longer than {_MAX_TEXT:,} characters")
     is_valid, what = _VALID.get("size" if key == "tile" else key, (None, ""))
@@ -456,7 +456,7 @@ def _check(key: str, value: Any, given: object) -> None:
 
 
 def _unusable(problems: Sequence[tuple[str, str]], place: Place) -> RecipeError:
-    """Return one error for all (key, message) pairs; pairs that do not fit are only counted."""
+    """Return one error for all (key, message) pairs; pairs beyond the length limit are counted."""
     problems = [(key, shown(printable(what), _MAX_WHAT)) for key, what in problems]
     (first, message), *others = dict.fromkeys(problems)
     where, before = place(first)

@@ -64,7 +64,7 @@ class LabelRule:
     kind: RuleKind
     text: str = ""
     depth: int = 1
-    """Which folder above the image: 1 is the folder that holds it."""
+    """Number of the folder above the image; 1 is the folder that contains the image."""
     pattern: str = ""
     table: CsvRule = _NO_TABLE
     """For kind "column", a table without files: the other columns of an array file."""
@@ -82,11 +82,11 @@ class SplitRule:
     places: Mapping[str, str] = field(default_factory=dict)
     """Cell of the column → split; for kind "list", file → split; for "roots", glob → split."""
     notes: Sequence[str] = ()
-    """Says which splits are stored by their usual name, such as validation for val."""
+    """Remarks on splits that are stored by their usual name, such as validation for val."""
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The lists, without "*"."""
+        """Files that list the images of splits, for kind "list"; "*" is not a file."""
         return tuple(f for f in self.places if f != "*") if self.kind == "list" else ()
 
 
@@ -112,7 +112,7 @@ class JoinRule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StackRule:
-    """The parsed value of `--stack`; "" for single images."""
+    """The parsed value of `--stack`; `text` is "" for single images."""
 
     text: str = ""
     pattern: str = ""
@@ -216,7 +216,7 @@ def parse_split_rule(text: str) -> SplitRule:
 
 
 def parse_group_rule(text: str) -> GroupRule:
-    """Return the rule of a `--group` value: "near", a rule, or "near,RULE"."""
+    """Return the rule of a `--group` value, "near", RULE or "near,RULE"; OptionError if invalid."""
     option = OptionName("group")
     is_near = text.partition(",")[0] == "near"
     rule = text.removeprefix("near").removeprefix(",") if is_near else text
@@ -298,7 +298,7 @@ def wildcard_pattern(text: str) -> str:
 
 
 def parse_pairs(text: str, option: OptionName, *, is_flipped: bool = False) -> dict[str, str]:
-    """Return {"a": "b", "c": "d"} for "a=b,c=d", or for "b=a,d=c" if it is flipped.
+    """Return {"a": "b", "c": "d"} for "a=b,c=d", or for "b=a,d=c" if `is_flipped`.
 
     OptionError if a part is not A=B, or if a key occurs twice.
     """
@@ -326,7 +326,7 @@ def letters_of(match: re.Match[str]) -> slice:
 def checked_expression(
     pattern: str, where: str, option: OptionName, hint: str = ""
 ) -> re.Pattern[str]:
-    """Return the compiled pattern; OptionError, which calls it `where`, if it is invalid."""
+    """Return the compiled pattern; OptionError, with the name `where`, if it is invalid."""
     try:
         return re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
@@ -355,7 +355,7 @@ def _csv_rule(argument: str) -> CsvRule:
 
 
 def _ratios(text: str, option: OptionName) -> dict[str, float]:
-    """Return the share of each split; "train" gets the rest if it is not in the text."""
+    """Return split → share; "train" gets the remaining share if `text` does not name it."""
     ratios: dict[str, float] = {}
     for part in text.split(","):
         name, sign, number = (piece.strip() for piece in part.partition("="))

@@ -145,7 +145,7 @@ def texts_in(value: object) -> Collection[str]:
 
 
 def value_shown(value: object) -> str:
-    """Return a value as text for errors: shortened if long; "a list" or "a table" for these."""
+    """Return a value as text for errors, shortened; "a list" or "a table" for a list or dict."""
     if isinstance(value, str):
         return shown(printable(repr(value)), _MAX_SHOWN)
     if isinstance(value, bool):

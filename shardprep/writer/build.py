@@ -1,6 +1,6 @@
-"""Build a dataset, or one part of its shards, from a source.
+"""Build a dataset from a source, or write one part of its shards.
 
-A part only writes its shards; `finalize` makes a dataset from the shards of all parts.
+`finalize` makes a dataset from the shards of all parts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from shardprep.writer.workspace.states import DamagedDataset, Workspace, workspa
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PartResult(Card):
-    """The result of `build_part`: the part's shards are all written. Fields as in `BuildResult`."""
+    """Result of `build_part`: all shards of the part are written. Fields as in `BuildResult`."""
 
     workspace: Workspace
     part: Part
@@ -78,10 +78,10 @@ def build_dataset(
     """Build the dataset of a recipe, or continue an unfinished build.
 
     A finished dataset with the same inputs and options is kept; its missing or truncated files are
-    built again. Other inputs or options are a BuildError without `overwrite`. With `overwrite`, an
+    built again. Other inputs or options raise BuildError without `overwrite`. With `overwrite`, an
     unfinished build is removed, and a finished dataset is replaced when the new one is complete.
-    Images are copied from `reuse` if they would be the same. A repair passes the `damaged` dataset;
-    BuildError is raised if the new manifest differs.
+    Images are copied from `reuse` if encoding would give the same bytes. A repair passes the
+    `damaged` dataset, and BuildError is raised if the new manifest differs.
     """
     images = RecipeImages(recipe, make_fingerprint(recipe), workers, reuse)
     return make_dataset(workspace_of(recipe), images, watcher, overwrite=overwrite, damaged=damaged)
@@ -90,7 +90,7 @@ def build_dataset(
 def build_part(
     recipe: Recipe, part: Part, workers: Workers, watcher: Watch, reuse: OldDataset | None = None
 ) -> PartResult:
-    """Write the shards of one part of a build. `finalize_dataset` makes a dataset of all parts."""
+    """Write the shards of one part of a build; `finalize_dataset` joins all parts."""
     start = time.monotonic()
     workspace, fingerprint = workspace_of(recipe), make_fingerprint(recipe)
 

@@ -1,4 +1,4 @@
-"""The chunk, the unit of parallel work: some items of one shard, and their outcomes.
+"""The chunk, the unit of parallel work: adjacent items of one shard, and their outcomes.
 
 Processes that do not encode import this module too, so it imports no decoder.
 """
@@ -31,8 +31,8 @@ class ImageObjectCounts(NamedTuple):
     pixels: Mapping[int, int] | None
     """Class mask value, ascending → number of pixels; None if the dataset has no class masks."""
     labelled_points: tuple[int, ...] | None = None
-    """Number of labelled keypoints of each stored object, and of the image; None if the dataset has
-    no keypoints."""
+    """Number of labelled keypoints of each stored object, then of the image; None if the dataset
+    has no keypoints."""
     lost_points: Mapping[str, int] | None = None
     """Reason → number of keypoints that are not stored; None if the dataset has no keypoints."""
 
@@ -73,7 +73,7 @@ class Outcome(NamedTuple):
     """Counts of objects and mask pixels; None if rejected, or if the dataset has no annotations."""
     is_copied: bool = False
     has_own_levels: bool = False
-    """Whether black and white are values of this stack, and not of its type or of an option."""
+    """Whether the values of this stack define black and white, not its type or an option."""
 
     @classmethod
     def unread(cls, item: Item | Member, kind: str, reason: str) -> Outcome:
@@ -106,7 +106,7 @@ class EncodedChunk:
     """The records and outcomes of a chunk."""
 
     data: bytes | bytearray
-    """Framed records of the written items in plan order; encoders of plans put other data here."""
+    """Framed records of the written items in plan order; thumbnails or tiles while planning."""
     outcomes: tuple[Outcome, ...]
     seconds: dict[str, float] = field(default_factory=dict)
     """Seconds by stage; empty if they are not measured."""
@@ -126,5 +126,5 @@ class EncodedChunk:
 Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
 """Encodes a chunk; pickled for every worker. A bad image is an outcome, not an error.
 
-An encoder calls its second argument before each item, to restart the time limit of an item.
+An encoder calls its second argument before each item, which restarts the item time limit.
 """

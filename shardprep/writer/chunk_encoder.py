@@ -2,8 +2,8 @@
 
 A stack is read file by file, and its images are stored in order in one record. Only one original
 is in memory at a time. A file that cannot be stored rejects the whole stack, and the reason begins
-with the file's name. All files of a stack get the same values for black and white: if the files
-state different ones, the first pass only finds the range of all, and a second pass reads again.
+with the file's name. All files of a stack get the same values for black and white. If the files
+state different values, the first pass only finds their common range, and a second pass reads again.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class StackImages(NamedTuple):
     height: int
     width: int
     files: tuple[tuple[int, Placement], ...]
-    """For each image, the number of its file from 0, and its placement; () for copied images."""
+    """File number (from 0) and placement of each image; () for copied images."""
     outcome: Outcome
-    """The outcome without the length of the record. Size and format are of the first file; the
-    SHA-256 is of all files, joined in the order of `StackExtent`."""
+    """Outcome with record length 0. Height, width and format are those of the first file. The
+    SHA-256 covers all files, in the order of `StackExtent`."""
 
 
 def read_stack(
@@ -100,9 +100,9 @@ def _with_one_range(spec: ImageSpec, found: Collection[Levels]) -> ImageSpec:
 
 
 def order_fault(item: Item) -> str:
-    """Return why the masks of an item do not belong to the images of its stack, or "" if they do.
+    """Return why the masks of an item do not match the images of its stack, or "" if they match.
 
-    There must be a mask for each image; the last numbers of their names differ by a constant.
+    There must be one mask per image, and the last numbers in their names must differ by a constant.
     """
     files = item.extent.members if isinstance(item.extent, StackExtent) else ()
     if len(item.companions) != len(files):
@@ -129,7 +129,7 @@ class _StackReader:
 
     @property
     def only_measures(self) -> bool:
-        """Whether the levels of the files differ, so that this pass only collects levels."""
+        """Whether the files state different levels, so that this pass only collects the levels."""
         return len(self.levels) > 1 and not self._has_one_range
 
     def add(self, data: bytes) -> Rejection | None:
@@ -216,7 +216,7 @@ class ChunkEncoder:
     target: ImageSpec | None = None
     """How target images are stored, or None if the dataset has none."""
     has_target_lists: bool = field(init=False)
-    """Cached, because `Schema.target_lists` looks through all features."""
+    """Cached, because `Schema.target_lists` scans all features."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "has_target_lists", bool(self.schema.target_lists))
@@ -242,7 +242,7 @@ class ChunkEncoder:
     def stack(
         self, item: Item, stack: StackExtent, before_item: Callable[[], None]
     ) -> tuple[bytes, Outcome]:
-        """Return the framed record of a stack, or b"" if it is rejected, and the outcome."""
+        """Return the framed record of a stack, b"" if the stack is rejected, and the outcome."""
         read = read_stack(item, stack, self.spec, before_item)
         if isinstance(read, Outcome):
             return b"", read
@@ -259,10 +259,10 @@ def encode_item(
     encoder: ChunkEncoder,
     stored: ProcessedImage | None = None,
 ) -> tuple[bytes, Outcome]:
-    """Return the framed record of an item, or b"" if it is rejected, and the outcome.
+    """Return the framed record of an item, b"" if the item is rejected, and the outcome.
 
     `data` is the content of the original and `sha256` its hash in hexadecimal. `stored` is the
-    result of `process_image` if it was copied from another dataset.
+    result of `process_image` if the image was copied from another dataset.
     """
     image = stored or process_image(data, encoder.spec)
     facts = *_facts(image.original), len(data)
@@ -294,7 +294,7 @@ def encode_item(
 def encode_stack(
     item: Item, stack: StackImages, encoder: ChunkEncoder, before_item: Callable[[], None]
 ) -> tuple[bytes, Outcome]:
-    """Return the framed record of a stack, or b"" if a mask is bad, and the outcome."""
+    """Return the framed record of a stack, b"" if a mask is bad, and the outcome."""
     pictures: dict[str, Value] = {
         names.IMAGES: stack.images,
         names.HEIGHT: stack.height,
@@ -317,7 +317,7 @@ def encode_stack(
 def _stack_masks(
     item: Item, stack: StackImages, encoder: ChunkEncoder, before_item: Callable[[], None]
 ) -> list[PlacedObjects] | Rejection:
-    """Return a mask for each image of a stack, or one mask for all images, as the schema says."""
+    """Return one mask per image if the schema repeats `mask`, else one mask for the stack."""
     spec = encoder.annotations or AnnotationSpec()
     is_each = encoder.schema.features[names.MASK].repeated
     placed: list[PlacedObjects] = []
@@ -370,7 +370,7 @@ def _target_image(item: Item, image: ProcessedImage, spec: ImageSpec) -> bytes |
 
 
 def read_files(item: Item, noun: str) -> list[bytes] | Rejection:
-    """Return the bytes of an item's masks or target image; a rejection if one cannot be read."""
+    """Return the bytes of an item's masks or target image, or a rejection if one is unreadable."""
     try:
         return [_read(member) for member in item.companions]
     except MemberError as error:
@@ -381,7 +381,7 @@ def read_files(item: Item, noun: str) -> list[bytes] | Rejection:
 
 
 def read_item(item: Item | Member) -> bytes | Outcome:
-    """Return the bytes of an item's original, or its rejection if they cannot be read."""
+    """Return the bytes of an item's original, or a rejection if the original is unreadable."""
     try:
         return _read(item)
     except MemberError as error:
@@ -411,7 +411,7 @@ def _framed(
     values: dict[str, Value] = {
         **pictures,
         names.FILENAME: item.key.encode(),
-        # There is a feature for each kind of target; features of other kinds are empty.
+        # Each kind of target has its feature, which is empty if the item's target has another kind.
         names.LABEL: item.label,
         names.LABELS: target if isinstance(target, tuple) else (),
         names.TARGET: target if isinstance(target, float) else math.nan,

@@ -58,7 +58,7 @@ _NUM_INDEXED = 3
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BuildResult(Card):
-    """A finished dataset, and the work of this run."""
+    """Result of a build: the finished dataset, and the work of this run."""
 
     location: str
     path: Path
@@ -67,9 +67,9 @@ class BuildResult(Card):
     was_there: bool = False
     """Whether the dataset was already finished, with the same inputs and options."""
     num_new_items: int = 0
-    """Number of items that this run has written or rejected, without earlier runs."""
+    """Number of items that this run has written or rejected; earlier runs do not count."""
     num_copied: int = 0
-    """Items of this run whose stored image was copied from the dataset of `reuse`."""
+    """Number of items of this run whose stored image was copied from the dataset of `reuse`."""
     elapsed_s: float = 0.0
     profile: dict[str, float] | None = None
     """Seconds by stage, summed over workers; None if they were not measured."""
@@ -181,9 +181,9 @@ def complete(
         if expected is None:
             check_rejections(workspace, folders, manifest, outline.max_rejected)
             check_dropped(folders, manifest, outline.max_dropped)
-        else:  # its rejections were accepted when it was first published
-            # An earlier version recorded no certificate, or one of another search. The items of
-            # intact shards are not counted again.
+        else:  # accepted when the dataset was first published
+            # An earlier version recorded no leak check, or one by another method. Receipts of
+            # intact shards lack the two counts.
             names = "leaks", "num_rescaled", "num_own_levels"
             same = {name: getattr(expected, name) for name in names}
             manifest = manifest.model_copy(update=same).signed()
@@ -228,7 +228,7 @@ def _write_documents(folders: Folders, outline: Outline) -> Manifest:
         splits=tally.splits(schema.labels),
         annotations=tally.annotations(schema),
         unmatched=outline.unmatched,
-        num_rescaled=min(num_rescaled, totals.num_written),  # a repack may select some
+        num_rescaled=min(num_rescaled, totals.num_written),  # a repack may select fewer
         num_own_levels=min(num_own_levels, totals.num_written),
         num_encodings=outline.num_encodings,
     )
@@ -273,7 +273,7 @@ def _tables(
     written: list[ReceiptFacts],
     records: RecordsSum | None,
 ) -> Iterator[pa.Table]:
-    """Yield the rows of each shard, then of skipped inputs. Write indexes, add to the counts."""
+    """Yield the rows of each shard, then of skipped inputs; write indexes, update the counts."""
     names = (shard.name for shard in outline.shards)
     columns = item_table.columns_for(outline.dataset_schema)
     with ThreadPoolExecutor(_NUM_INDEXED) as pool:
@@ -387,8 +387,8 @@ def check_rejections(
 def check_dropped(folders: Folders, manifest: Manifest, limit: float) -> None:
     """Raise BuildError if the share of bad objects is above `limit`, 0 to 1.
 
-    Objects that are dropped for a reason in `_NO_FAULTS` do not count as bad. In a dataset without
-    objects, keypoints of images count instead.
+    Objects dropped for a reason in `_NO_FAULTS` are not bad. In a dataset without objects,
+    keypoints of images count instead.
     """
     num_kept, lost = 0, Counter[str]()
     for counts in manifest.annotations.values():

@@ -33,8 +33,8 @@ def save_rejected(
     """Copy the originals of a dataset's rejected items to `into`/<kind>/; return two counts.
 
     The counts are the number of written files and the number of rejected items. `rejected.csv` in
-    `into` has a row for each item: key, kind, reason and file. The file is "" if the original
-    cannot be read. The dataset may be unfinished. Existing copies are overwritten.
+    `into` has a row for each item: key, kind, reason and file. The column `file` is "" if the
+    original cannot be read. The dataset may be unfinished. Existing copies are overwritten.
     """
     table = item_table.read_items(folder / ITEMS_FILE, ("key", "status", "kind", "reason"))
     table = item_table.with_status(table, item_table.REJECTED)
@@ -68,7 +68,7 @@ def save_rejected(
 def read_copy(folder: Path, key: str, kind: str) -> bytes:
     """Return the original of an item that `save_rejected` copied; SourceError if it is missing."""
     try:
-        if kind not in get_args(RejectionKind):  # it names a folder and may come from a request
+        if kind not in get_args(RejectionKind):  # `kind` names a folder and may come from a request
             raise FileNotFoundError
         return read_regular(folder / _copy_name(key, kind), _MOST_BYTES)
     except OSError as error:

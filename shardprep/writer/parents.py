@@ -33,7 +33,7 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Parent(NamedTuple):
-    """A dataset whose records are copied."""
+    """A dataset whose records a repack copies or encodes."""
 
     where: str
     mark: ManifestMark
@@ -49,7 +49,7 @@ class Parent(NamedTuple):
 
 
 def open_parent(dataset: OpenDataset, numbers: Numbers | None = None) -> Parent:
-    """Check a dataset, and return it with the records of these numbers, or all items if None."""
+    """Check a dataset, and return it with the records of `numbers`, or all items if None."""
     manifest, schema = dataset.manifest, dataset.schema
     table = dataset.item_rows(intact=True)
     check_items(dataset, table)
@@ -70,7 +70,7 @@ def open_parent(dataset: OpenDataset, numbers: Numbers | None = None) -> Parent:
 
 
 def _with_given_columns(dataset: OpenDataset, table: pa.Table) -> pa.Table:
-    """Return the item rows with the columns that earlier versions stored only in the records."""
+    """Return the item rows with columns that earlier versions stored only in the records."""
     schema, given = dataset.schema, given_columns(dataset.schema)
     if {one.name for one in given.values()} <= {*table.column_names}:
         return table
@@ -87,7 +87,7 @@ def _with_given_columns(dataset: OpenDataset, table: pa.Table) -> pa.Table:
 
 
 def check_alike(parents: Sequence[Parent]) -> None:
-    """Raise SchemaError or RecipeError if parents cannot be merged or one is given twice."""
+    """Raise SchemaError or RecipeError if parents cannot be merged or are given twice."""
     first = parents[0]
     for place, other in enumerate(parents[1:], 1):
         if any(other.mark == known.mark for known in parents[:place]):
@@ -129,7 +129,7 @@ def united(parents: Sequence[Parent]) -> Schema:
 
 
 def relabelled(parent: Parent, schema: Schema) -> tuple[pa.Table, bool]:
-    """Return a parent's rows with class indexes of `schema`, and whether these have changed."""
+    """Return a parent's rows with class indexes of `schema`, and whether any index may differ."""
     images = _places(parent.schema.labels, schema.labels)
     objects: list[int] = []
     if BOX_LABEL in schema.features:
@@ -163,10 +163,10 @@ def _mapped(column: Any, places: Sequence[int]) -> Any:
 
 
 def unique_keys(parents: Sequence[Parent]) -> list[tuple[Any, Any]]:
-    """Return the keys of the items and of the skipped inputs of each parent, as Arrow arrays.
+    """Return the keys of items and of skipped inputs of each parent, as Arrow arrays.
 
-    A key of several parents gets a prefix: the name of its dataset, with version or number if
-    names are equal. RecipeError if two items still have the same key.
+    A key that several parents have gets a prefix: the name of its dataset, with version or number
+    if names are equal. RecipeError if two items still have the same key.
     """
     keys = [
         [
@@ -205,7 +205,7 @@ def _titles(manifests: Sequence[Manifest]) -> list[str]:
 
 
 def skipped_reasons(parent: Parent) -> list[tuple[str, str]]:
-    """Return (reason, detail) of each skipped input; `totals` of the manifest has the reasons."""
+    """Return (reason, detail) of each skipped input; the manifest's `totals` has the reasons."""
     texts = [text or "" for text in parent.skipped["reason"].to_pylist()]
     reasons = map(parent.manifest.totals.reason_of, texts)
     return [(one, text[len(one) + 2 :]) for one, text in zip(reasons, texts, strict=True)]

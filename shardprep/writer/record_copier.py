@@ -51,7 +51,7 @@ class RecordRun(NamedTuple):
 
 
 class StoredRecords:
-    """Records of finished datasets, in the wanted order."""
+    """Records of finished datasets, in the order of the given item rows."""
 
     def __init__(self, rows: pa.Table, *, have_keys: bool) -> None:
         """Take rows from `with_files`. With `have_keys`, each record must contain its item key."""
@@ -136,11 +136,11 @@ def with_files(rows: pa.Table, dataset: OpenDataset) -> pa.Table:
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 _BATCHES_A_REPORT = 8
-"""Batches between reports of progress, as each report stops the copies."""
+"""Number of batches between progress reports; each report interrupts the copies."""
 _COPIES_AT_ONCE = 3
-"""Shards to copy at a time: one is read while others are hashed and written."""
+"""Number of shards to copy at a time: one is read while others are hashed and written."""
 _SHARDS_AT_ONCE = 8
-"""Shards in progress, syncs included: a disk syncs many shards at once in half the time."""
+"""Number of shards in progress, with syncs: a disk syncs many at once in half the time."""
 _TRUSTED_BYTES = 64 << 20
 """Larger batches are first checked record by record, as lengths in item tables may be wrong."""
 _LEAVE_S = 10.0
@@ -151,15 +151,15 @@ _M_ARENA_MAX = -8  # malloc.h of glibc
 def share_heap() -> None:
     """Let all threads of this process use one heap (glibc).
 
-    Otherwise each thread keeps its freed memory: a merge of two sets of 25,000 photos takes 225 MB
-    instead of 150. Only the command line calls it: threads that allocate much wait for each other.
+    With a heap for each thread, a merge of two sets of 25,000 photos takes 225 MB instead of 150.
+    Only the command line calls this function, because threads with one heap wait for each other.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 class Buffer:
-    """Memory that each batch reuses. With new memory per batch, a merge takes 230 MB, not 150."""
+    """Memory that all batches reuse. With new memory per batch, a merge takes 230 MB, not 150."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -173,7 +173,7 @@ class Buffer:
 class RecordCopier:
     """Copies the records of `ShardPlan.old` in several threads.
 
-    A record whose `is_new` is true in these rows gets the labels of its row.
+    A record gets the labels of its row if `is_new` is true in the row, or if its key is new.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class RecordCopier:
         self.has_ended = threading.Event()
         """Set when a copy has failed or the program ends."""
         self.buffers: SimpleQueue[tuple[Buffer, Buffer]] = SimpleQueue()
-        """Free buffers, a pair for each copy. A shard that is being synced or sent needs none."""
+        """Free buffers, a pair per copy. A shard that is being synced or sent needs no buffer."""
         for _ in range(_COPIES_AT_ONCE):
             self.buffers.put((Buffer(), Buffer()))
 

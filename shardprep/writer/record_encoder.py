@@ -1,9 +1,8 @@
 """Encode the stored images of finished datasets anew, with their annotations.
 
-A record becomes an item whose files are in memory, so that the encoder of a build makes the new
-record: images are processed as files would be, boxes, points and masks are placed, and features of
-other kinds are passed on. In the item table, an item keeps the facts of its original and its counts
-of dropped objects.
+A record becomes an item whose files are in memory, and the encoder of a build makes the new record
+from the item. Features other than images, annotations and targets are passed on. In the item table,
+an item keeps the facts of its original and its counts of dropped objects.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _FACTS = (
     "status", "reason", "object_labels", "dropped", "num_clipped", "lost_points", "original_width",
     "original_height", "original_format", "original_bytes", "original_sha256",
 )  # fmt: skip
-"""Columns of the item table that an item keeps, or that its annotation needs."""
+"""Columns of the item table that an item keeps or that its annotation needs."""
 
 
 def further_features(schema: Schema) -> tuple[str, ...]:
@@ -49,7 +48,7 @@ def further_features(schema: Schema) -> tuple[str, ...]:
 
 
 def annotation_spec(schema: Schema, min_visible: float) -> AnnotationSpec | None:
-    """Return how records of this schema hold annotations, or None if they have none."""
+    """Return the form of annotations in records of this schema, or None without annotations."""
     features = schema.features
     if features.keys().isdisjoint(names.ANNOTATIONS):
         return None
@@ -80,7 +79,7 @@ class RecordEncoder:
     schema: Schema
     """Schema of the stored records, apart from class names."""
     columns: tuple[str, ...]
-    """The features that the items add to their records."""
+    """Features that the items add to their records."""
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         """Return the encoded chunk; RecordError or DatasetError if a record is damaged."""
@@ -135,7 +134,7 @@ class RecordEncoder:
 def stored_values(
     task: ChunkTask, schema: Schema, before_item: Callable[[], None]
 ) -> Iterator[tuple[Item, dict[str, Any], _Values | None]]:
-    """Yield each item of `ChunkTask.old`, facts of its row, and its record; None if rejected.
+    """Yield each item, its `_FACTS` from `ChunkTask.old`, and its record, or None if rejected.
 
     RecordError or DatasetError if a record is damaged.
     """

@@ -1,4 +1,4 @@
-"""Make one dataset of the records of finished datasets (the parents), in other shards.
+"""Make one dataset from the records of finished datasets (the parents), in other shards.
 
 A framed record is copied unchanged, or with another key, other class numbers or added features.
 With another size or format of images, all records are encoded anew instead. Shards are shuffled and
@@ -81,12 +81,12 @@ def repack_dataset(
     encoding: Encoding | None = None,
     num_workers: int = 1,
 ) -> BuildResult:
-    """Make one dataset of the parents' records, or continue an unfinished one.
+    """Make one dataset from the records of the parents, or continue an unfinished one.
 
     Classes are numbered as in the first parent; new classes of the others follow. `recipe` gives
     folder, name, version, number of shards and seed, and the options in `CHANGES`. Records are
-    copied, or encoded anew with `encoding`. A finished dataset of other parents or options is a
-    BuildError without `overwrite`; with `overwrite`, it is replaced when the new one is complete.
+    copied, or encoded anew with `encoding`. A finished dataset of other parents or options raises
+    BuildError without `overwrite`; otherwise it is replaced when the new one is complete.
     """
     check_alike(parents)
     workspace = workspace_of(recipe)
@@ -100,7 +100,7 @@ def repack_dataset(
 
 
 def recorded_options(parent: Parent) -> dict[str, Any]:
-    """Return the options that a dataset made from another one takes from its manifest."""
+    """Return the options that a repack takes over from the manifest of its first parent."""
     quality = () if parent.spec.format in ("png", "raw") else ("quality",)
     names = ("shards", "size", "format", *quality, "background", "min_visible")
     stored = parent.manifest.fingerprint.options
@@ -109,14 +109,14 @@ def recorded_options(parent: Parent) -> dict[str, Any]:
 
 
 class Encoding(NamedTuple):
-    """How images are encoded anew."""
+    """How to encode records anew: the specification of images, and the workers."""
 
     spec: ImageSpec
     workers: Workers
 
 
 def encoding_of(parents: Sequence[Parent], recipe: Recipe, workers: Workers) -> Encoding | None:
-    """Return how to encode the images by a recipe, or None if they are already stored so."""
+    """Return how `recipe` encodes stored images anew, or None if no image changes."""
     wanted = recipe.settled(annotated=bool(parents[0].schema.annotations)).image_spec
     for parent in parents:
         known = parent.spec
@@ -372,7 +372,7 @@ def _items(rows: pa.Table, keys: Texts) -> Items:
 
 
 def _with_facts(items: Items, rows: pa.Table, schema: Schema) -> Items:
-    """Return the items with targets, groups and mask names of their rows."""
+    """Return the items with the targets, groups and mask names of their rows."""
     from shardprep.writer.reuse import targets_of
 
     texts = (rows[name].cast("string").to_pylist() for name in ("kind", "reason"))
@@ -396,7 +396,7 @@ def _with_facts(items: Items, rows: pa.Table, schema: Schema) -> Items:
 
 
 def _stored_columns(rows: pa.Table, schema: Schema) -> dict[str, Coded[Any]]:
-    """Return the values of the features that the item table has as columns."""
+    """Return feature → values, for the features that are columns of the item table."""
     found = dict[str, Coded[Any]]()
     for name, column in given_columns(schema).items():
         cells, nothing = rows[column.name].to_pylist(), MISSING[schema.features[name].dtype]

@@ -93,15 +93,15 @@ class OldDataset:
     """True if each stack has its own values for black and white, False if no stack has."""
     rows: pa.Table
     recorded: Fingerprint
-    """The inputs, options and versions of the build that made it."""
+    """Inputs, options and versions of the build that made the dataset."""
 
     def differences(self, recipe: Recipe) -> str:
-        """Return a remark on the options that differ from the options of `recipe`, or ""."""
+        """Return a remark on the options that differ between the dataset and `recipe`, or ""."""
         if REPACKED in self.recorded.versions:
             return ""
         before = Fingerprint(inputs={}, options=self.recorded.options, versions={})
         options = recipe.fingerprint_options()
-        if recipe.fit == "auto":  # a dataset records what it became
+        if recipe.fit == "auto":  # a dataset records the fit that was chosen
             options["fit"] = before.options.get("fit")
         now = Fingerprint(inputs={}, options=options, versions={})
         changes = fingerprint_differences(before, now)
@@ -150,12 +150,12 @@ class OldDataset:
         return f"; {counted(moves.total(), 'image')} change their split: {listed}" if moves else ""
 
     def changes(self, spec: ImageSpec) -> list[str]:
-        """Return in words which options and versions differ, if they change stored images."""
+        """Return in words the options and versions that differ and can change stored images."""
         now = versions() | fit_version(spec.fit)
         return fingerprint_differences(self.made_by, _making(spec, now, _formats(self.rows)))
 
     def places(self, shards: Sequence[ShardPlan]) -> Rows:
-        """Return for each item of the shards its position in `rows`, or −1; int64[items]."""
+        """Return the position in `rows` of each item of the shards, or −1; int64[items]."""
         members = [shard.items.members for shard in shards]
         keys = pa.chunked_array(
             [member.keys.array.cast(pa.string()) for member in members], pa.string()
@@ -180,11 +180,11 @@ def open_old_dataset(dataset: OpenDataset) -> OldDataset:
     recorded = manifest.fingerprint.options.keys()
     missing = {name for name in made_by.options if name not in recorded}
     several = {name for name in missing if not BUILD_OPTIONS[name].is_newer}
-    made_by.options.update(dict.fromkeys(several, "several"))  # merged datasets
+    made_by.options.update(dict.fromkeys(several, "several"))  # of merged datasets
     if manifest.num_encodings:
         made_by.versions["encodings"] = f"{manifest.num_encodings + 1}"
     if 0 < manifest.num_own_levels < manifest.totals.num_written:
-        rows = rows.slice(0, 0)  # it is not recorded which these are
+        rows = rows.slice(0, 0)  # which stacks have such levels is not recorded
     form = tuple(schema.dtypes.items()), schema.image.channels, manifest.num_own_levels > 0
     return OldDataset(str(dataset), made_by, dataset.mark, *form, rows, manifest.fingerprint)
 
@@ -213,7 +213,7 @@ def _found(wanted: Any, among: Any) -> Rows:
 
 
 _TABLED = {IMAGE, FILENAME, HEIGHT, WIDTH, *TARGET_FEATURES.values()} - {TARGETS, TEXTS}
-"""Features with values that follow from the stored image and its item row, except lists."""
+"""Features whose values follow from the stored image and its item row, except lists."""
 _FACTS: dict[str, str | int] = {
     "reason": "", "length": 0, "original_height": 0, "original_width": 0, "original_format": "",
     "original_bytes": 0, "original_sha256": "",
@@ -297,7 +297,7 @@ class _ChunkCopy:
 
     @stage("read")
     def _read(self, run: RecordRun) -> None:
-        """Keep the sound records of a run. If the shard is cut, read the run record by record."""
+        """Keep the valid records of a run. If the run cannot be read, read record by record."""
         self._sound.clear()
         try:
             self._keep_sound(run.start, run.stop, run.extent.read())
@@ -339,7 +339,7 @@ class _ChunkCopy:
         item = self._others.get(place) or self._items[place]
         images: Sequence[bytes] = ()
         size: tuple[int, ...] = ()
-        # Masks need the placement of each image, which only decoding tells.
+        # Masks need the placement of each image, which is known only after decoding.
         is_alike = self._reuse.channels == encoder.schema.image.channels
         if place in self._sound and is_alike and encoder.annotations is None:
             data = read_item(self._members[place])

@@ -1,6 +1,6 @@
 """Make a dataset: begin, plan, write the shards, publish.
 
-An interrupted run keeps its finished shards. The next equal run checks them and continues.
+An interrupted run keeps its finished shards. The next run of the same build checks and uses them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class BuildImages(Protocol):
         """Inputs, options and versions that determine the bytes of the dataset."""
 
     def plan(self, scratch: Path, watcher: Watch) -> BuildPlan:
-        """Return the plan. Its items may be files that are unpacked in `scratch`."""
+        """Return the plan. Files of its items may be unpacked in `scratch`."""
 
     def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
         """Return the outline of a plan for a build in `num_parts` parts."""
@@ -119,7 +119,7 @@ def make_shards(
 ) -> MadeShards:
     """Plan the dataset, and write the missing shards of a part. `replaced` is the old manifest.
 
-    If the source changed in the meantime, the receipts are removed and an error is raised.
+    If the images changed meanwhile, remove the receipts and raise BuildError or ChangedError.
     """
     with workspace.scratch() as scratch:
         plan = images.plan(scratch, watcher)
@@ -184,7 +184,7 @@ def _retry_unreadable(
     images: BuildImages,
     watcher: Watch,
 ) -> None:
-    """Write shards with unreadable images again if some of these images can now be read."""
+    """Write shards with unreadable images again while some of the images become readable."""
     for _ in range(_MOST_RETRIES):
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
             unread = list(pool.map(partial(_unreadable_items, folders), shards))

@@ -1,8 +1,8 @@
 """Write shards, the unit of commit, and their receipts.
 
 A shard file under its final name is complete. Its receipt has the rows of its items, and the length
-and hash of the file, and is kept until the dataset is published. A shard is written only if file
-and receipt exist and agree. A build commits no shard after another build has replaced it.
+and hash of the file, and is kept until the dataset is published. A shard counts as written if file
+and receipt exist and agree. A build that was replaced by another build commits no further shard.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ReceiptFacts(BaseModel):
     mark: str
     """ETag of the shard file in object storage; "" on a disk."""
     build: str
-    """`Folders.build` of the build that wrote it; "" if any build may use it."""
+    """`Folders.build` of the build that wrote the shard; "" if any build may use the shard."""
     num_dark: Count = 0
     """Number of records whose image is nearly black; 0 if unknown."""
     num_rescaled: Count = 0
@@ -240,7 +240,7 @@ def _target_columns(targets: Sequence[object]) -> dict[str, list[Any]]:
 
 
 def write_skipped(state: Folder, skipped: Sequence[Skipped]) -> None:
-    """Write the rows of skipped inputs."""
+    """Write the skipped inputs as rows of the item table."""
     nothing = [None] * len(skipped)
     columns: dict[str, list[Any]] = {
         **dict.fromkeys(COLUMNS.names, nothing),

@@ -21,7 +21,7 @@ from shardprep.writer.shard import ShardHead, ShardWriter
 from shardprep.writer.workspace.files import Folders
 
 if TYPE_CHECKING:
-    from shardprep.processes import WorkerLimits  # and multiprocessing
+    from shardprep.processes import WorkerLimits  # imports multiprocessing
     from shardprep.writer.plan.build_plan import BuildPlan
 
 _COMMITS_AT_ONCE = 2
@@ -44,7 +44,7 @@ class ShardJob:
     columns: pa.Schema = COLUMNS
     """Columns of the item table."""
     features: Mapping[str, str] = field(default_factory=dict)
-    """Name of each of `Item.columns`, in their order → its column of the item table, or ""."""
+    """Feature names in the order of `Item.columns` → column of the item table, or "" if none."""
     is_timed: bool = False
 
     @classmethod

@@ -1,10 +1,10 @@
-"""The engine of this machine: worker processes that own shards, and share the chunks of others.
+"""Write shards with worker processes of this machine, which own shards or encode shared chunks.
 
 The first shards are owned: a worker reads, encodes, writes and commits the whole shard, and this
 process only counts. The last shards are shared: any idle worker encodes a chunk of them, and this
-process writes it, so that no worker is idle while another one still has a shard. If there are at
-most eight shards, all are shared if they are fewer than the workers or one is much larger than the
-others. The shards of a worker that died are shared too.
+process writes the chunk, so that no worker is idle while another one still has a shard. Of at most
+eight shards, all are shared if there are more workers than shards, or one shard is much larger than
+the others. The shards of a worker that died are shared too.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.shard import ShardHead
 
 _WINDOW = 2
-"""Maximum number of shared chunks in progress per worker: more than one evens out slow chunks."""
+"""Maximum number of shared chunks in progress per worker; a second one evens out slow chunks."""
 _MOST_SHARED = 8
 """Maximum number of shared shards: this process can write eight while a worker encodes one."""
 _BUSY = 0.95
-"""Share of the time that workers should be busy; `_num_owned` aims at it."""
+"""Minimum share of the time that workers should be busy; `_num_owned` aims at this share."""
 
 
 def write_shards(
@@ -59,8 +59,8 @@ def write_shards(
     """Write the shards with processes of this machine; an `Engine`.
 
     An item that ends its worker twice, the second time alone, is rejected as `timeout` or
-    `crashed`; after SIGKILL it has more tries. Progress is reported chunk by chunk. If a worker
-    dies, the counts of its uncommitted shards are reported again as negative numbers.
+    `crashed`. After SIGKILL, an item has more tries. Progress is reported chunk by chunk. If a
+    worker dies, the counts of its uncommitted shards are reported again as negative numbers.
     """
     tasks = (task for shard in shards for task in job.tasks(shard))
     num_tasks = sum(1 for _ in islice(tasks, num_workers))
@@ -98,7 +98,7 @@ class _SharedChunk(NamedTuple):
 
 
 class _Chunks:
-    """Chunks that are not assigned yet. A worker sends their records back to this process."""
+    """Chunks that have no worker yet. Workers send their records back to this process."""
 
     def __init__(self, tasks: Iterable[ChunkTask]) -> None:
         self._tasks = iter(tasks)
@@ -112,7 +112,7 @@ class _Chunks:
 
 
 class _Shards(_Chunks):
-    """Shards that are not assigned yet: whole ones for workers to own, chunks of shared ones."""
+    """Shards that have no worker yet: whole ones to own, and chunks of the shared ones."""
 
     def __init__(self, job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> None:
         num_owned = _num_owned([len(shard.items) for shard in shards], num_workers)
@@ -144,7 +144,7 @@ class _Shards(_Chunks):
 
 
 def _num_owned(sizes: Sequence[int], num_workers: int) -> int:
-    """Return the number of owned shards, which come first; the others keep all workers busy."""
+    """Return how many shards to own, from the first; sharing the others keeps workers busy."""
     uneven = max(len(sizes) % num_workers, num_workers // 2)
     most = max(0, len(sizes) - _MOST_SHARED)
     usual = max(most, len(sizes) - uneven)
@@ -172,7 +172,7 @@ class _Pool:
         self._num_passed_on = 0
 
     def run(self, work: Work, num_workers: int) -> None:
-        """Run workers until all is done. Pass on shared chunks in order, and progress at once."""
+        """Run workers until no work is left. Pass on shared chunks in order, progress at once."""
         try:
             for _ in range(num_workers):
                 self._workers.append(Worker(work, self._on_progress, self._take_back))
@@ -229,9 +229,9 @@ _wait = stage("wait")(connection.wait)
 
 
 _MOST_LOST_IN_A_ROW = 16
-"""Maximum number of items lost in a row. More are the fault of the machine, not of images."""
+"""Maximum number of items in a row that end their worker. More mean a fault of the machine."""
 _MOST_KILLS = 4
-"""Maximum number of times that an item is tried again after SIGKILL: memory may have been short."""
+"""Maximum number of further tries of an item after SIGKILL, as memory may have been short."""
 _MOST_FAILED_STARTS = 3
 _KILL = getattr(signal, "SIGKILL", None)
 
@@ -239,7 +239,7 @@ _Answer: TypeAlias = EncodedChunk | ShardProgress | ShardCommitted | LogLine | E
 
 
 class OwnedShard:
-    """A shard that one worker encodes and writes, with its progress."""
+    """A shard that one worker encodes and writes, and the progress of this work."""
 
     def __init__(self, plan: ShardPlan, job: ShardJob) -> None:
         self.plan = plan
@@ -312,7 +312,7 @@ class Worker:
         self._owned = shard
 
     def advance(self) -> EncodedChunk | None:
-        """Handle a message or the process's death. Return the shared chunk when it is complete."""
+        """Handle a message or the death of the process; return the shared chunk once complete."""
         try:
             answer = self._receive()
         except (EOFError, OSError):
@@ -373,7 +373,7 @@ class Worker:
             self.pipe.send(order)
 
     def _receive(self) -> _Answer | None:
-        """Return the next message; None for the first, which only says that the process is up."""
+        """Return the next message; None for the first one, which reports that the process is up."""
         if not self._is_up:
             self._is_up = self.pipe.recv_bytes() == b""
             return None

@@ -191,7 +191,7 @@ def encoded(work: Work, task: ChunkTask, *, is_suspect: bool = False) -> Encoded
         profiling.start()
     try:
         chunk = work.encode(task, partial(processes.start_clock, work.limits.item_s))
-    except OSError as error:  # sent unchanged, it would pass for an error of writing
+    except OSError as error:  # unchanged, the parent would take it for a write error
         if is_short_of_memory(error):
             raise
         raise _fault(str(task)) from error
@@ -228,7 +228,7 @@ def _send_bytes(pipe: Connection, data: bytes | bytearray) -> None:
 
 
 def receive_bytes(pipe: Connection, num_bytes: int) -> bytearray:
-    """Return bytes from the pipe, three times as fast as `recv_bytes`; EOFError if it ends."""
+    """Return bytes from the pipe, or raise EOFError at its end; faster than `recv_bytes`."""
     if not hasattr(os, "readv"):
         return bytearray(pipe.recv_bytes())
     data = bytearray(num_bytes)

@@ -51,14 +51,14 @@ class BuildPlan:
         return sum(len(shard.items) for shard in self.shards)
 
     def of_part(self, part: Part) -> BuildPlan:
-        """Return the plan with the shards of one part; its findings are about the whole source."""
+        """Return the plan with the shards of one part; `findings` still cover the whole source."""
         shards = tuple(part.of(self.shards))
         num_items = sum(len(shard.items) for shard in shards)
         estimate = self.estimated_bytes * num_items // self.num_items
         return replace(self, shards=shards, estimated_bytes=estimate)
 
     def without_others(self, part: Part) -> BuildPlan:
-        """Return the plan without the items of other parts; their shards keep only the length."""
+        """Return the plan without the items of other parts; their shards keep only a length."""
         if part.count == 1:
             return self
         mine = {shard.name for shard in part.of(self.shards)}
@@ -82,7 +82,7 @@ class PlannedShard(Document):
 
 
 class Outline(Document):
-    """All facts about the future dataset that are known before the first shard is written."""
+    """The facts about the future dataset that are known before the first shard is written."""
 
     name: Name
     version: Version
@@ -107,7 +107,7 @@ class Outline(Document):
     near_copies: str = ""
     leaks: LeakCheck | None = None
     mask_padding: int | None = None
-    """Value of padding in class masks; None for background, no padding, or an earlier version."""
+    """Padding value of class masks; None if it is the background, absent or not recorded."""
     findings: tuple[str, ...] = ()
     num_parts: int = Field(ge=1)
 
@@ -174,8 +174,8 @@ def write_outline(state: Folder, outline: Outline) -> None:
 def check_outline(state: Folder, outline: Outline) -> None:
     """Raise BuildError if the unfinished build has other near copies or another mask padding.
 
-    The fingerprint does not cover these. An unreadable image may change the near copies, and the
-    padding is known only when the masks are recognised.
+    The fingerprint covers neither. An unreadable image may change the near copies, and the padding
+    is known only when the masks are recognised.
     """
     there = None
     if outline.near_copies or outline.mask_padding is not None:
@@ -198,7 +198,7 @@ def check_outline(state: Folder, outline: Outline) -> None:
 
 
 def read_outline(state: Folder) -> Outline | None:
-    """Return the outline of the unfinished build, or None; BuildError if it is damaged."""
+    """Return the outline of the unfinished build, or None without one; BuildError if damaged."""
     data = state.read(OUTLINE_FILE)
     try:
         return None if data is None else documents.parse_document(Outline, data)

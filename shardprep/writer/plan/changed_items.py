@@ -1,6 +1,6 @@
-"""The items of finished datasets after the options that correct, thin out or split a dataset.
+"""Apply the options of a repack that correct, select or split the items of finished datasets.
 
-Each option means what it means in a build; tables and lists are files of this machine.
+Each option has the same meaning as in a build. Tables and lists are local files.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
     from shardprep.writer.plan.source_plan import Cut
 
 CHANGES = ("exclude_list", "relabel", "classes", "split", "group", "join", "columns")
-"""Options that change items; the images stay as they are."""
+"""Options that change items, but not their images."""
 _NO_SPLIT = "in no split"
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedItems:
-    """Items, and what the options so far have changed."""
+    """Items of a repack, with the changes of the options applied so far."""
 
     items: Items
     rows: pa.Table
-    """Row of each item in the item tables. `is_new` says whether its record needs new values."""
+    """Row of each item in the item tables. Column `is_new`: whether the record needs new values."""
     schema: Schema
     labels_from: str
     columns: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class ChangedItems:
     leaks: LeakCheck | None = None
 
     def with_rows(self, **columns: pa.Array) -> ChangedItems:
-        """Return a copy with other columns of the rows."""
+        """Return a copy in which `columns` replace the columns of `rows` with the same names."""
         rows = self.rows
         for name, values in columns.items():
             at = rows.schema.get_field_index(name)
@@ -68,7 +68,7 @@ class ChangedItems:
         return replace(self, rows=rows)
 
     def without(self, reasons: Mapping[int, str]) -> ChangedItems:
-        """Return a copy without the items at these positions, which are skipped for a reason."""
+        """Return a copy that skips items: position → reason; SourceError if no item is left."""
         keys, sizes = self.items.members.keys, self.rows["original_bytes"].to_pylist()
         lost = [Skipped(keys[at], why, sizes[at] or 0) for at, why in sorted(reasons.items())]
         stay = np.delete(np.arange(len(self.items)), sorted(reasons))
@@ -83,7 +83,7 @@ class ChangedItems:
         )
 
     def noted(self, notes: Sequence[str], without_image: Sequence[str] = ()) -> ChangedItems:
-        """Return a copy with further notes, and further ids that fit no image."""
+        """Return a copy with further notes, and further ids that match no image."""
         notes, without = (*self.notes, *notes), (*self.without_image, *without_image)
         return replace(self, notes=notes, without_image=without)
 
@@ -91,7 +91,7 @@ class ChangedItems:
 def changed_items(
     given: ChangedItems, recipe: Recipe, thumbnails: Callable[[ChangedItems], Thumbnails]
 ) -> ChangedItems:
-    """Return the items after all options of a recipe that are in `CHANGES`.
+    """Return the items after all options of `recipe` that are in `CHANGES`.
 
     `thumbnails` returns the `THUMBNAIL` of each item; it is called for `--group near`.
     """
@@ -137,7 +137,7 @@ def _without_listed(given: ChangedItems, recipe: Recipe, documents: Documents) -
 
 
 def _with_labels(given: ChangedItems, recipe: Recipe, documents: Documents) -> ChangedItems:
-    """Return the items with corrected labels, and with the numbers of `--classes`."""
+    """Return the items with the labels of `--relabel` and the class numbers of `--classes`."""
     schema, labels, rule = given.schema, given.schema.labels, recipe.rules.relabel
     if schema.target not in (LABEL, LABELS):
         option = OptionName("relabel" if recipe.relabel else "classes")
@@ -184,7 +184,7 @@ def _with_groups(given: ChangedItems, groups: Coded[str]) -> ChangedItems:
 
 
 def _with_near(given: ChangedItems, thumbnails: Thumbnails) -> tuple[NearCopies, ChangedItems]:
-    """Return the near copies, in the order of the keys as in a build, and the items in groups."""
+    """Return the near copies, in key order as in a build, and the items with them as groups."""
     from shardprep.image.near_pairs import near_pairs
     from shardprep.writer.plan.near_copies import NearCopies
 
@@ -209,7 +209,7 @@ def _cut(given: ChangedItems, ratios: Mapping[str, float], seed: int) -> Changed
 
 
 def _without_spoilers(given: ChangedItems, cut: Cut) -> ChangedItems:
-    """Return the items of a cut, and their rows."""
+    """Return the items of a cut and their rows; the left-out items become skipped."""
     from shardprep.writer.plan.source_plan import NO_LABEL
 
     left = {*cut.left_out.members.keys}

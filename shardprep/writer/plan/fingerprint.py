@@ -32,7 +32,7 @@ from shardprep.writer.engine import PRELOADED
 
 SPLIT_RATIOS = "split ratios"
 _SPLIT_RATIOS_VERSION = "2"
-"""Version of the rule for `--split` ratios. Since 2, they cut only train and splits they name."""
+"""Version of the rule for `--split` ratios. Since 2, ratios cut only train and named splits."""
 _FIT_VERSION = {"fit": "3"}
 """Version of the rule for resizing. Since 2, sizes of `--fit within` follow from the image size in
 the file. Since 3, no stored pixel shows the padding of a decoder that rounds sides up."""
@@ -70,7 +70,7 @@ def make_fingerprint(recipe: Recipe) -> Fingerprint:
 
 
 def named_files(recipe: Recipe) -> dict[str, str]:
-    """Return the hash of each file on this machine that an option names."""
+    """Return file name → SHA-256 of each file on this machine that an option names."""
     files = filter(lambda file: Path(file).is_file(), recipe.named_files)
     return {
         without_cache(file): _sha256(read_table(file, recipe.max_member_size)) for file in files
@@ -78,10 +78,10 @@ def named_files(recipe: Recipe) -> dict[str, str]:
 
 
 def source_signature(recipe: Recipe) -> str:
-    """Return a hash that changes when the source does; SourceError if it does not exist.
+    """Return a hash that changes when the source does; SourceError if the source does not exist.
 
-    For a zip it covers the size and the central directory, which has the CRC-32 of every member.
-    For another file it covers size and modification time. For a folder it covers names, sizes and
+    For a zip, the hash covers the size and the central directory, which has the CRC-32 of every
+    member. For another file, size and modification time. For a folder, names, sizes and
     modification times of all files except outputs, and the names of skipped entries. In object
     storage the ETag replaces the modification time.
     """
@@ -124,12 +124,12 @@ def versions() -> dict[str, str]:
 
 
 def fit_version(fit: str) -> dict[str, str]:
-    """Return the entry in the versions of a fingerprint for a fit, or {} if it has none."""
+    """Return the entry for a fit in `Fingerprint.versions`, or {} for the fit "none"."""
     return {} if fit == "none" else _FIT_VERSION
 
 
 def used_versions(of: Mapping[str, str], formats: Collection[str]) -> dict[str, str]:
-    """Return the versions in `of` that affect images of these formats."""
+    """Return the entries of `of` that can affect images of these formats."""
     return {name: number for name, number in of.items() if _EXTRAS.get(name) in (None, *formats)}
 
 

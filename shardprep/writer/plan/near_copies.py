@@ -1,8 +1,8 @@
 """Find near copies among the items of a build; leave them out or keep them in one split.
 
-Each image is processed as in the build, and reduced to a thumbnail as in `shardprep report`. So
-both find the same near copies. A repack takes the stored images. This machine caches the thumbnails
-for later builds with the same stored images.
+Each image is processed as in the build, and reduced to a thumbnail as in `shardprep report`, so
+that both find the same near copies. A repack uses the stored images. This machine caches the
+thumbnails for later builds with the same stored images.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class NearCopies:
     def _kept_of(self) -> dict[int, int]:
         """Position of each left-out copy → position of the copy that is kept instead.
 
-        That is the copy in the first split by `kept_rank`, and there the first one.
+        Of each group, the first item in the split with the lowest `kept_rank` is kept.
         """
         kept_of: dict[int, int] = {}
         for group in self.groups:
@@ -95,8 +95,8 @@ class NearCopies:
     def together(self) -> Items:
         """Return the items with near copies in one group, so that no split divides them.
 
-        Overlapping groups become one, with the name of the first. A group without a name gets the
-        key of its first item.
+        Overlapping groups are merged, and the first name is kept. Without a name, the merged group
+        gets the key of its first item.
         """
         items = self.items
         firsts: dict[str, int] = {}
@@ -134,7 +134,7 @@ class NearCopies:
         return [f"{text}; the largest has {max(sizes):,}", *more]
 
     def leak_check(self, final: Iterable[Item], recipe: Recipe) -> LeakCheck:
-        """Return the certificate of this search, without the sum of the records."""
+        """Return the certificate of this search, without the checksum of the records."""
         are_left_out = recipe.dedup == "near"
         own, is_near = recipe.rules.group.text, recipe.rules.group.is_near
         near = ("near copies",) if is_near and not are_left_out else ()
@@ -241,11 +241,11 @@ def _chunk(found: Sequence[bytes | Outcome]) -> EncodedChunk:
 
 
 class ThumbnailSource(NamedTuple):
-    """Where the thumbnails of items come from."""
+    """How to make the thumbnails of items, and which images these show."""
 
     encode: Encode
     mark: str
-    """Identity of the images; cached thumbnails have it."""
+    """Identity of the images, part of the key of cached thumbnails."""
     old: pa.Table | None = None
     """Row of each item in the item tables of the repacked datasets."""
 
@@ -263,7 +263,7 @@ class ThumbnailSource(NamedTuple):
 def make_thumbnails(
     items: Items, source: ThumbnailSource, recipe: Recipe, num_workers: int, watcher: Watch
 ) -> Thumbnails:
-    """Return the `THUMBNAIL` of each stored image, new or cached; `decoded` may be False."""
+    """Return the `THUMBNAIL` of each item, new or cached; `decoded` is False for bad images."""
     made_of = f"{_VERSION} {source.mark} {sorted(versions().items())}"
     file = array_file("near", hashlib.sha256(made_of.encode()).hexdigest()[:32])
     digests = (hashlib.blake2b(key.encode(), digest_size=8).digest() for key in items.members.keys)

@@ -1,4 +1,4 @@
-"""The items of a plan as a table, from which `--items` builds the same shards."""
+"""Write the items of a plan as a table, from which `--items` builds the same shards."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from shardprep.storage.atomic_file import write_durably
 from shardprep.writer.plan.build_plan import BuildPlan
 
 _IN_ARRAY = re.compile(r"(\.[^/.]+)/\d{6,}$")
-"""Matches the end of the key of a mask in a file of several."""
+"""Matches the end of the key of a mask, if its file holds several masks."""
 _OWN = (NUM_IMAGES, "spacing/", DICOM)
-"""Prefixes of columns that a build computes from the files again."""
+"""Prefixes of columns that a build computes from the files, so that the table omits them."""
 
 
 def write_items(plan: BuildPlan, file: Path) -> None:
-    """Write the items of a plan as CSV or Parquet, by the name of the file; see `items_table`."""
+    """Write `items_table` as .csv or .parquet; RecipeError if `file` has another suffix."""
     table, stream = items_table(plan), io.BytesIO()
     if file.suffix.lower() == ".csv":
         text = io.TextIOWrapper(stream, "utf-8", newline="", write_through=True)
@@ -63,8 +63,8 @@ def _cells(row: dict[str, Any]) -> list[Any]:
 def items_table(plan: BuildPlan) -> Any:
     """Return a row for each image, or for each file of a stack, in the order of the keys.
 
-    RecipeError for items that a table cannot state: tiles, run lengths, panoptic masks, and mask
-    files of several classes.
+    RecipeError for items that a table cannot describe: tiles, panoptic masks, mask files of several
+    classes, and outlines without boxes together with boxes.
     """
     if "tile/y" in plan.columns:
         raise _unstated("tiles")
@@ -111,7 +111,7 @@ def _rows(item: Item, plan: BuildPlan) -> Iterator[dict[str, Any]]:
 
 
 def _is_file(key: str, stack: StackExtent) -> bool:
-    """Return whether a stack is all images of one file, such as the pages of a TIFF."""
+    """Return whether a stack consists of the images of one file, such as the pages of a TIFF."""
     return bool(re.fullmatch(rf"{re.escape(key)}/\d{{6,}}", stack.members.keys[0]))
 
 
@@ -178,7 +178,7 @@ def _outline(outline: Outline, size: tuple[int, int]) -> str:
 
 
 def _counts(runs: Runs, size: tuple[int, int]) -> str | list[int]:
-    """Return COCO's counts of run lengths; [], which a build rejects too, if they are wrong."""
+    """Return run lengths in COCO's form; [], which a build also rejects, if they are invalid."""
     from pycocotools import mask as coco
 
     from shardprep.image.masks import MaskError

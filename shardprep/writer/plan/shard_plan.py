@@ -1,4 +1,4 @@
-"""Order, shard and part of every item, as a pure function.
+"""Compute order, shard and part of every item, as a pure function.
 
 The result follows from keys, splits, options, seed and the estimated size of the records. It does
 not depend on the order of files on a disk, on the number of workers, or on time. Items are sorted
@@ -86,7 +86,7 @@ class ShardItems(Sequence["Item"]):
         return self._items.members.take(self.rows)
 
     def alone(self) -> ShardItems:
-        """Return a copy with columns of its own, so that the items of other shards can be freed."""
+        """Return a copy with only the columns of this shard, so that other items can be freed."""
         return ShardItems(self._items.take(self.rows), np.arange(len(self), dtype=np.int32))
 
     def part(self, rows: slice) -> Items:
@@ -120,9 +120,9 @@ def plan_shards(
 ) -> tuple[ShardPlan, ...]:
     """Return the shards of all splits. Each split is shuffled by the seed and cut evenly.
 
-    `num_shards` is for the largest split; other splits get at least one shard, of a similar size.
-    None chooses shards of about `SHARD_BYTES` from `estimated_bytes`, the size of all records.
-    RecipeError if the largest split has fewer items than shards.
+    `num_shards` applies to the largest split; each other split gets at least one shard, of a
+    similar size. None chooses shards of about `SHARD_BYTES` from `estimated_bytes`, the size of all
+    records. RecipeError if the largest split has fewer items than shards.
     """
     columns = Items.of(items)
     sizes = columns.split.counts()
@@ -179,10 +179,7 @@ _AT_ONCE = 1 << 16
 
 
 def shuffled(keys: Texts, seed: int, purpose: bytes) -> NDArray[np.int64]:
-    """Return the positions of the keys in a random order, int64[keys].
-
-    `seed` and `purpose` determine the order.
-    """
+    """Return the positions of keys, int64[keys], in the random order of `seed` and `purpose`."""
     begun = hashlib.blake2b(digest_size=_HASH_BYTES, key=b"%s %d" % (purpose, seed))
     hashes = np.empty((len(keys), 2), ">u8")
     for start in range(0, len(keys), _AT_ONCE):

@@ -78,7 +78,7 @@ def _paused_collection() -> Iterator[None]:
 @stage("plan")
 @_paused_collection()
 def make_plan(recipe: Recipe, work_dir: Path, watcher: Watch, num_workers: int = 1) -> BuildPlan:
-    """Return the plan of a recipe. Its items may be files that are unpacked in `work_dir`."""
+    """Return the plan of a recipe. Files of its items may be unpacked in `work_dir`."""
     catalog = make_catalog(recipe, work_dir, watcher.notice)
     recipe = catalog.recipe
     spec = recipe.settled(annotated=catalog.annotations is not None).image_spec
@@ -271,7 +271,7 @@ def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) ->
 
     Counts per class and split are exact shares, rounded down or up, or as near as undivided groups
     allow. In a labelled source, unlabelled items keep their split, or are left out if the ratios
-    name it.
+    name that split.
     """
     stay, left_out, _ = without_spoilers(items, ratios)
     pool = rows_to_cut(stay, ratios)
@@ -326,7 +326,7 @@ def _cut_apart(strata: Coded[tuple[int, ...]], ratios: Mapping[str, float]) -> I
 
 
 def _shares(num_items: int, ratios: Mapping[str, float], debts: dict[str, float]) -> dict[str, int]:
-    """Return each split's number of items of a class; `debts` carry rounding to the next class."""
+    """Return split → number of items of a class; `debts` carries rounding to the next class."""
     total = sum(ratios.values())  # 1 within a rounding error, which would cost items
     exact = {split: num_items * ratio / total for split, ratio in ratios.items()}
     counts = {split: int(share + 1e-9) for split, share in exact.items()}
@@ -347,7 +347,7 @@ def _cut_together(
     alone = ~group.fit(bool)
     names = np.where(alone, len(group.values) + np.arange(len(group)), group.codes)
     _, first_rows, groups = np.unique(names, return_index=True, return_inverse=True)
-    number = np.empty(len(first_rows), np.int64)  # number of each group by its first item
+    number = np.empty(len(first_rows), np.int64)  # groups in the order of their first items
     number[np.argsort(first_rows)] = np.arange(len(first_rows))
     group_of = number[groups].tolist()
     counts: list[Counter[int]] = [Counter() for _ in range(len(first_rows))]
@@ -375,7 +375,7 @@ def _cut_together(
             wanted[split].subtract(counts[unit])
             room[split] -= sizes[unit]
             left.subtract(counts[unit])
-        for split in ratios:  # passed on to the next class: it adds up over many small ones
+        for split in ratios:  # carried to the next class, as debts add up over many classes
             owed[split] += wanted[split][label]
         left = +left
     place = {split: i for i, split in enumerate(ratios)}

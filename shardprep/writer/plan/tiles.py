@@ -1,7 +1,7 @@
 """Cut the images of a build into tiles, once, before its shards are planned.
 
-Workers write the tiles of an image to one file of the work folder, as Netpbm: a JPEG cannot be
-decoded in parts, and the tiles of an image are spread over all shards.
+Workers write the tiles of an image as Netpbm to one file of the work folder. The tiles of an image
+are spread over all shards, and a JPEG cannot be decoded in parts.
 """
 
 from __future__ import annotations
@@ -63,11 +63,9 @@ class _Tile(NamedTuple):
 
 
 class _Whole(NamedTuple):
-    """An image to cut."""
-
     placement: Placement
     rows: Callable[[int, int], Pixels]
-    """Returns rows; takes the first row and the number of rows."""
+    """Takes the first row and the number of rows; returns the pixels of these rows."""
     damage: str = ""
 
 
@@ -111,7 +109,7 @@ class TileCutter:
                 return objects
             budget, num_bytes = Budget(self.limits), item.extent.num_bytes
             budget.add_source(num_bytes)
-            packed = max(num_bytes, 4 * self.spec.max_pixels)  # limits the overlap
+            packed = max(num_bytes, 4 * self.spec.max_pixels)  # base of the limit on overlaps
             out = ending.enter_context(closing(UnpackedFile(file, item.key, (packed, 0), budget)))
             made: list[_Tile] = []
             parts = windows(place.upright, self.tile, self.overlap)
@@ -128,7 +126,7 @@ class TileCutter:
         return made
 
     def _opened(self, item: Item, ending: ExitStack) -> _Whole | list[_Tile] | Rejection:
-        """Return the image, or its only tile if that does not need a decoded image."""
+        """Return the image, a rejection, or the only tile if nothing need be decoded."""
         extent = item.extent
         if extent.read_head(4) in TIFF_STARTS:
             stream = ending.enter_context(_stream(extent))
@@ -194,8 +192,8 @@ def cut_tiles(
 ) -> tuple[Items, list[str]]:
     """Return an item for each tile, with `TILE_COLUMNS`, and remarks for the user.
 
-    `form` is the form of annotations in the source. Images that are not larger than a tile keep
-    their key. An image that cannot be cut becomes one item, which is rejected with the reason.
+    `form` describes the annotations in the source. An image that is not larger than a tile keeps
+    its key. An image that cannot be cut becomes one item, which is rejected with the reason.
     """
     assert recipe.tile is not None  # noqa: S101 - the caller asks for tiles
     folder = work_dir / "tiles"
@@ -251,7 +249,7 @@ def cut_tiles(
     names = zip(every.group, every.members.keys, strict=True)
     cut = replace(
         every,
-        group=Coded.of(group or key for group, key in names),  # for folds of a reader
+        group=Coded.of(group or key for group, key in names),  # a reader keeps a group in one fold
         members=builder.members(),
         annotation=Coded.apart(tile.annotation for tile in made),
         companions=Coded.apart(masks),

@@ -5,7 +5,7 @@ intact files of a damaged dataset into a build; `files` has the names and conten
 `local` and `remote` are the two storages. Rules that hold in every state:
 
 1. A finished dataset stays whole and readable until its replacement is complete. In object storage
-   one write of `manifest.json` replaces it. On a disk two renames do; a run killed between them
+   one write of `manifest.json` replaces it. On a disk two renames do. A run killed between them
    leaves the old dataset as `<version>.old`, and the next run does the second rename.
 2. If a run is killed in any state, the same command checks its files and continues.
 3. On a disk one process writes at a time, or several parts of one build: `held` has the lock.

@@ -43,7 +43,7 @@ class LateError(DisturbedError):
 
 
 def receipt_name(shard: str) -> str:
-    """Return the name of the receipt of a shard."""
+    """Return the name of a shard's receipt, relative to `Folders.state`."""
     return f"{RECEIPTS_DIR}/{shard}.parquet"
 
 
@@ -123,5 +123,5 @@ def new_build(fingerprint: Fingerprint) -> bytes:
 
 
 def hash_of(fingerprint: Fingerprint) -> str:
-    """Return the SHA-256 of a fingerprint in hexadecimal. A receipt names its build with it."""
+    """Return the SHA-256 of a fingerprint in hexadecimal, by which receipts name their build."""
     return hashlib.sha256(dump_build(Build(fingerprint))).hexdigest()

@@ -82,7 +82,7 @@ class LocalWorkspace:
     def held(self, *, alone: bool) -> Iterator[bool]:
         """Lock the build, `alone` or together with other parts; BusyError if it is locked.
 
-        Yields False on a disk without locks. If `alone`, removes temporary files of killed runs.
+        Yield False on a disk without locks. If `alone`, remove temporary files of killed runs.
         """
         with locked(self.incomplete, alone=alone) as is_held:
             if alone and is_held:
@@ -115,7 +115,7 @@ class LocalWorkspace:
         return True
 
     def adopt(self, file: str, mark: str, name: str) -> str:
-        """Link or copy `file` of the finished dataset to `name` in the build; return its ETag.
+        """Link or copy `file` of the finished dataset to `name` in the build; return the new ETag.
 
         `mark` is the expected ETag of `file`; "" on a disk.
         """

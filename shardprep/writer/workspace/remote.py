@@ -109,7 +109,7 @@ class ObjectWorkspace:
         return self._looked(lambda found: in_force(self.url, found))
 
     def _looked(self, look: Callable[[dict[str, ListedObject]], Found]) -> Found:
-        """Return `look(objects)` of all objects; list them again if another run moves some."""
+        """Return `look(all objects)`; list them again if another run has moved some meanwhile."""
         for num_left in reversed(range(_MOST_LOOKS)):
             try:
                 return look(self._found())
@@ -287,7 +287,7 @@ def _draft_of(build: Build) -> str:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove the unpacked archives of a killed process."""
+    """Remove a folder of unpacked archives, unless a running process has locked it."""
     with contextlib.suppress(BuildError):  # in use, or another user's
         if not folder.is_symlink():
             with locked(folder) as is_held:

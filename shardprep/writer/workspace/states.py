@@ -1,4 +1,4 @@
-"""Find the workspace of a build; the states of a build, and the transitions of both storages.
+"""Find the workspace of a build; define the states of a build, and the transitions between them.
 
 A damaged dataset can be built again: its intact shards count as written.
 """
@@ -85,7 +85,7 @@ def find_workspace(where: str) -> Workspace:
 
 
 def refuse_other_parts(recipe: Recipe, asked: Workspace) -> None:
-    """Raise DatasetError if `out` has an unfinished build in parts that is not `asked`."""
+    """Raise DatasetError if the recipe's `out` has a build in parts other than `asked`."""
     root = parse_place(recipe.out)
     if isinstance(root, Path) and not root.is_dir():
         return
@@ -142,12 +142,12 @@ _MOST_TRIES = 5
 
 @contextlib.contextmanager
 def writing(workspace: Workspace) -> Iterator[None]:
-    """Turn errors of the disk, and of files that another run changed, into BuildErrors."""
+    """Turn OSError, and ChangedError for files of this workspace, into BuildError."""
     try:
         yield
     except ChangedError as error:
         if not error.where.startswith(workspace.location):
-            raise  # an error of a dataset that is read
+            raise  # from a dataset that is read
         raise DisturbedError(error.where, error.what, "run the same command again") from error
     except OSError as error:
         what = f"cannot be written ({error.strerror or error})"
@@ -258,7 +258,7 @@ def folders_of(workspace: Workspace, fingerprint: Fingerprint, old: bytes | None
 
 
 def forget(workspace: Workspace, shards: Iterable[str]) -> None:
-    """Remove the receipts of shards, so that these are written again."""
+    """Remove the receipts of shards, so that the next run writes the shards again."""
     workspace.state.remove([receipt_name(shard) for shard in shards])
 
 
@@ -315,7 +315,7 @@ def shared(
 ) -> Result | Manifest:
     """Return the result of `attempt`, or the manifest that an equal run has published first.
 
-    `attempt` gets the currently published manifest or None. It is repeated if an equal run has
+    `attempt` gets the currently published manifest or None, and is repeated if an equal run has
     removed files of the build. Without a fingerprint, all runs count as equal.
     """
     for num_left in reversed(range(_MOST_TRIES)):
@@ -348,10 +348,10 @@ _NUM_THREADS = 16
 
 
 class IntactShard(NamedTuple):
-    """The file with the bytes of a shard, in the folder of the damaged dataset."""
+    """The file that has the bytes of a shard, in the folder of the damaged dataset."""
 
     file: str
-    """Name of the file; it differs from the shard's name if files were swapped."""
+    """Name of the file; another one than the shard's if files were swapped."""
     mark: str
     """ETag in object storage; "" on a disk, where the bytes are hashed."""
 
@@ -363,7 +363,7 @@ class DamagedDataset:
     manifest: Manifest
     intact: Mapping[str, IntactShard]
     items: Path | None
-    """Path of `items.parquet`; None if it is missing or damaged: all shards are written again."""
+    """Path of `items.parquet`, or None if damaged or missing; then all shards are written again."""
     foreign: Sequence[str]
     """Names of files in the folder that are not part of the dataset; they are kept."""
 
