@@ -78,10 +78,7 @@ class OpenDataset:
         return ManifestMark(str(self), self.files.manifest_mark)
 
     def documents(self, *names: str) -> AbstractContextManager[Path]:
-        """Return a context manager that yields a folder with these documents.
-
-        Errors that are raised in the `with` block name the dataset.
-        """
+        """Return a context that yields a folder of these documents; its errors name the dataset."""
         return self.files.documents(self.manifest, names)
 
     def item_file(self) -> ItemFile:
