@@ -153,7 +153,7 @@ def draw_marked(picture: AnnotatedPicture, legend: Legend, side: int) -> tuple[I
     is_whole = True
     try:
         image = _masked(image, picture, legend)
-    except Exception:  # decoders raise anything; the rest is worth seeing
+    except Exception:  # decoders raise anything; boxes are drawn even without masks
         is_whole = False
     _draw_boxes(image, picture, legend)
     _draw_points(image, picture, legend)
@@ -268,7 +268,8 @@ def point_marks(
 ) -> Iterator[tuple[Colour, list[tuple[Place, Place]], list[tuple[Place, bool]]]]:
     """Yield colour, lines and dots of the keypoints of each object, then of the image.
 
-    `size` is the width and height of the drawing. A dot has x, y in its pixels, and "is hidden".
+    `size` is the width and height of the drawing. A dot is x, y in pixels of the drawing, and
+    whether the keypoint is hidden.
     """
     several = [
         (picture.labels[i] if i < len(picture.labels) else i, one, legend.edges)

@@ -52,7 +52,7 @@ class Fit(NamedTuple):
 
 
 def halved(images: Floats) -> Floats:
-    """Return images of half the size."""
+    """Return images of half the height and width; a pixel is the mean of 2 x 2 pixels."""
     wide = images[:, ::2] + images[:, 1::2]
     found: Floats = (wide[:, :, ::2] + wide[:, :, 1::2]) / 4
     return found
@@ -63,7 +63,7 @@ def aligned(inner: Floats, outer: Floats, first: Floats) -> Floats:
     size = inner.shape[-1]
     lowest = np.concatenate([first[:, :2], first[:, :2] + first[:, 2:]], axis=1) - _MOST_MOVED
     terms, windows = _terms(inner), first
-    products = terms @ terms.copy().transpose(0, 2, 1)  # twice as fast as with itself
+    products = terms @ terms.copy().transpose(0, 2, 1)  # twice as fast as without a copy
     for _ in range(_ITERATIONS):
         solved = _solved(_equations(terms, products, *sampled(outer, windows)))
         # In samples: moves of the middle, and of the right or lower edge away from it
@@ -78,7 +78,7 @@ def aligned(inner: Floats, outer: Floats, first: Floats) -> Floats:
 
 
 def _terms(inner: Floats) -> Floats:
-    """Return a constant, how images change by four moves, and the images: [n, 6, size²]."""
+    """Return a constant, the derivatives by four moves, and the images: float64[n, 6, size²]."""
     size = inner.shape[-1]
     from_middle = (np.arange(size) + 0.5 - size / 2) * 2 / size
     terms = np.zeros((len(inner), 6, size, size))
@@ -91,7 +91,7 @@ def _terms(inner: Floats) -> Floats:
 
 
 def _equations(terms: Floats, products: Floats, seen: Floats, inside: Floats) -> Floats:
-    """Return the normal equations of `inner` as a sum of `seen` and the first five terms."""
+    """Return normal equations, [n, 6, 7], of the last term as a sum of `seen` and the others."""
     seen, inside = (part.reshape(len(seen), 1, terms.shape[2]) for part in (seen * inside, inside))
     some = np.flatnonzero(~inside.all(axis=(1, 2)))
     if len(some):
@@ -106,7 +106,7 @@ def _equations(terms: Floats, products: Floats, seen: Floats, inside: Floats) ->
 
 
 def _solved(rows: Floats) -> Floats:
-    """Solve linear equations, float64[n, size, size + 1]. LAPACK differs between machines."""
+    """Return solutions of linear equations, [n, size, size + 1]. LAPACK differs by machine."""
     for i in range(rows.shape[1]):
         pivots = rows[:, i, i]
         rows[:, i] /= np.where(np.abs(pivots) < 1e-6, 1e-6, pivots)[:, None]
@@ -227,7 +227,7 @@ _LEAST_EDGES = 0.55
 _LEAST_CLEAR = 0.66
 """Minimum correlation of the edges that fit, minus the median error per deviation of grey."""
 _LEAST_BOTH = 1.28
-"""Sum of both values from which a pair is accepted although one value is below its minimum."""
+"""If the values compared with the last two minima have this sum, one of them may be lower."""
 _COPY_EDGES, _COPY_SHARP, _COPY_BLUR = 0.68, 0.9, 2.5
 """Minimum correlation of all edges of copies: max(first, second - third * median error)."""
 _COPY_HALF = 0.04
@@ -371,7 +371,7 @@ def _deviations(grey: Any) -> Floats:
 
 
 def _distinct(images: Thumbnails, usable: Ints) -> tuple[Ints, Ints]:
-    """Return the first image with each thumbnail, and for each usable image its index in them."""
+    """Return the first image of each distinct thumbnail, and the index there of each `usable`."""
     views = np.empty(len(usable), [(name, THUMBNAIL[name]) for name in ("grey", "colours")])
     for name in views.dtype.names or ():
         views[name] = images[name][usable]

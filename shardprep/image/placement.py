@@ -122,7 +122,7 @@ class Placement:
         """Return the frame of annotations made on an image of this size, or None if no frame fits.
 
         A frame of equal size is preferred, then one with the same aspect ratio within 1% (a resized
-        copy). If several frames fit, or without a size, the first one in `frames`.
+        copy). If several frames fit, or the size is unknown, the first in `frames` is returned.
         """
         if size is None or min(size) < 1:
             return frames[0]
