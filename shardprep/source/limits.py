@@ -46,7 +46,7 @@ DEFAULT_LIMITS = SourceLimits()
 
 
 class Budget:
-    """Counts members and bytes of one source; SourceError if a total is above its limit."""
+    """Running totals of members and bytes of a source; SourceError if one is above its limit."""
 
     def __init__(self, limits: SourceLimits) -> None:
         self.limits = limits

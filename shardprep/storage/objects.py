@@ -123,7 +123,7 @@ def _found(otherwise: StorageError) -> Iterator[None]:
 
 
 def sha256(url: ObjectUrl) -> str:
-    """Read an object, and return its SHA-256 in hexadecimal."""
+    """Return the SHA-256 in hexadecimal of an object, which is read completely."""
     digest = hashlib.sha256()
     for block in read_whole(url, ""):
         digest.update(block)
