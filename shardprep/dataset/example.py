@@ -81,7 +81,7 @@ def with_values(data: bytes, features: Mapping[str, Values], dtypes: Mapping[str
 
 
 def of_entries(entries: bytes) -> bytes:
-    """Return the serialized Example that consists of these serialized, joined map entries."""
+    """Return a serialized Example, from its concatenated, serialized map entries."""
     return b"".join((b"\n", _varint(len(entries)), entries))
 
 

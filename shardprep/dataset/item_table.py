@@ -147,7 +147,7 @@ def given_columns(schema: Schema) -> dict[str, pa.Field]:
 
 def given_cells(values: Iterable[Any], are_there: Iterable[Any]) -> list[Any]:
     """Return the cells of a column: values of its feature, None for NaN, "" and absent values."""
-    pairs = zip(values, are_there, strict=False)  # `are_there` may have no end
+    pairs = zip(values, are_there, strict=False)  # `are_there` may be endless
     return [one if is_there and one == one and one != "" else None for one, is_there in pairs]  # noqa: PLR0124 - NaN
 
 
@@ -177,7 +177,7 @@ def write_items(
 
 
 def read_items(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return `columns` of an item table, or all; DatasetError if it is missing or damaged."""
+    """Return `columns` of an item table, or all; DatasetError if the file is missing or damaged."""
     with readable(path), open_regular(path) as raw:
         return bounded_table(parquet_file(raw, path), os.fstat(raw.fileno()).st_size, columns)
 
@@ -342,7 +342,7 @@ class ItemView:
         return self._columns[name]
 
     def value(self, name: str, number: int) -> Any:
-        """Return a value of this view; caches its row group, or the column after `_MOST_PARTS`."""
+        """Return a value; its row group is cached, or the column after `_MOST_PARTS` groups."""
         if name in self._columns:
             return self._columns[name][number].as_py()
         row, parts = int(self.numbers[number]), self._parts.setdefault(name, {})

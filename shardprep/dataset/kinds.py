@@ -30,7 +30,7 @@ class Kind:
     """Properties that all values of one kind of feature share."""
 
     dtype: Literal["bytes", "int64", "float32"]
-    """Type of the stored values, unless a column of a table decides it."""
+    """Type of the stored values; features from a column of a table have the column's type."""
     shape: tuple[int | Literal["points", "labels", "texts"], ...] = ()
     """Shape of one value; a name means the number of the feature's points, labels or texts."""
     is_list: bool = False

@@ -96,7 +96,7 @@ class LocalFiles:
 
     @contextlib.contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Raise ChangedError after the block, even if it failed, if the dataset was replaced."""
+        """After the block, even a failed one, raise ChangedError if the dataset was replaced."""
         try:
             yield
         except (DatasetError, RecordError, OSError):

@@ -241,8 +241,8 @@ class Manifest(SparseDocument):
     """Number of written images whose boxes and outlines were scaled, because the annotations state
     another image size; left out if 0."""
     num_own_levels: Count = 0
-    """Number of stacks whose black and white are their own smallest and largest values, or windows;
-    left out if 0."""
+    """Number of stacks whose black and white come from their own values or windows, so that their
+    brightness cannot be compared with other stacks; left out if 0."""
     num_encodings: Count = 0
     """Number of times that stored images were encoded again after the build; each time costs
     quality in JPEG. Left out if 0."""

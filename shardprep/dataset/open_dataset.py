@@ -78,11 +78,11 @@ class OpenDataset:
         return ManifestMark(str(self), self.files.manifest_mark)
 
     def documents(self, *names: str) -> AbstractContextManager[Path]:
-        """Return a context that yields a folder of these documents; its errors name the dataset."""
+        """Return a context of a folder with `names`; errors in its block name the dataset."""
         return self.files.documents(self.manifest, names)
 
     def item_file(self) -> ItemFile:
-        from shardprep.dataset.item_table import ItemFile  # and pyarrow
+        from shardprep.dataset.item_table import ItemFile  # imports pyarrow
 
         with self.documents(ITEMS_FILE) as folder:
             return ItemFile(folder / ITEMS_FILE)

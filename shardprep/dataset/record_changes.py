@@ -266,7 +266,7 @@ def _size(values: Values, schema: Schema) -> Sequence[int]:
 
 
 def _snapped(one: list[Any], two: list[Any], coarse: Any) -> list[Any]:
-    """Return points or masks of `two`, replaced by those of `one` that are equal to them.
+    """Return the points or masks of `two`; equal ones are replaced by those of `one`.
 
     Points are equal if they differ by half a pixel at most in an image of height and width
     `coarse`; masks, if each pixel of the smaller is in 3 x 3 pixels of the resized larger mask.

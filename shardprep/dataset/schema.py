@@ -37,7 +37,7 @@ IMAGES, NUM_IMAGES = "images", "num_images"
 LABEL, LABELS, TARGET, TEXT = "label", "labels", "target", "text"
 TARGETS, TEXTS = "targets", "texts"
 CLASS_PREFIX = "label/"
-"""Prefix of the names of features of kind `label` in a dataset with several of them."""
+"""Prefix of the names of features of kind `label` in a dataset with several class targets."""
 ROWS = "rows/"
 """Prefix of the names of features of kind `rows`; each feature has a column of a table."""
 UNLABELLED = -1
@@ -360,8 +360,8 @@ class Schema(Document):
 
         `size` is height and width, or None if images differ. `columns` maps names of further
         features to dtypes. `annotations` maps the wanted features of `ANNOTATIONS` to their class
-        names, or to () for features without class names. `targets` are the features of targets of
-        several values.
+        names, or to () for features without class names. `targets` are the features of a target
+        with several values, by name.
         """
         shape = size or (None, None)
         image = self.image.model_copy(update={"shape": (*shape, 3), "encoding": encoding})
@@ -388,7 +388,7 @@ class Schema(Document):
         return self.model_copy(update={"features": {**self.features, **further}})
 
     def with_keypoints(self, skeletons: Mapping[str, Skeleton]) -> Schema:
-        """Return a copy whose keypoint features, by name, have these skeletons."""
+        """Return a copy whose keypoint features have the skeletons given by feature name."""
         changed = {}
         for name, (points, edges, mirrored) in skeletons.items():
             more = {"edges": edges, "mirrored": mirrored} if name in ALL_POINTS else {}
@@ -468,7 +468,7 @@ def shipped_schemas() -> dict[str, Path]:
 def load_schema(name_or_path: str) -> Schema:
     """Return a shipped schema by its name, or the schema in a JSON file.
 
-    SchemaError if it is missing or invalid, or has a feature that a build cannot fill.
+    SchemaError if the file is missing or invalid, or has a feature that a build cannot fill.
     """
     shipped = shipped_schemas()
     try:
@@ -492,7 +492,7 @@ def load_schema(name_or_path: str) -> Schema:
 
 
 def parse_schema(data: bytes | str, where: str) -> Schema:
-    """Return the schema in a JSON text; SchemaError, which names `where`, if it is invalid."""
+    """Return the schema in a JSON text; SchemaError, naming `where`, if the text is invalid."""
     try:
         return documents.parse_document(Schema, data)
     except documents.DocumentError as error:

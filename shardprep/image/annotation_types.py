@@ -105,9 +105,9 @@ class Annotation:
     areas: tuple[tuple[Segment, int], ...] = ()
     """Areas that are not objects, such as sky or grass, with their class index."""
     keypoints: Points | None = None
-    """float32[n, K, 3]: keypoints of each object, in the unit of the boxes; None if it has none."""
+    """float32[n, K, 3]: keypoints of each object, in the unit of the boxes; None if unknown."""
     points: Points | None = None
-    """float32[K, 3]: keypoints of the image; None if it has none."""
+    """float32[K, 3]: keypoints of the image; None if the image has none."""
     has_relative_points: bool = False
     """Whether `points` are shares of width and height, 0 to 1."""
     lost_points: Mapping[str, int] = field(default_factory=dict)

@@ -29,13 +29,13 @@ SHORTFALLS = ("cut away", "too small")
 _CODES: dict[Reason, int] = {reason: code for code, reason in enumerate(get_args(Reason))}
 
 _TOLERANCE_PX, _TOLERANCE = 1e-3, 1e-6
-"""Rounding errors up to which boxes and keypoints may exceed the edge: pixels, or for boxes this
-share of a side, if that is larger."""
+"""Maximum distance by which boxes and keypoints may exceed the edge: pixels, or for boxes also
+this share of a side."""
 _MIN_SIDE = 1.0
 """Minimum side, in stored pixels, of a box that a crop has cut."""
 _Y_FIRST = np.array((1, 0, 3, 2))
 _FEW = 1000
-"""Up to this number of boxes, a set finds that none is repeated faster than a sort does."""
+"""Maximum number of boxes to search for repeats by a set first, which is faster than a sort."""
 _CUT = 1 - 1e-6
 """A box counts as cut if less than this share of its area is left."""
 
@@ -101,7 +101,7 @@ class Boxes:
     def place(
         self, boxes: Floats, size: tuple[int, int], frame: Frame, placement: Placement
     ) -> None:
-        """Clip boxes to the annotated image, drop those without an area in it, and set `corners`.
+        """Clip boxes to the annotated image, drop boxes without an area, and set `corners`.
 
         `size` is the height and width of the annotated image in the unit of the boxes.
         """
@@ -239,7 +239,7 @@ def _are_within(
 def united(skeletons: Iterable[Skeleton]) -> Skeleton:
     """Return a skeleton with the keypoints and edges of all skeletons, matched by name.
 
-    `mirrored` is found by names for left and right unless one of the skeletons states it.
+    `mirrored` is derived from names with left and right, unless a skeleton states it.
     """
     several = list(skeletons)
     names = tuple(dict.fromkeys(name for one in several for name in one.names))
@@ -261,7 +261,7 @@ def mirrored_by_name(names: Sequence[str]) -> tuple[int, ...]:
         others = (side.sub(lambda match: _OTHER[match[0].lower()], name.lower()) for side in _SIDES)
         found = (place[other] for other in others if place.get(other, i) != i)
         mirrored.append(next(found, i))
-    # Each of a pair must name the other one.
+    # In a pair, each keypoint must be the mirror image of the other.
     if mirrored == list(range(len(names))) or any(mirrored[j] != i for i, j in enumerate(mirrored)):
         return ()
     return tuple(mirrored)

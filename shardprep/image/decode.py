@@ -57,7 +57,7 @@ class Decoded(NamedTuple):
     pixels: Pixels
     """uint8[height, width, 3], or [height, width, 1] for grey."""
     is_srgb: bool
-    """True if the file has no colour profile that was applied."""
+    """True if no colour profile was applied."""
     orientation: int = UPRIGHT
     """EXIF orientation that was applied, 1 to 8."""
     damage: str = ""
@@ -245,7 +245,7 @@ def _decode_by_pillow(image: Image.Image, spec: ImageSpec) -> Decoded:
 
 
 def _webp_pixels(image: Image.Image, spec: ImageSpec) -> Pixels | None:
-    """Return the first frame without Pillow's three copies of it; None if Pillow must load it."""
+    """Return the first frame, without the three copies of `load`; None if `load` is needed."""
     decoder = getattr(image, "_decoder", None)
     if decoder is None or srgb_transform(image) is not None:
         return None

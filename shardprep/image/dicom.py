@@ -131,7 +131,7 @@ def num_frames(head: bytes) -> int:
 
 
 def frame_files(data: bytes, number: int) -> Iterator[bytes]:
-    """Yield each of the `number` frames of a DICOM file as a file of its own, without decoding."""
+    """Yield each of the `number` frames of a DICOM file as a separate file, without decoding."""
     about = pydicom.dcmread(io.BytesIO(_inflated(data)))
     pixels, groups = about.PixelData, about.get("PerFrameFunctionalGroupsSequence")
     is_packed = about.file_meta.TransferSyntaxUID.is_encapsulated
@@ -154,7 +154,7 @@ _PLACE_TAGS: Final = (
 )  # fmt: skip
 _OWNER_TAGS: Final = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID")
 _PLACE_BYTES: Final = 256 << 10
-"""Bytes of a file that are searched for these elements, which precede the pixels."""
+"""Bytes of a file that are searched for the elements of a `SlicePlace`, which precede pixels."""
 _SAME_DIRECTION: Final = 1e-3
 """Largest difference of direction cosines within a series of parallel slices."""
 

@@ -196,7 +196,7 @@ def mask_layers(
     """Yield the pixels that each mask of a picture paints, bool[height, width], and their colour.
 
     A class mask is used if the picture has it, otherwise the masks of objects. If the dataset has
-    several classes, an object has a shade of its class's colour, otherwise a colour of its own.
+    several classes, an object has a shade of its class's colour, otherwise the colour of its index.
     `size` is the width and height of the layers in pixels. Raises ValueError for a mask of another
     size than its picture, and any error of the decoder.
     """

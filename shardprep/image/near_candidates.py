@@ -157,7 +157,7 @@ def _may_stand(found: Descriptors) -> Flags:
 def turned(images: Any, turn: int) -> Any:
     """Return images, [n, side, side], in one of 8 orientations.
 
-    Bit 2 transposes them, then bit 1 mirrors them top to bottom and bit 0 left to right.
+    Bit 2 of `turn` transposes, then bit 1 mirrors top to bottom and bit 0 left to right.
     """
     images = images.swapaxes(-1, -2) if turn & 4 else images
     images = images[..., ::-1, :] if turn & 2 else images
@@ -237,7 +237,7 @@ def _described(grey: Pixels, windows: Descriptors, turns: Any, start: int) -> _V
 
 
 def _best(rows: Ints) -> Ints:
-    """Return the best row of each pair that is among the `_MOST` best pairs of one of its images.
+    """Return the best row of each pair that is among the `_MOST` best pairs of either image.
 
     The first two columns are the pair, the last is the rank; lower is better.
     """

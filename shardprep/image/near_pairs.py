@@ -167,7 +167,7 @@ def fitted(grey: Floats, seen: Floats, inside: Floats, fits: Floats) -> Fit:
     _, gain, offset, deviation = _correlation(grey, seen, fits)
     errors = grey - gain[:, None, None] * seen - offset[:, None, None]
     errors = np.rint(errors * 16) / 16
-    # Sixteenths of a level are sorted three times as fast.
+    # As sixteenths in uint16, errors are sorted three times as fast.
     levels = np.where(inside > 0, np.abs(errors * 16), _HIGHEST).clip(max=_HIGHEST)
     ranked = np.sort(levels.astype(np.uint16).reshape(len(grey), SIDE**2), axis=1)
     places = inside.sum(axis=(1, 2)).astype(np.int64) // 2
@@ -227,7 +227,7 @@ _LEAST_EDGES = 0.55
 _LEAST_CLEAR = 0.66
 """Minimum correlation of the edges that fit, minus the median error per deviation of grey."""
 _LEAST_BOTH = 1.28
-"""If the values compared with the last two minima have this sum, one of them may be lower."""
+"""If the values limited by `_LEAST_EDGES` and `_LEAST_CLEAR` have this sum, one may be lower."""
 _COPY_EDGES, _COPY_SHARP, _COPY_BLUR = 0.68, 0.9, 2.5
 """Minimum correlation of all edges of copies: max(first, second - third * median error)."""
 _COPY_HALF = 0.04
@@ -282,7 +282,7 @@ def near_pairs(images: Thumbnails) -> Pairs:
 def _joined_by(images: Thumbnails, pairs: Pairs, some: Any) -> Pairs:
     """Return `pairs`, and the pairs among candidates that are not yet in one group of copies."""
     groups = near_groups(len(images), pairs[pairs["is_copy"]])
-    part = some[groups[some["inner"]] != groups[some["outer"]]]  # for sets of many copies
+    part = some[groups[some["inner"]] != groups[some["outer"]]]  # saves time with many copies
     starts = range(0, len(part), _AT_ONCE)
     with ThreadPoolExecutor(usable_cores(), "shardprep-near") as pool:
         return np.concatenate([pairs, *pool.map(partial(_compared, images, part), starts)])
@@ -291,8 +291,7 @@ def _joined_by(images: Thumbnails, pairs: Pairs, some: Any) -> Pairs:
 def near_groups(number: int, pairs: Pairs) -> Ints:
     """Return the group of each of `number` images. A chain of pairs forms one group.
 
-    A group is numbered by the position of its first image. An image without a pair is a group of
-    its own.
+    A group is numbered by the position of its first image. An image without a pair is also a group.
     """
     return joined(np.arange(number), np.stack([pairs["inner"], pairs["outer"]], axis=1))
 

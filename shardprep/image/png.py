@@ -206,7 +206,7 @@ def _inflated(compressed: list[_Chunk], num_bytes: int) -> bytes:
     pieces = [chunk.data for chunk in compressed]
     unpacker = _inflater.decompressobj()
     whole = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-    data: bytes = unpacker.decompress(whole, num_bytes + 1)  # one byte more, to notice too many
+    data: bytes = unpacker.decompress(whole, num_bytes + 1)  # one more shows a surplus
     if len(data) != num_bytes or not unpacker.eof:
         raise ValueError(f"{len(data):,} bytes of pixels, and not {num_bytes:,}")
     return data

@@ -310,7 +310,7 @@ def _is_fitted(size: tuple[int, int], spec: ImageSpec) -> bool:
 
 @stage("resize")
 def _fit(pixels: Pixels, placement: Placement, spec: ImageSpec, scale: int) -> Pixels:
-    """Return the stored pixels; the same array if they need no change."""
+    """Return the stored pixels, or `pixels` itself if nothing changes."""
     if pixels.shape[:2] != placement.fitted:
         pixels = resize(pixels, placement.fitted, placement.decoded_box(scale))
     if placement.fitted != placement.size:

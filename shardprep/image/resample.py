@@ -60,7 +60,7 @@ def resize(
     out = np.empty((*size, channels), np.uint8) if out is None else out
     if out.shape != (*size, channels):
         raise ValueError(f"{list(out.shape)} is not {size[0]}x{size[1]} with {channels} channels")
-    if _fill is not None:  # it checks the box itself
+    if _fill is not None:  # the extension checks the box
         simd = True
         _fill(np.ascontiguousarray(pixels), out, box, down_first(pixels, size), simd, mirrored)
         return out

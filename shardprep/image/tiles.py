@@ -64,7 +64,7 @@ def tile_spec(spec: AnnotationSpec) -> AnnotationSpec:
 
 
 class ObjectCutter:
-    """The objects of an image, from which those of each tile are cut. MaskError for bad masks."""
+    """All objects of an image, to be cut into tiles. MaskError if a mask is invalid."""
 
     def __init__(self, scene: Scene) -> None:
         annotation, spec = scene.annotation, scene.spec

@@ -264,7 +264,7 @@ class _Walk:
     def inner_archive(
         self, extent: StoredExtent, key: str, depth: int, head: bytes | None = None
     ) -> bool:
-        """Add members as `archive` does; skip or reject a broken one where the scope allows it."""
+        """Add members as `archive` does; a broken archive is skipped or rejected by the scope."""
         before = dict(vars(self.budget))
         try:
             return self.archive(extent, key, f"{key}/", depth + 1, head)

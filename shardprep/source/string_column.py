@@ -267,7 +267,7 @@ class Texts(Sequence[str]):
         return Texts(pc.replace_substring_regex(self.array, rf"^(?:[^/]*/){{{number}}}", ""))
 
     def replaced(self, rows: NDArray[Any], others: Texts) -> Texts:
-        """Return the texts, with those in `rows` replaced by `others`."""
+        """Return the texts, where `others` replace the texts of `rows` in order."""
         places = np.arange(len(self))
         places[rows] = len(self) + np.arange(len(rows))
         return Texts.joined([self, others]).take(places)

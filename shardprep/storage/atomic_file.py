@@ -48,7 +48,7 @@ class DurableFile:
         sync_folder(self.path.parent)
 
     def hand_over(self) -> Callable[[], None]:
-        """Return a function to commit in any thread; the context does not remove the file then."""
+        """Return a function that commits in any thread; from now on, the context keeps the file."""
         self._is_handed_over = True
 
         def commit() -> None:

@@ -71,7 +71,7 @@ class ArchiveFolder:
         return path if path.is_file() and self._describe(path) == note else None
 
     def archive_since_start(self, *, refresh: bool) -> Path | None:
-        """Return the checked archive or None; `refresh` ignores checks before this object's."""
+        """Return the checked archive or None; with `refresh`, only if checked since `__init__`."""
         is_news = self._noted_at() != self._noted_at_start
         return self.checked() if is_news or not refresh else None
 
