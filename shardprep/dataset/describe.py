@@ -287,7 +287,7 @@ def measure_objects(folder: Path, manifest: Manifest, schema: Schema) -> ObjectF
 def _boxes(
     folder: Path, shard: Shard, schema: Schema, counts: list[int]
 ) -> tuple[Ints, Ints, Floats, Floats]:
-    """Return image number, label, corners and image size of each box; append boxes per image."""
+    """Return image number, label, corners and image size of each box; append counts by image."""
     first = len(counts)
     labels: list[int] = []
     sides: list[float] = []

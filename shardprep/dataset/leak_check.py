@@ -102,7 +102,7 @@ class RecordsSum:
 
 
 def kept_rank(split: str) -> int:
-    """Return the rank of a split in deduplication; of several copies, the lowest rank is kept."""
+    """Return the rank of a split in deduplication, which keeps the copy of lowest rank."""
     return {"validation": 1, "train": 2}.get(split, 0)
 
 

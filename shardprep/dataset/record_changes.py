@@ -53,7 +53,7 @@ _IN_WORDS = {BOX, CROWD, OBJECT_MASK, KEYPOINTS, KEYPOINTS_VISIBLE}
 """Features of objects that the words of a `_ComparedObject` do not list as name and values."""
 _ON_THE_GRID = {BOX, KEYPOINTS, POINTS, OBJECT_MASK, MASK}
 _HALF = 0.501
-"""Maximum distance in pixels of equal points in images of different sizes: half, and rounding."""
+"""Maximum distance in pixels of equal points in images of different sizes: 1/2, with rounding."""
 _BATCH_RECORDS = 256
 _BATCH_BYTES = 16 << 20
 _READS_AT_ONCE = 16
@@ -201,7 +201,7 @@ class _Comparison:
             yield RecordChange(number, RECORD, "", "")
 
     def _objects(self, size: Sequence[int], *values: Values) -> tuple[str, str] | None:
-        """Return in words the objects that only the first, and only the second, record has."""
+        """Return in words the objects that only one record has, for each record; None if equal."""
         lists = [
             _objects(one, side.dataset.schema, self._common, size)
             for one, side in zip(values, self._sides, strict=True)

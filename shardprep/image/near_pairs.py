@@ -28,7 +28,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 _ITERATIONS = 2
 """Number of steps of the alignment at each resolution."""
 _MOST_MOVED = 0.125
-"""Maximum distance that an edge of a window moves at each resolution, as a share."""
+"""Maximum distance that an edge of a window moves at each resolution, as a share of the side."""
 _GRID = 1 << 13
 """Number of possible positions of a window's edge along a side of the image."""
 _DAMPING = 8
@@ -231,7 +231,7 @@ _LEAST_BOTH = 1.28
 _COPY_EDGES, _COPY_SHARP, _COPY_BLUR = 0.68, 0.9, 2.5
 """Minimum correlation of all edges of copies: max(first, second - third * median error)."""
 _COPY_HALF = 0.04
-"""How much more the edges of one half must agree if all edges do not, as with a watermark."""
+"""Added to the minimum if only the edges of one half of a copy agree, as with a watermark."""
 _COPY_FITTING = 0.76
 """Minimum correlation of the edges that fit."""
 METHOD = f"aligned thumbnails 3: edges {_COPY_EDGES} to {_COPY_SHARP}, that fit {_COPY_FITTING}"

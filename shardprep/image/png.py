@@ -213,7 +213,7 @@ def _inflated(compressed: list[_Chunk], num_bytes: int) -> bytes:
 
 
 def encoded_png(pixels: NDArray[Any], **options: Any) -> bytes:
-    """Return RGB, or grey of 8 or 16 bits, as a PNG; `options` are of Pillow's encoder."""
+    """Return RGB, or grey of 8 or 16 bits, as a PNG; `options` are for Pillow's encoder."""
     from PIL import Image
 
     out = io.BytesIO()

@@ -123,7 +123,7 @@ def _found(otherwise: StorageError) -> Iterator[None]:
 
 
 def sha256(url: ObjectUrl) -> str:
-    """Return the SHA-256 in hexadecimal of an object, which is read completely."""
+    """Return the SHA-256 of an object in hexadecimal; reads the whole object."""
     digest = hashlib.sha256()
     for block in read_whole(url, ""):
         digest.update(block)
