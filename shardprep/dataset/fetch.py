@@ -147,7 +147,6 @@ class _FetchedFiles:
         return {SCHEMA_FILE, ITEMS_FILE, *DOCUMENTS, *indexes, *there} - {MANIFEST_FILE}
 
     def _is_here(self, name: str, *, hashed: bool) -> bool:
-        """Return whether a file of the finished copy is intact."""
         path = self.final / name
         if name in self.manifest.shards:
             shard = self.manifest.shards[name]

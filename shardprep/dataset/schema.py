@@ -197,7 +197,6 @@ class Feature(SparseDocument):
 
 
 def _allowed(name: str, pictures: str) -> list[tuple[str, str]]:
-    """Return the possible pairs of kind and dtype of a feature."""
     if name.startswith(CLASS_PREFIX):
         return [PROVIDED[LABEL].form]
     if name.startswith(ROWS):

@@ -29,8 +29,8 @@ SHORTFALLS = ("cut away", "too small")
 _CODES: dict[Reason, int] = {reason: code for code, reason in enumerate(get_args(Reason))}
 
 _TOLERANCE_PX, _TOLERANCE = 1e-3, 1e-6
-"""Maximum distance by which boxes and keypoints may exceed the edge: pixels, or for boxes also
-this share of a side."""
+"""Maximum distance by which boxes and keypoints may exceed the edge: pixels, or for boxes this
+share of a side if that is larger."""
 _MIN_SIDE = 1.0
 """Minimum side, in stored pixels, of a box that a crop has cut."""
 _Y_FIRST = np.array((1, 0, 3, 2))

@@ -1,7 +1,7 @@
 """Decode image files to upright pixels, and tell truncated files from other damaged ones.
 
-Errors of decoders are raised unchanged. A file is truncated if a length that it states exceeds it,
-if its end is missing, or if a decoder says so. A truncated file is not reported as corrupt, because
+Errors of decoders are raised unchanged. A file is truncated if a length in it exceeds its size, if
+its end is missing, or if a decoder says so. A truncated file is not reported as corrupt, because
 another copy of it may be complete.
 """
 
@@ -245,7 +245,7 @@ def _decode_by_pillow(image: Image.Image, spec: ImageSpec) -> Decoded:
 
 
 def _webp_pixels(image: Image.Image, spec: ImageSpec) -> Pixels | None:
-    """Return the first frame, without the three copies of `load`; None if `load` is needed."""
+    """Return the first frame without `load`, which makes three copies; None if `load` is needed."""
     decoder = getattr(image, "_decoder", None)
     if decoder is None or srgb_transform(image) is not None:
         return None

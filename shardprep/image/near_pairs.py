@@ -370,7 +370,7 @@ def _deviations(grey: Any) -> Floats:
 
 
 def _distinct(images: Thumbnails, usable: Ints) -> tuple[Ints, Ints]:
-    """Return the first image of each distinct thumbnail, and the index there of each `usable`."""
+    """Return the first image of each distinct thumbnail, and each usable image's index in them."""
     views = np.empty(len(usable), [(name, THUMBNAIL[name]) for name in ("grey", "colours")])
     for name in views.dtype.names or ():
         views[name] = images[name][usable]
