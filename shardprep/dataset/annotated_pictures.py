@@ -47,7 +47,7 @@ def annotated_pictures(dataset: OpenDataset, number: int) -> Iterator[AnnotatedP
 
 
 def contact_sheet(dataset: OpenDataset, number: int) -> bytes:
-    """Return a contact sheet as PNG, with at most `number` pictures of `annotated_pictures`."""
+    """Return a PNG that shows at most `number` records with their boxes and masks in a grid."""
     sheet = draw_contact_sheet(annotated_pictures(dataset, number), legend_of(dataset.schema))
     out = io.BytesIO()
     sheet.save(out, "PNG")
@@ -55,7 +55,7 @@ def contact_sheet(dataset: OpenDataset, number: int) -> bytes:
 
 
 def legend_of(schema: Schema) -> Legend:
-    """Return the class names of a dataset's objects and masks, and the edges of its keypoints."""
+    """Return the class names of objects and masks, and the edges that connect keypoints."""
     named = {name: feature.labels for name, feature in schema.annotations.items()}
     edges = schema.features[KEYPOINTS].edges if KEYPOINTS in schema.features else ()
     return Legend(objects=named.get(BOX_LABEL, ()), mask=named.get(MASK, ()), edges=edges)
@@ -81,7 +81,7 @@ def _evenly(numbers: np.ndarray[Any, np.dtype[np.int64]], most: int) -> Any:
 def annotated_picture(payload: bytes, schema: Schema) -> AnnotatedPicture:
     """Return a record's image, boxes and masks; RecordError if the record is damaged.
 
-    A target image is drawn to the right of its image.
+    A stack is shown by its middle image and mask. A target image is appended on the right.
     """
     dtypes = schema.dtypes
     values: dict[str, Any] = dict(ExampleDecoder(dtypes, dtypes).decode(payload))

@@ -31,8 +31,8 @@ _MOST_BYTES = 100_000
 """Maximum size in bytes of a card with pictures; above it, all pictures are left out."""
 MOST_PICTURES = 8
 _Value = TypeVar("_Value")
-# Also matches a formula after apostrophes: each escaped text must differ from all others, so that
-# it can be read back.
+# Apostrophes before a formula match too: otherwise `to_cell` would return one cell for two texts,
+# `=1` and `'=1`.
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(inf|nan)", re.ASCII)
 _CELL = "text-align:left;vertical-align:top;padding:1px 12px 1px 0"
@@ -94,7 +94,7 @@ def _more(values: Any, most: int) -> str:
 
 
 def card(name: str, facts: Mapping[str, Any], pictures: Iterable[Pixels] = ()) -> str:
-    """Return an HTML table of `facts`, followed by up to `MOST_PICTURES` pictures if they fit."""
+    """Return an HTML table of `facts` and up to `MOST_PICTURES` pictures, or none if too large."""
     rows: list[str] = []
     num_characters = 0
     for title, value in facts.items():

@@ -1,6 +1,6 @@
 """Facts about a dataset from its manifest and item table, and about its boxes from its shards.
 
-If the image is the first feature of a record, the boxes are read without it.
+To read the boxes of a large record, its first feature (usually the image) is skipped.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ MOST_EXAMPLES = 3
 LACKING = "^(no label|no target image|in no split)"
 """Matches the reason of an image that was skipped because it lacks a target or a split."""
 TINY, _SMALL = 8, 32
-"""Sides of squares in pixels: boxes with less area are counted. To COCO, the second is "small"."""
+"""Sides in pixels of the squares that `ObjectFacts` compares boxes with; 32 is COCO's "small"."""
 _EDGE = 1e-6
-"""A box touches an edge if it is at most this share of the image's side away from the edge."""
+"""Maximum distance from the edge of a box that touches it, as a share of the image's side."""
 _SAME = 0.9
 """Two boxes are nearly equal if their intersection over union is above this."""
 _MOST_PAIRS = 5_000_000
@@ -59,7 +59,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class ComponentFacts:
-    """One of several targets of the images: a number or a class."""
+    """Facts about one of several targets of the images, which is a number or a class."""
 
     num_missing: int
     """Number of images that have other targets, but not this one."""
@@ -145,7 +145,7 @@ class Facts(Card):
 
 
 def size_text(width: Range, height: Range) -> str:
-    """Return the ranges of width and of height as text; different images may have the extremes."""
+    """Return the ranges of width and height, in pixels, as text."""
     if width.smallest == width.largest and height.smallest == height.largest:
         return f"{width.smallest}x{height.smallest} pixels"
     wide, high = (
@@ -178,7 +178,7 @@ def read_facts(dataset: OpenDataset) -> Facts:
 
 
 def read_components(schema: Schema, written: pa.Table) -> dict[str, ComponentFacts]:
-    """Return the facts about each of several numbers or classes, by name."""
+    """Return facts by target name for a dataset with several numbers or classes as targets."""
     facts: dict[str, ComponentFacts] = {}
     for name, values in component_columns(schema, written).items():
         known, classes = values.drop_null(), dict[str, int]()
@@ -196,7 +196,7 @@ def read_components(schema: Schema, written: pa.Table) -> dict[str, ComponentFac
 
 
 def component_columns(schema: Schema, written: pa.Table) -> dict[str, pa.ChunkedArray]:
-    """Return the value in each row, null if missing, by name of the number or class feature."""
+    """Return one column for each number, by its name, and each class, by its feature's name."""
     names = {TARGETS: schema.features[TARGETS].labels} if TARGETS in schema.features else {}
     names["classes"] = schema.class_features
     return {
@@ -287,10 +287,7 @@ def measure_objects(folder: Path, manifest: Manifest, schema: Schema) -> ObjectF
 def _boxes(
     folder: Path, shard: Shard, schema: Schema, counts: list[int]
 ) -> tuple[Ints, Ints, Floats, Floats]:
-    """Return image number, label, corners and image size of each box of a shard.
-
-    The number of boxes of each image is appended to `counts`.
-    """
+    """Return image number, label, corners and image size of each box; append counts by image."""
     first = len(counts)
     labels: list[int] = []
     sides: list[float] = []
@@ -366,8 +363,8 @@ def near_duplicates(image: Ints, label: Ints, boxes: Floats) -> Ints:
     """Return the image number of each pair of nearly equal boxes with the same image and class.
 
     `boxes`, float[n, 4], are ymin, xmin, ymax, xmax. A box is compared only with boxes that begin
-    less than a tenth of its height below its top; others overlap too little. After about
-    `_MOST_PAIRS` comparisons, further pairs are not searched.
+    less than a tenth of its height below its top; others overlap too little. The search ends
+    after about `_MOST_PAIRS` comparisons.
     """
     order = np.lexsort((boxes[:, 0], label, image))
     image, label, boxes = image[order], label[order], boxes[order]

@@ -1,9 +1,9 @@
 """The differences between two datasets.
 
-Items are matched by key. Targets are compared by class name, originals by SHA-256. Records are read
-only if the item tables cannot show whether they are equal: if both datasets have boxes, masks or
-columns of tables, or if two records have the same length. In equal shards, they are read only if
-the class names of objects or masks differ.
+Items are matched by key. Targets are compared by class name, originals by SHA-256. Two records are
+read only if the item tables cannot decide: both datasets have boxes, masks or table columns, or
+both records have the same length. Records of equal shards are read only if the class names of
+objects or masks differ.
 """
 
 from __future__ import annotations
@@ -67,7 +67,6 @@ class ItemChange(NamedTuple):
     """A change of one item."""
 
     key: str
-    """Key of the item."""
     kind: Literal[
         "added", "removed", "split", "target", "objects", "mask", "feature", "source", "record"
     ]

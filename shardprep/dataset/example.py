@@ -28,7 +28,7 @@ FeatureList = list[bytes] | list[int] | list[float]
 Features = dict[str, FeatureList]
 
 Values = Sequence[bytes] | Sequence[int] | Sequence[float]
-"""Values of a feature, all of one type; floats are stored as float32, fastest from array("f")."""
+"""Values of a feature, all of one type. Floats are stored as float32; array("f") is fastest."""
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _BYTES, _FLOAT, _INT64 = 1, 2, 3
@@ -69,10 +69,10 @@ def encode(
 
 
 def with_values(data: bytes, features: Mapping[str, Values], dtypes: Mapping[str, str]) -> bytes:
-    """Return the serialized Example `data` with the values in `features` instead of its own.
+    """Return the serialized Example `data` with the values of `features` replaced or added.
 
-    Features that neither the Example nor `dtypes` has are ignored. RecordError if `data` is not a
-    serialized Example.
+    Names that are neither in the Example nor in `dtypes` are ignored. RecordError if `data` is
+    not a serialized Example.
     """
     values = decode(data)
     known = values.keys() | dtypes.keys()
@@ -81,7 +81,7 @@ def with_values(data: bytes, features: Mapping[str, Values], dtypes: Mapping[str
 
 
 def of_entries(entries: bytes) -> bytes:
-    """Return the serialized Example with these serialized map entries."""
+    """Return a serialized Example, from its concatenated, serialized map entries."""
     return b"".join((b"\n", _varint(len(entries)), entries))
 
 
@@ -93,8 +93,8 @@ def is_beyond_float32(value: float) -> bool:
 def decode(data: bytes) -> Features:
     """Return the features of a serialized Example by name, in the order of their first entries.
 
-    It accepts any order, unpacked numbers, unknown fields except groups, and repeated names (the
-    last one counts). RecordError if the bytes are not an Example.
+    Entries may have any order, unpacked numbers and unknown fields except groups. The last entry
+    of a repeated name counts. RecordError if the bytes are not an Example.
     """
     features: Features = {}
     try:
@@ -123,7 +123,7 @@ def _integer_entry(name: str, value: int) -> bytes:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _start_of_bytes(name: str, num_bytes: int) -> bytes:
-    """Return the bytes of an entry before its only value, which has this number of bytes."""
+    """Return the start of an entry with one value of `num_bytes` bytes, up to the value."""
     one = b"".join((_BYTES_OF[1 << 3 | _LENGTH], _varint(num_bytes)))
     several = b"".join((_BYTES_OF[_BYTES << 3 | _LENGTH], _varint(len(one) + num_bytes), one))
     return _start(name, len(several) + num_bytes) + several
@@ -187,7 +187,7 @@ def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def read_ints(data: bytes | memoryview, at: int, end: int) -> list[int]:
-    """Return the packed int64 numbers between two offsets; errors as in `read_varint`."""
+    """Return the packed int64 numbers from offset `at` to `end`; errors as in `read_varint`."""
     numbers = []
     while at < end:
         number, at = read_varint(data, at)

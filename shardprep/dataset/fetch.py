@@ -1,8 +1,8 @@
 """Copy a dataset from object storage to a folder; an interrupted copy can be resumed.
 
-The copy is made in `<version>.fetching/` and renamed when it is complete. A shard gets its name
-there only when all its bytes match the manifest, so a later run checks it instead of fetching it
-again. Missing or damaged files of a finished copy are also fetched there, then moved to the copy.
+The copy is made in `<version>.fetching/`, which is renamed when it is complete. A shard gets its
+name in this folder only if its bytes match the manifest, so that a later run hashes the shard and
+does not fetch it again. Files that a finished copy lacks are fetched into this folder, then moved.
 """
 
 from __future__ import annotations
@@ -74,8 +74,9 @@ def fetch_dataset(
 ) -> Fetched:
     """Copy a dataset to `<to>/<name>/<version>/`, or fetch the files that an existing copy lacks.
 
-    `check` compares all bytes of an existing copy. Without it, `schema.json` and `items.parquet`
-    are hashed, other files compared by size. `damaged` skips damaged or missing remote files.
+    With `check`, all bytes of an existing copy are compared. Otherwise `schema.json` and
+    `items.parquet` are hashed, other files compared by size. `damaged` skips damaged or missing
+    remote files. BuildError if the folder has another dataset.
     """
     _, manifest = remote.with_manifest()
     final = to / manifest.name / manifest.version
@@ -146,7 +147,6 @@ class _FetchedFiles:
         return {SCHEMA_FILE, ITEMS_FILE, *DOCUMENTS, *indexes, *there} - {MANIFEST_FILE}
 
     def _is_here(self, name: str, *, hashed: bool) -> bool:
-        """Return whether a file of the finished copy is intact."""
         path = self.final / name
         if name in self.manifest.shards:
             shard = self.manifest.shards[name]
@@ -209,7 +209,7 @@ class _FetchedFiles:
 
     @contextlib.contextmanager
     def _leaving_out(self) -> Iterator[None]:
-        """Collect a DatasetError of the block if `skips_damaged`, otherwise give it a hint."""
+        """Add a DatasetError of the block to `left_out` if `skips_damaged`, else raise it."""
         try:
             yield
         except DatasetError as error:

@@ -70,7 +70,7 @@ def inventory(manifest: Manifest, schema: Schema) -> set[str]:
 
 
 def is_own(name: str) -> bool:
-    """Return whether a path below a dataset's folder looks like a file that datasets have."""
+    """Return whether a path, relative to a dataset's folder, has the form of a dataset file."""
     return name in DOCUMENT_FILES or _OWN.fullmatch(name) is not None
 
 

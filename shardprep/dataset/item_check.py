@@ -23,7 +23,7 @@ _COUNTS = (
     "num_objects", "num_dropped", "num_clipped",
 )  # fmt: skip
 _MOST = 1 << 62
-"""Every sum must be less than this, as in a manifest."""
+"""The sum of a column must be less than this, like each `Count` of a manifest."""
 
 
 def check_items(dataset: OpenDataset, table: pa.Table) -> None:

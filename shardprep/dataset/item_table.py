@@ -55,8 +55,8 @@ COLUMNS = pa.schema(
     ]
 )
 """Rows are in the order of splits, shards and records; skipped inputs come last, sorted by key.
-`record`, `offset` and `length` (bytes, framing included) give the place of a written item in its
-shard and are null for other items. `label` (index of a class name), `labels`, `target` or `text` is
+`record`, `offset` and `length` (bytes, framing included) locate a written item in its shard and are
+null for other items. `label` (index of a class name), `labels`, `target` or `text` is
 filled if it is the target of the schema; the others are null."""
 
 ANNOTATION_COLUMNS = pa.schema(
@@ -70,18 +70,19 @@ ANNOTATION_COLUMNS = pa.schema(
         pa.field("mask_pixels", pa.map_(pa.int64(), pa.int64())),
     ]
 )
-"""Last columns of the table of a dataset with boxes or masks: number and classes of the stored
-objects; number of dropped objects, in all and by sorted reason; number of clipped objects; key of
-the item's first mask file; number of pixels of the stored class mask by ascending value. Null for
-items that were not written, and for features that the dataset does not have."""
+"""Columns of a dataset with boxes or masks. `num_objects` and `object_labels` are those of stored
+objects. `dropped` counts dropped objects by sorted reason. `mask_key` is the key of the item's
+first mask file, and `mask_pixels` counts the pixels of the stored class mask by ascending value.
+Null for items that were not written, and for features that the dataset does not have."""
 POINT_COLUMNS = pa.schema(
     [
         pa.field("labelled_points", pa.list_(pa.int64())),
         pa.field("lost_points", pa.map_(pa.string(), pa.int64())),
     ]
 )
-"""Further columns of a dataset with keypoints: number of labelled keypoints of each stored object,
-and of the image; number of keypoints that are not stored, by sorted reason."""
+"""Further columns of a dataset with keypoints. `labelled_points` counts the labelled keypoints of
+each stored object, then of the image. `lost_points` counts the keypoints that are not stored, by
+sorted reason."""
 TARGET_COLUMNS = pa.schema(
     [
         pa.field("targets", pa.list_(pa.float64())),
@@ -89,7 +90,7 @@ TARGET_COLUMNS = pa.schema(
         pa.field("texts", pa.list_(pa.string())),
     ]
 )
-"""Columns of the table of a dataset with a target of several values, before the annotations.
+"""Columns of a dataset whose target has several values; they precede `ANNOTATION_COLUMNS`.
 `targets` has the numbers in the order of their names, null if missing; `classes` the class indices
 in the order of the features `label/NAME`, −1 if missing. A list is null for an unlabelled image."""
 _FURTHER = (TARGET_COLUMNS, ANNOTATION_COLUMNS, POINT_COLUMNS)
@@ -99,7 +100,7 @@ _TYPES = {"int64": pa.int64(), "float32": pa.float64(), "bytes": pa.string()}
 LABEL_NAME, LABEL_NAMES = "label_name", "label_names"
 """Columns with the names of classes, which `reader.table` adds."""
 OWN = frozenset((*_FIXED.names, LABEL_NAME, LABEL_NAMES))
-"""Names that no column of the user gets; such a column is called `column/NAME` instead."""
+"""Reserved names of columns; a user's column NAME of this set is called `column/NAME`."""
 
 _MAX_ROWS_A_BYTE = 4
 """Maximum number of rows per byte of the file; a table of a million numbered names has 1.4."""
@@ -121,8 +122,7 @@ def index_text(table: pa.Table) -> str:
 def columns_of(schema: pa.Schema) -> pa.Schema:
     """Return `COLUMNS`, with the groups of further columns that `schema` has completely.
 
-    A table has columns of keypoints only if it has columns of annotations. Columns with names of
-    the user come last.
+    `POINT_COLUMNS` are included only with `ANNOTATION_COLUMNS`. The user's columns come last.
     """
     names = {*schema.names}
     further = [one for one in _FURTHER if {*one.names} <= names]
@@ -134,10 +134,7 @@ def columns_of(schema: pa.Schema) -> pa.Schema:
 
 
 def given_columns(schema: Schema) -> dict[str, pa.Field]:
-    """Return the column of each feature of `Schema.columns`, by feature; empty cells are null.
-
-    The column has the name of the feature, after `column/` if another column has that name.
-    """
+    """Return the column of each feature of `Schema.columns`, by feature name (see `OWN`)."""
     found, taken = dict[str, pa.Field](), {*OWN}
     for name, dtype in schema.columns.items():
         title = name
@@ -150,7 +147,7 @@ def given_columns(schema: Schema) -> dict[str, pa.Field]:
 
 def given_cells(values: Iterable[Any], are_there: Iterable[Any]) -> list[Any]:
     """Return the cells of a column: values of its feature, None for NaN, "" and absent values."""
-    pairs = zip(values, are_there, strict=False)  # `are_there` may have no end
+    pairs = zip(values, are_there, strict=False)  # `are_there` may be endless
     return [one if is_there and one == one and one != "" else None for one, is_there in pairs]  # noqa: PLR0124 - NaN
 
 
@@ -180,7 +177,7 @@ def write_items(
 
 
 def read_items(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return `columns` of an item table, or all; DatasetError if it is missing or damaged."""
+    """Return `columns` of an item table, or all; DatasetError if the file is missing or damaged."""
     with readable(path), open_regular(path) as raw:
         return bounded_table(parquet_file(raw, path), os.fstat(raw.fileno()).st_size, columns)
 
@@ -251,7 +248,7 @@ def rows_by_shard(table: pa.Table) -> dict[str, pa.Table]:
 
 @dataclass(frozen=True, slots=True)
 class ShardRows:
-    """Offsets, lengths and keys of a shard's records, in order; from an index, without keys."""
+    """Offsets, lengths and keys of a shard's records, in order; an index gives no keys."""
 
     offsets: Sequence[int]
     lengths: Sequence[int]
@@ -313,7 +310,7 @@ class ItemFile:
 
     def _read(self, names: Sequence[str] | None, group: int | None = None) -> pa.Table:
         with readable(self._path), self._lock:
-            if self._is_ended:  # at once: `close` still waits for the lock
+            if self._is_ended:  # `close` waits for this lock; the read must fail now
                 self._raw.close()
             return bounded_table(self._file, os.fstat(self._raw.fileno()).st_size, names, group)
 
@@ -345,10 +342,7 @@ class ItemView:
         return self._columns[name]
 
     def value(self, name: str, number: int) -> Any:
-        """Return the value of a column in row `number` of this view.
-
-        Its row group is cached; after `_MOST_PARTS` row groups, the whole column.
-        """
+        """Return a value; its row group is cached, or the column after `_MOST_PARTS` groups."""
         if name in self._columns:
             return self._columns[name][number].as_py()
         row, parts = int(self.numbers[number]), self._parts.setdefault(name, {})
@@ -394,7 +388,7 @@ def target_text(
 
 
 def target_texts(schema: Schema, rows: pa.Table) -> pa.Array:
-    """Return the target of each row as text, null without one; null for single-value targets."""
+    """Return the target of each row as text; null if it is missing or a single value."""
     if not schema.target_lists:
         return pa.nulls(len(rows), pa.string())
     columns = (rows[name].to_pylist() for name in TARGET_COLUMNS.names)

@@ -2,7 +2,7 @@
 
 Schema, readers, augmentation, `verify`, exports and the files for TensorFlow Datasets read this
 table. So a new kind needs a row here, a rule for its values if an image is cropped or mirrored, and
-the code in `image` that makes them.
+code in `image` that makes its values.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ value for each row of the image, NaN, -1 or "" if missing."""
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Properties of the values of a feature."""
+    """Properties that all values of one kind of feature share."""
 
     dtype: Literal["bytes", "int64", "float32"]
-    """Type of the stored values, unless a column of a table decides it."""
+    """Type of the stored values; features from a column of a table have the column's type."""
     shape: tuple[int | Literal["points", "labels", "texts"], ...] = ()
     """Shape of one value; a name means the number of the feature's points, labels or texts."""
     is_list: bool = False
-    """Whether a record has any number of values."""
+    """Whether a record may have any number of values."""
     decoded: str = ""
     """dtype in arrays and tensors; "" for the dtype of the stored values."""
     padding: int = 0

@@ -1,8 +1,8 @@
-"""Leaks, which are copies of an image in different splits, and the certificate against them.
+"""Leaks, which are copies of an image in different splits, and the certificate of their search.
 
-A build that searched for near copies writes the certificate into the manifest. Its `records` ties
-it to the records: to their keys, splits and originals, in any order. Somebody who changes a dataset
-can change the hash as well, so `shardprep verify --leaks` also repeats the search.
+A build that searched for near copies writes the certificate into the manifest. `records` is a hash
+of the keys, splits and originals of all records, in any order. Somebody who changes a dataset can
+change this hash as well, so `shardprep verify --leaks` also repeats the search.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _COLUMNS = ("key", "split", "original_sha256")
 
 
 class LeakCheck(Document):
-    """The search for near copies in a build, and what became of the copies."""
+    """Certificate of a build: how near copies were searched for, and how many were found."""
 
     method: str
-    """The search with its version and thresholds; other values find other copies."""
+    """Name, version and thresholds of the search; other values may find other copies."""
     kept_together: tuple[str, ...]
-    """Groups that ratios of `--split` do not divide: near copies, and the rule of `--group`."""
+    """What `--split` ratios keep in one split: near copies, and groups by the rule of `--group`."""
     num_images: Count
     """Number of images that were compared."""
     num_groups: Count
@@ -36,7 +36,7 @@ class LeakCheck(Document):
     num_left_out: Count
     """Number of near copies that were left out."""
     num_across: Count
-    """Number of groups of near copies in several splits, which the source gave."""
+    """Number of groups of near copies that the source itself has in several splits."""
     records: Sha256 = "0" * 64
     """Sum of the SHA-256 of key, split and original of each record, modulo 2^256."""
 
@@ -64,7 +64,7 @@ class LeakCheck(Document):
 
 
 def leak_check_differences(before: LeakCheck | None, after: LeakCheck | None) -> list[str]:
-    """Return the difference between two certificates in words; [] without one."""
+    """Return the differences between two certificates, in words."""
     if before is None or after is None:
         was, now = (f"{one}" if one else "none" for one in (before, after))
         return [] if was == now else [f"search for near copies ({was}, now {now})"]
@@ -84,7 +84,7 @@ def _words(value: Any) -> str:
 
 
 class RecordsSum:
-    """Computes `LeakCheck.records` from the rows of item tables, added in any order."""
+    """Running sum for `LeakCheck.records` over the rows of item tables, added in any order."""
 
     def __init__(self) -> None:
         self._sum = 0
@@ -102,7 +102,7 @@ class RecordsSum:
 
 
 def kept_rank(split: str) -> int:
-    """Return the rank of a split in deduplication; the copy of the lowest rank is kept."""
+    """Return the rank of a split in deduplication, which keeps the copy of lowest rank."""
     return {"validation": 1, "train": 2}.get(split, 0)
 
 

@@ -57,7 +57,7 @@ class LocalFiles:
 
     @classmethod
     def at(cls, folder: Path) -> Self:
-        """Return the files of the dataset that is now in a folder; it may lack a manifest."""
+        """Return the files of the dataset that is now in a folder, even without a manifest."""
         files = cls(folder, "")
         files.manifest_mark = files._hash_manifest()
         return files
@@ -96,7 +96,7 @@ class LocalFiles:
 
     @contextlib.contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Raise ChangedError after the block, instead of its error, if the dataset was replaced."""
+        """After the block, even a failed one, raise ChangedError if the dataset was replaced."""
         try:
             yield
         except (DatasetError, RecordError, OSError):
@@ -175,7 +175,7 @@ def _is_chain(frames: ShardIndex, num_bytes: int) -> bool:
     if not len(frames):
         return num_bytes == 0
     offsets, lengths = frames[:, 0], frames[:, 1]
-    # This comes before the sums: sums of untrusted numbers may exceed 64 bits.
+    # Checked before the sums, because sums of untrusted numbers may exceed 64 bits.
     if frames.max() > num_bytes or lengths.min() < FRAME_BYTES:
         return False
     ends = offsets + lengths

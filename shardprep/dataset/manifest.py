@@ -125,7 +125,7 @@ class PointCounts(Document):
     """Counts of the keypoints of one split."""
 
     num_labelled: Count
-    """Number of stored keypoints that have a place."""
+    """Number of stored keypoints that are labelled."""
     num_without: Count
     """Number of objects and images that could have keypoints and have none."""
     lost: dict[str, Count]
@@ -241,11 +241,11 @@ class Manifest(SparseDocument):
     """Number of written images whose boxes and outlines were scaled, because the annotations state
     another image size; left out if 0."""
     num_own_levels: Count = 0
-    """Number of stacks whose black and white are their own smallest and largest values, or windows;
-    left out if 0."""
+    """Number of stacks whose black and white come from their own values or windows, so that their
+    brightness cannot be compared with other stacks; left out if 0."""
     num_encodings: Count = 0
-    """Number of times that stored images were decoded and encoded anew after the build, which costs
-    quality in JPEG; left out if 0."""
+    """Number of times that stored images were encoded again after the build; each time costs
+    quality in JPEG. Left out if 0."""
     leaks: LeakCheck | None = None
     """The search for near copies; left out if the build made none."""
     files: dict[str, Sha256] = Field(default_factory=dict)

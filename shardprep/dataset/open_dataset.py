@@ -78,14 +78,11 @@ class OpenDataset:
         return ManifestMark(str(self), self.files.manifest_mark)
 
     def documents(self, *names: str) -> AbstractContextManager[Path]:
-        """Return a context manager that yields a folder with these documents.
-
-        Errors that are raised in the `with` block name the dataset.
-        """
+        """Return a context of a folder with `names`; errors in its block name the dataset."""
         return self.files.documents(self.manifest, names)
 
     def item_file(self) -> ItemFile:
-        from shardprep.dataset.item_table import ItemFile  # and pyarrow
+        from shardprep.dataset.item_table import ItemFile  # imports pyarrow
 
         with self.documents(ITEMS_FILE) as folder:
             return ItemFile(folder / ITEMS_FILE)

@@ -53,7 +53,7 @@ _IN_WORDS = {BOX, CROWD, OBJECT_MASK, KEYPOINTS, KEYPOINTS_VISIBLE}
 """Features of objects that the words of a `_ComparedObject` do not list as name and values."""
 _ON_THE_GRID = {BOX, KEYPOINTS, POINTS, OBJECT_MASK, MASK}
 _HALF = 0.501
-"""Pixels by which places may differ if stored images have other sizes, and some for rounding."""
+"""Maximum distance in pixels of equal points in images of different sizes: 1/2, with rounding."""
 _BATCH_RECORDS = 256
 _BATCH_BYTES = 16 << 20
 _READS_AT_ONCE = 16
@@ -219,7 +219,7 @@ class _Comparison:
         return before, after
 
     def _masks(self, *values: Values) -> tuple[str, str] | None:
-        """Return in words the pixel counts by class that differ, for each mask; None if equal."""
+        """Return in words each mask's pixel counts of the classes that differ; None if equal."""
         names = [side.dataset.schema.features[MASK].labels for side in self._sides]
         if names[0] == names[1] and values[0][MASK] == values[1][MASK]:
             return None
@@ -266,9 +266,10 @@ def _size(values: Values, schema: Schema) -> Sequence[int]:
 
 
 def _snapped(one: list[Any], two: list[Any], coarse: Any) -> list[Any]:
-    """Return the places or masks of `two`, and those of `one` where both agree on a coarse grid.
+    """Return the points or masks of `two`; equal ones are replaced by those of `one`.
 
-    Places agree within half a pixel. In masks, each pixel has its value within a pixel.
+    Points are equal if they differ by half a pixel at most in an image of height and width
+    `coarse`; masks, if each pixel of the smaller is in 3 x 3 pixels of the resized larger mask.
     """
     if len(one) != len(two) or not one:
         return two
@@ -292,7 +293,6 @@ def _are_close(one: Pixels, two: Pixels) -> bool:
 def _objects(
     values: Values, schema: Schema, common: frozenset[str], size: Sequence[int]
 ) -> list[_ComparedObject]:
-    """Return the objects of a record with the features that both datasets have, `common`."""
     names = [name for name in OF_OBJECTS if name in common]
     number = max(len(values[name]) // max(schema.features[name].num_values, 1) for name in names)
     labels, crowds = (

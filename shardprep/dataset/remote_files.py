@@ -50,7 +50,7 @@ class RemoteFiles:
 
     url: ObjectUrl
     objects: Mapping[str, ListedObject]
-    """Name in the dataset → object, whose `name` is its key below `url`, perhaps in a draft."""
+    """Objects by name in the dataset; `ListedObject.name` is the key below `url`, or in a draft."""
     is_remote: ClassVar[bool] = True
 
     def __str__(self) -> str:
@@ -161,7 +161,7 @@ class RemoteFiles:
         return RemoteShard(self.url / facts.name, facts.etag, shard.num_bytes, shard.sha256)
 
     def read(self, shard: str, offset: int, num_bytes: int) -> bytes:
-        """Return bytes of a shard; DatasetError if it is missing or too short."""
+        """Return `num_bytes` of a shard from `offset`; DatasetError if missing or too short."""
         facts = self.objects.get(shard)
         if facts is not None and 0 <= offset <= offset + num_bytes <= facts.num_bytes:
             return bytes(objects.read_range(self.url / facts.name, facts.etag, offset, num_bytes))
@@ -182,7 +182,7 @@ class RemoteFiles:
             data = data[size:]
 
     def has_unfinished_build(self) -> bool:
-        """Ask the store, and return whether an unfinished build of this version exists."""
+        """Return whether the store now has an unfinished build of this version."""
         return bool(objects.listing(self.url._replace(key=self.url.key + INCOMPLETE_SUFFIX)))
 
     def _error(self, name: str, what: str) -> DatasetError:
@@ -216,8 +216,8 @@ def draft_in_force(
 ) -> tuple[str, Manifest] | None:
     """Return prefix and manifest of the draft in force, or None if no draft is in force.
 
-    `listed` has all objects below `url`, by name. ChangedError if a manifest changed since they
-    were listed.
+    `listed` has all objects below `url`, by name. ChangedError if a manifest changed since the
+    listing.
     """
     seals = [name for name in listed if _SEAL.fullmatch(name)]
     if MANIFEST_FILE not in listed or not seals:

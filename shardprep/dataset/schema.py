@@ -37,7 +37,7 @@ IMAGES, NUM_IMAGES = "images", "num_images"
 LABEL, LABELS, TARGET, TEXT = "label", "labels", "target", "text"
 TARGETS, TEXTS = "targets", "texts"
 CLASS_PREFIX = "label/"
-"""Prefix of the names of features of kind `label` in a dataset with several of them."""
+"""Prefix of the names of features of kind `label` in a dataset with several class targets."""
 ROWS = "rows/"
 """Prefix of the names of features of kind `rows`; each feature has a column of a table."""
 UNLABELLED = -1
@@ -72,7 +72,7 @@ class Provided(NamedTuple):
 
     kind: KindName
     key: str = ""
-    """Its key in the dict of a target; "" for a feature that is not part of the target."""
+    """Key of the feature in a reader's target dict; "" if it is not part of the target."""
     dtype: str = ""
     """Type of the stored values; "" for the type of the kind."""
 
@@ -170,8 +170,8 @@ class Feature(SparseDocument):
     edges: tuple[tuple[_Place, _Place], ...] = ()
     """Pairs of keypoints to connect in drawings."""
     mirrored: tuple[_Place, ...] = ()
-    """For each keypoint, the index of the keypoint in its place if the image is mirrored; empty if
-    none changes its place."""
+    """For each keypoint, the index of the keypoint that replaces it in a mirrored image; empty if
+    none is replaced."""
 
     @property
     def value_shape(self) -> tuple[int, ...]:
@@ -197,7 +197,6 @@ class Feature(SparseDocument):
 
 
 def _allowed(name: str, pictures: str) -> list[tuple[str, str]]:
-    """Return the possible pairs of kind and dtype of a feature."""
     if name.startswith(CLASS_PREFIX):
         return [PROVIDED[LABEL].form]
     if name.startswith(ROWS):
@@ -331,7 +330,7 @@ class Schema(Document):
 
     @property
     def columns(self) -> dict[str, str]:
-        """Name → dtype of the features with one cell of a table, or one fact of a file."""
+        """Name → dtype of the features that hold a table cell or a property of the source file."""
         named = {
             name: dtype
             for name, dtype in self.dtypes.items()
@@ -360,8 +359,8 @@ class Schema(Document):
 
         `size` is height and width, or None if images differ. `columns` maps names of further
         features to dtypes. `annotations` maps the wanted features of `ANNOTATIONS` to their class
-        names, or to () for features without class names. `targets` are the features of targets of
-        several values.
+        names, or to () for features without class names. `targets` are the features of a target
+        with several values, by name.
         """
         shape = size or (None, None)
         image = self.image.model_copy(update={"shape": (*shape, 3), "encoding": encoding})
@@ -388,7 +387,7 @@ class Schema(Document):
         return self.model_copy(update={"features": {**self.features, **further}})
 
     def with_keypoints(self, skeletons: Mapping[str, Skeleton]) -> Schema:
-        """Return a copy whose features of keypoints have these skeletons, by feature name."""
+        """Return a copy whose keypoint features have the skeletons given by feature name."""
         changed = {}
         for name, (points, edges, mirrored) in skeletons.items():
             more = {"edges": edges, "mirrored": mirrored} if name in ALL_POINTS else {}
@@ -398,7 +397,7 @@ class Schema(Document):
     def with_stacks(
         self, channels: tuple[str, ...], *, is_deep: bool, masks_repeat: bool = False
     ) -> Schema:
-        """Return a copy whose examples have the images of a stack; see `Feature` for arguments."""
+        """Return a copy with stacks as images; `channels` and `is_deep` are as in `Feature`."""
         form = {
             "repeated": True,
             "doc": "The images of the sample, in order.",
@@ -415,7 +414,7 @@ class Schema(Document):
         return self.model_copy(update={"features": known})
 
     def with_images(self, size: tuple[int, int] | None, encoding: Encoding | None) -> Schema:
-        """Return a copy for images of height and width `size`, or of any size, and their masks."""
+        """Return a copy for images and masks of height and width `size`; None for any size."""
         shape = size or (None, None)
         changed = {
             name: one.model_copy(update={"shape": (*shape, *one.shape[2:])})
@@ -427,7 +426,7 @@ class Schema(Document):
         return self.model_copy(update={"features": {**self.features, **changed}})
 
     def unnamed(self) -> Schema:
-        """Return a copy without class names and numbers of texts."""
+        """Return a copy without class names and without the maximum number of texts."""
         features = {
             name: one.model_copy(update={"labels": (), "shape": () if name == TEXTS else one.shape})
             for name, one in self.features.items()
@@ -468,7 +467,7 @@ def shipped_schemas() -> dict[str, Path]:
 def load_schema(name_or_path: str) -> Schema:
     """Return a shipped schema by its name, or the schema in a JSON file.
 
-    SchemaError if it is missing or invalid, or has a feature that a build cannot fill.
+    SchemaError if the file is missing or invalid, or has a feature that a build cannot fill.
     """
     shipped = shipped_schemas()
     try:
@@ -492,7 +491,7 @@ def load_schema(name_or_path: str) -> Schema:
 
 
 def parse_schema(data: bytes | str, where: str) -> Schema:
-    """Return the schema in a JSON text; SchemaError, which names `where`, if it is invalid."""
+    """Return the schema in a JSON text; SchemaError, naming `where`, if the text is invalid."""
     try:
         return documents.parse_document(Schema, data)
     except documents.DocumentError as error:

@@ -26,14 +26,14 @@ class TooLargeError(ValueError):
 
 
 def check_stored_size(height: int, width: int) -> None:
-    """Raise TooLargeError if an image of this size is too large to decode."""
+    """Raise TooLargeError if an image has more than `MAX_STORED_PIXELS`."""
     if height * width > MAX_STORED_PIXELS:
         size = f"{width:,}x{height:,} pixels"
         raise TooLargeError(f"it has {size}, more than the {MAX_STORED_PIXELS:,} that are decoded")
 
 
 def check_stack_size(number: int, height: int, width: int) -> None:
-    """Raise TooLargeError if a stack of `number` images of this size is too large to decode."""
+    """Raise TooLargeError if `number` images have more than `MAX_STACK_PIXELS` together."""
     if number * height * width > MAX_STACK_PIXELS:
         size = f"{number:,} images of {width:,}x{height:,} pixels"
         raise TooLargeError(f"it has {size}, more than the {MAX_STACK_PIXELS:,} that are decoded")

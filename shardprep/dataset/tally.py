@@ -235,11 +235,11 @@ def counted_columns(schema: Schema) -> list[str]:
 
 
 def excerpt(manifest: Manifest, schema: Schema, written: pa.Table) -> Manifest:
-    """Return `manifest` with the counts and sizes of only some records.
+    """Return `manifest` with the counts and sizes of the records in `written` only.
 
-    Splits and shards without any of these records are left out. Shards keep the names and hashes of
-    the complete files; the certificate is left out. `written` has `counted_columns` and the rows of
-    the records, in the order of the item table.
+    Splits and shards without such records are left out, and so is the certificate. Shards keep the
+    names and hashes of the complete files. `written` has `counted_columns`, and its rows are in the
+    order of the item table.
     """
     tally = Tally(ImageSpec(size=None, fit="none"))
     rows = rows_by_shard(written)

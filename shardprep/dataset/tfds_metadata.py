@@ -1,7 +1,7 @@
 """The files that let TensorFlow Datasets open a dataset folder.
 
-They are proto-JSON of tensorflow_datasets.DatasetInfo and .Feature, as
-`tfds.builder_from_directory` of TFDS 4.9 reads it. TFDS refuses unknown keys and needs exact
+The files are proto-JSON of tensorflow_datasets.DatasetInfo and .Feature, in the form that
+`tfds.builder_from_directory` of TFDS 4.9 reads. TFDS refuses unknown keys and needs exact
 `shardLengths`.
 """
 
@@ -66,7 +66,7 @@ def _dataset_info(manifest: Manifest, schema: Schema) -> dict[str, Any]:
 
 
 def _supervised(schema: Schema) -> dict[str, Any] | None:
-    """Return the supervised feature, a dict by name if there are several classes, or None."""
+    """Return TFDS's supervised target: a feature, a dict of them for several classes, or None."""
     classes = schema.class_features
     if not classes or schema.annotations:
         return {"featureKey": schema.supervised} if schema.supervised else None
@@ -76,7 +76,6 @@ def _supervised(schema: Schema) -> dict[str, Any] | None:
 
 
 def _features(schema: Schema) -> dict[str, Any]:
-    """Return the TFDS feature of a whole example; features of objects become one sequence."""
     features: dict[str, Any] = {}
     of_objects: dict[str, Any] = {}
     for name, feature in schema.features.items():

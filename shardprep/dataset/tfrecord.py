@@ -43,12 +43,12 @@ def _masked_crc(data: Bytes) -> int:
 
 
 def _masked(crc: Any) -> Any:
-    """Return a CRC-32C, or a uint64 array of them, in the masked form that is stored."""
+    """Return a CRC-32C, or each CRC-32C of a uint64 array, in TFRecord's masked form."""
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 def frame(payload: bytes) -> bytes:
-    """Return the framed record with this payload."""
+    """Return a payload with the header before it and the footer after it."""
     return b"".join((_header(len(payload)), payload, _CRC.pack(_masked_crc(payload))))
 
 

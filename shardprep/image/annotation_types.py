@@ -35,7 +35,7 @@ NO_NUMBERS = (0, IGNORE, IGNORE_16)
 
 
 class Polygons(NamedTuple):
-    """An object as polygons. It covers the union of their areas, without holes."""
+    """An object as the union of the areas of polygons, without holes."""
 
     rings: tuple[Floats, ...]
     """x, y of the corners of each part, float64[n, 2]."""
@@ -61,7 +61,7 @@ class Segment(NamedTuple):
     """An object or area of a panoptic mask file, identified by the value of its pixels."""
 
     id: int
-    """R + 256 G + 65536 B of its pixels; or their value, in a mask without colours."""
+    """R + 256 G + 65536 B of its pixels, or the pixel value in a mask without colours."""
 
 
 class StoredMask(NamedTuple):
@@ -75,14 +75,14 @@ Outline = Polygons | Runs | Counts | Segment | StoredMask | None
 
 
 class Skeleton(NamedTuple):
-    """The keypoints of every object, or of every image."""
+    """Names, connections and mirror images of the keypoints of every object, or every image."""
 
     names: tuple[str, ...] = ()
     edges: tuple[tuple[int, int], ...] = ()
     """Pairs of keypoints to connect in drawings, by index."""
     mirrored: tuple[int, ...] = ()
-    """For each keypoint, the index of the keypoint in its place if the image is mirrored; () if no
-    keypoint changes its place."""
+    """For each keypoint, the index of the keypoint that replaces it in a mirrored image; () if
+    none is replaced."""
 
 
 Points = NDArray[np.float32]
@@ -92,7 +92,7 @@ hidden) or 2 (visible)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotation:
-    """The objects of one image in the order of the source, its areas and keypoints."""
+    """The objects, in source order, and the areas and keypoints of one image."""
 
     boxes: Floats = field(default_factory=lambda: np.empty((0, 4)))
     """float64[n, 4]: left, top, right, bottom; NaN for an object that has only an outline."""
@@ -105,9 +105,9 @@ class Annotation:
     areas: tuple[tuple[Segment, int], ...] = ()
     """Areas that are not objects, such as sky or grass, with their class index."""
     keypoints: Points | None = None
-    """float32[n, K, 3]: keypoints of each object, in the unit of the boxes; None without them."""
+    """float32[n, K, 3]: keypoints of each object, in the unit of the boxes; None if unknown."""
     points: Points | None = None
-    """float32[K, 3]: keypoints of the image; None if it has none."""
+    """float32[K, 3]: keypoints of the image; None if the image has none."""
     has_relative_points: bool = False
     """Whether `points` are shares of width and height, 0 to 1."""
     lost_points: Mapping[str, int] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class Annotation:
     fault: str = ""
     """Why the annotations of this image cannot be read; "" if they can."""
     are_distinct: bool = False
-    """Whether equal objects are all stored: different objects may look equal in a tile."""
+    """Whether equal objects are all stored, because different objects may be equal in a tile."""
 
     @property
     def crowds(self) -> tuple[bool, ...]:
@@ -173,7 +173,7 @@ class AnnotationSpec:
     min_visible: float = 0.1
     """An object is dropped if a crop leaves less than this share of its box's area."""
     frames: tuple[Frame, ...] = FRAMES
-    """Possible frames of annotations, the first one if the annotated size does not decide."""
+    """Possible frames of annotations; the first one is used if the annotated size fits several."""
 
     @property
     def has_points(self) -> bool:

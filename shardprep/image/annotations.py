@@ -80,7 +80,7 @@ class PlacedObjects:
 
     @property
     def labelled_points(self) -> tuple[int, ...]:
-        """Number of stored keypoints with a place, of each object, then of the image."""
+        """Number of labelled keypoints that are stored, of each object, then of the image."""
         several = (self.keypoints, self.points)
         counts = (np.count_nonzero(one.visible, axis=-1) for one in several if one is not None)
         return tuple(number for count in counts for number in np.ravel(count).tolist())
@@ -92,7 +92,7 @@ def place_objects(
     """Return the objects of an image in their stored form, or a rejection without `original`.
 
     If the spec has masks of objects, mask files hold the objects (`MaskFiles.shapes`). Otherwise
-    they are layers of the class mask, and later layers win. `annotation.labels` are the classes of
+    files are layers of the class mask, and later layers win. `annotation.labels` are the classes of
     the files unless the annotation has boxes. An image of a panoptic dataset has one mask file,
     with the segments of the annotation.
     """

@@ -1,4 +1,4 @@
-"""Convert boxes and keypoints of the annotated image to the stored one; decide what is dropped.
+"""Convert boxes and keypoints from the annotated to the stored image; decide what is dropped.
 
 A keypoint outside the stored image becomes 0, 0 with visibility 0, like an unlabelled keypoint of
 COCO. Skeletons are also united here, and left and right keypoints paired by name.
@@ -29,19 +29,19 @@ SHORTFALLS = ("cut away", "too small")
 _CODES: dict[Reason, int] = {reason: code for code, reason in enumerate(get_args(Reason))}
 
 _TOLERANCE_PX, _TOLERANCE = 1e-3, 1e-6
-"""A box may exceed the edge by this many pixels or by this share of a side, if that is larger; a
-keypoint by this many pixels."""
+"""Maximum distance by which boxes and keypoints may exceed the edge: pixels, or for boxes this
+share of a side if that is larger."""
 _MIN_SIDE = 1.0
 """Minimum side, in stored pixels, of a box that a crop has cut."""
 _Y_FIRST = np.array((1, 0, 3, 2))
 _FEW = 1000
-"""Maximum number of boxes to compare by a set first, which is faster than a sort for few."""
+"""Maximum number of boxes to search for repeats by a set first, which is faster than a sort."""
 _CUT = 1 - 1e-6
 """A box counts as cut if less than this share of its area is left."""
 
 
 def annotated_size(annotation: Annotation, placement: Placement, frame: Frame) -> tuple[int, int]:
-    """Return the height and width of the annotated image in pixels."""
+    """Return height and width in pixels of the annotated image; of the image if not stated."""
     size = annotation.size
     return size if size and min(size) > 0 else placement.frame_size(frame)
 
@@ -101,7 +101,7 @@ class Boxes:
     def place(
         self, boxes: Floats, size: tuple[int, int], frame: Frame, placement: Placement
     ) -> None:
-        """Clip boxes to the annotated image, drop those without an area in it, and set `corners`.
+        """Clip boxes to the annotated image, drop boxes without an area, and set `corners`.
 
         `size` is the height and width of the annotated image in the unit of the boxes.
         """
@@ -163,6 +163,7 @@ def are_cut_away(
     """Return which boxes have less than `min_side` of a side or `min_visible` of their area left.
 
     `left_over` has the two sides of each remaining part, in any order; `corners` are the boxes.
+    Boxes that were not cut are never included, however small they are.
     """
     area = left_over.prod(axis=1)
     whole = (corners[:, 2:] - corners[:, :2]).prod(axis=1)
@@ -195,7 +196,7 @@ class PlacedPoints(NamedTuple):
     places: NDArray[np.float32]
     """float32[…, 2]: y, x as shares of the stored image, 0 to 1."""
     visible: NDArray[np.uint8]
-    """uint8[…]: 0, 1 or 2; places of 0 are 0, 0."""
+    """uint8[…]: 0, 1 or 2; y, x is 0, 0 for visibility 0."""
     num_outside: int
     """Number of keypoints outside the annotated image."""
     num_cut: int
@@ -238,7 +239,7 @@ def _are_within(
 def united(skeletons: Iterable[Skeleton]) -> Skeleton:
     """Return a skeleton with the keypoints and edges of all skeletons, matched by name.
 
-    `mirrored` is found by names for left and right unless one of the skeletons states it.
+    `mirrored` is derived from names with left and right, unless a skeleton states it.
     """
     several = list(skeletons)
     names = tuple(dict.fromkeys(name for one in several for name in one.names))
@@ -260,7 +261,7 @@ def mirrored_by_name(names: Sequence[str]) -> tuple[int, ...]:
         others = (side.sub(lambda match: _OTHER[match[0].lower()], name.lower()) for side in _SIDES)
         found = (place[other] for other in others if place.get(other, i) != i)
         mirrored.append(next(found, i))
-    # Each of a pair must name the other one.
+    # In a pair, each keypoint must be the mirror image of the other.
     if mirrored == list(range(len(names))) or any(mirrored[j] != i for i, j in enumerate(mirrored)):
         return ()
     return tuple(mirrored)

@@ -168,7 +168,7 @@ def sixteen_bit_pixels(image: Image.Image, levels: Levels) -> Deep:
 def deep_levels(image: Image.Image, wanted: DepthRange) -> Levels | None:
     """Return the levels of a loaded image of more than 8 bits; None for other images.
 
-    The full range of floats is 0 to 1, or their own range if any value is outside.
+    The full range of floats is 0 to 1, or minimum to maximum if any value is outside.
     """
     tags: Any = getattr(image, "tag_v2", {})
     low, high, dtype, is_own = 0.0, 1.0, "", wanted == "auto"

@@ -1,8 +1,8 @@
 """Decode image files to upright pixels, and tell truncated files from other damaged ones.
 
-Errors of decoders are raised unchanged. Truncated files are found by lengths that they state, by
-missing ends and by errors of decoders. They are not reported as corrupt, because another copy of
-such a file may be complete.
+Errors of decoders are raised unchanged. A file is truncated if a length in it exceeds its size, if
+its end is missing, or if a decoder says so. A truncated file is not reported as corrupt, because
+another copy of it may be complete.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Decoded(NamedTuple):
     pixels: Pixels
     """uint8[height, width, 3], or [height, width, 1] for grey."""
     is_srgb: bool
-    """Whether no colour profile had to be applied."""
+    """True if no colour profile was applied."""
     orientation: int = UPRIGHT
     """EXIF orientation that was applied, 1 to 8."""
     damage: str = ""
@@ -245,7 +245,7 @@ def _decode_by_pillow(image: Image.Image, spec: ImageSpec) -> Decoded:
 
 
 def _webp_pixels(image: Image.Image, spec: ImageSpec) -> Pixels | None:
-    """Return the first frame without Pillow's three copies of it; None if Pillow must load it."""
+    """Return the first frame without `load`, which makes three copies; None if `load` is needed."""
     decoder = getattr(image, "_decoder", None)
     if decoder is None or srgb_transform(image) is not None:
         return None

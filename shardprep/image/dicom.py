@@ -54,7 +54,7 @@ _TAGS: Final = [
 """Elements that hold or describe the pixels; no others are parsed."""
 _PIXELS: Final = {"PixelData", "FloatPixelData", "DoubleFloatPixelData"}
 _FRAME_GROUPS: Final = ("PixelValueTransformationSequence", "FrameVOILUTSequence")
-"""Groups of elements in an enhanced image; in others, the elements are at the top level (PS3.3,
+"""Groups of elements in an enhanced image. Other images have the elements at the top level (PS3.3,
 C.7.6.16.2)."""
 _TEXT_VRS: Final = "AE AS CS DA DS DT FD FL IS LO LT PN SH SL SS ST TM UC UI UL UR US UT"
 """Value representations (VR) of elements that hold a text or a number (PS3.5, 6.2)."""
@@ -131,7 +131,7 @@ def num_frames(head: bytes) -> int:
 
 
 def frame_files(data: bytes, number: int) -> Iterator[bytes]:
-    """Yield each of the `number` frames of a DICOM file as a file of its own, without decoding."""
+    """Yield each of the `number` frames of a DICOM file as a separate file, without decoding."""
     about = pydicom.dcmread(io.BytesIO(_inflated(data)))
     pixels, groups = about.PixelData, about.get("PerFrameFunctionalGroupsSequence")
     is_packed = about.file_meta.TransferSyntaxUID.is_encapsulated
@@ -154,13 +154,13 @@ _PLACE_TAGS: Final = (
 )  # fmt: skip
 _OWNER_TAGS: Final = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID")
 _PLACE_BYTES: Final = 256 << 10
-"""Bytes of a file that are searched for these elements, which precede the pixels."""
+"""Bytes of a file that are searched for the elements of a `SlicePlace`, which precede pixels."""
 _SAME_DIRECTION: Final = 1e-3
 """Largest difference of direction cosines within a series of parallel slices."""
 
 
 class SlicePlace(NamedTuple):
-    """Place of a slice in its series, in mm, from its header; () for a missing element."""
+    """Header elements that order a slice in its series, distances in mm; () if missing."""
 
     position: tuple[float, ...]
     orientation: tuple[float, ...]
@@ -171,7 +171,7 @@ class SlicePlace(NamedTuple):
 
     @classmethod
     def of(cls, head: bytes) -> SlicePlace:
-        """Return the place in a header, from the first bytes of a file."""
+        """Return the elements in the header, from the first bytes of a file."""
         texts = header_texts(head[:_PLACE_BYTES], (*_PLACE_TAGS, *_OWNER_TAGS))
         position, orientation, number, spacing = map(_numbers, texts, (3, 6, 1, 2))
         return cls(position, orientation, number, spacing, (*texts[len(_PLACE_TAGS) :],))
@@ -181,7 +181,7 @@ def mixture(places: Sequence[SlicePlace], *, is_series: bool) -> str:
     """Return a text such as "2 patients" if the images of a sample do not belong together, or "".
 
     Without `is_series`, the images are channels, and only their patient must be the same. An id or
-    direction that differs in every slice is ignored, because some anonymised files have these.
+    direction that differs in every slice is ignored: anonymisation may give each slice a new one.
     """
     patients, *owners, images = zip(*(one.owner for one in places), strict=True)
     if (number := len({*patients})) > 1 or not is_series:
@@ -326,7 +326,7 @@ _TAILS: Final = (0.005, 0.995)
 def grey_levels(
     values: Values, about: Dataset, window: Window, white: int = 255
 ) -> tuple[Values, Levels]:
-    """Return stored values, [height, width], as grey from 0 to `white` (255, 65535); and levels."""
+    """Return stored values as grey, [height, width], 0 to `white` (255 or 65535), and levels."""
     dtype = np.uint8 if white == 255 else np.uint16
     levels, share = _share_of_white(values, about, window)
 

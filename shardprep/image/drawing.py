@@ -153,7 +153,7 @@ def draw_marked(picture: AnnotatedPicture, legend: Legend, side: int) -> tuple[I
     is_whole = True
     try:
         image = _masked(image, picture, legend)
-    except Exception:  # decoders raise anything; the rest is worth seeing
+    except Exception:  # decoders raise anything; boxes are drawn even without masks
         is_whole = False
     _draw_boxes(image, picture, legend)
     _draw_points(image, picture, legend)
@@ -196,7 +196,7 @@ def mask_layers(
     """Yield the pixels that each mask of a picture paints, bool[height, width], and their colour.
 
     A class mask is used if the picture has it, otherwise the masks of objects. If the dataset has
-    several classes, an object has a shade of its class's colour, otherwise a colour of its own.
+    several classes, an object has a shade of its class's colour, otherwise the colour of its index.
     `size` is the width and height of the layers in pixels. Raises ValueError for a mask of another
     size than its picture, and any error of the decoder.
     """
@@ -268,7 +268,8 @@ def point_marks(
 ) -> Iterator[tuple[Colour, list[tuple[Place, Place]], list[tuple[Place, bool]]]]:
     """Yield colour, lines and dots of the keypoints of each object, then of the image.
 
-    `size` is the width and height of the drawing. A dot has x, y in its pixels, and "is hidden".
+    `size` is the width and height of the drawing. A dot is x, y in pixels of the drawing, and
+    whether the keypoint is hidden.
     """
     several = [
         (picture.labels[i] if i < len(picture.labels) else i, one, legend.edges)

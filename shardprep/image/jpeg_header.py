@@ -66,8 +66,8 @@ def ordinary_jpeg(data: bytes) -> OrdinaryJpeg | None:
 def is_scalable(data: bytes | memoryview) -> bool:
     """Return whether libjpeg-turbo can decode a JPEG at a fraction of its size.
 
-    Its scaled decoder works on the discrete cosine transform. On a lossless frame it writes outside
-    its memory, which ends the process. It does not support hierarchical frames.
+    The scaled decoder needs a discrete cosine transform. On a lossless frame, libjpeg-turbo writes
+    outside its memory, which ends the process. Hierarchical frames are not supported.
     """
     frame = _first_frame(data)
     return frame in _FRAMES or frame in _ARITHMETIC_FRAMES

@@ -38,7 +38,7 @@ CANDIDATE = np.dtype(
 _STEPS = {32.0: (0.0,), 29.5: (0.0, 2.5), 27.0: (0.0, 2.5, 5.0)}
 """Length of a window's side in pixels → offsets."""
 _MOST_UNEQUAL = 3.0
-"""Maximum difference between the sides of these windows, in pixels."""
+"""Maximum difference between the sides of a window of `_STEPS`, in pixels."""
 _CENTRED = (28.0, 26.0, 24.0, 21.5, 18.0, 16.0)
 """Shorter sides of the windows in the middle; the longer side is whole. A photo fitted by padding
 shows more of a side than one fitted by cropping."""
@@ -79,13 +79,13 @@ _MOST_WRONG, _MOST_DOWN = 0.12, 0.22
 _USED = np.flatnonzero((_ORDER[:, None] + _ORDER > 0) & (_ORDER[:, None] + _ORDER < 10))
 """Positions of the frequencies in a descriptor."""
 _FIRST = [_USED.tolist().index(one) for one in (1, _LOW)]
-"""Positions of the lowest frequencies across and down."""
+"""Positions in a descriptor of the lowest frequencies across and down."""
 _ALIKE = 0.84
 """Minimum cosine of the angle between the descriptors of a candidate."""
 _MOST = 4
-"""Number of candidates that are kept for each thumbnail as `inner`, and as `outer`."""
+"""Maximum number of candidates to keep for each thumbnail as `inner`, and as `outer`."""
 _MOST_ALIKE = 64
-"""Maximum number of windows of a cell for each thumbnail; more if the last ones are tied."""
+"""Maximum number of windows of a cell that one thumbnail matches; more if the last are tied."""
 _MOST_CELLS = 1024
 _CELL_SIZE = 2000
 """Mean number of windows in a cell, unless there are `_MOST_CELLS`."""
@@ -136,9 +136,9 @@ def _oriented(low: Floats, turn: int) -> Floats:
 
 
 def _standing(low: Floats) -> tuple[Floats, Ints]:
-    """Return the frequencies of thumbnails turned to one orientation, and the turns.
+    """Return the frequencies of thumbnails in a standard orientation, and the turn of each.
 
-    In this orientation, the left and upper parts are brighter, with more contrast across.
+    In this orientation, left and upper parts are brighter, and contrast is higher across than down.
     """
     is_turned = (np.square(low) * _ACROSS).sum(axis=(1, 2)) < 0
     low = np.where(is_turned[:, None, None], low.transpose(0, 2, 1), low)
@@ -157,7 +157,7 @@ def _may_stand(found: Descriptors) -> Flags:
 def turned(images: Any, turn: int) -> Any:
     """Return images, [n, side, side], in one of 8 orientations.
 
-    Bit 2 transposes them, then bit 1 mirrors them top to bottom and bit 0 left to right.
+    Bit 2 of `turn` transposes, then bit 1 mirrors top to bottom and bit 0 left to right.
     """
     images = images.swapaxes(-1, -2) if turn & 4 else images
     images = images[..., ::-1, :] if turn & 2 else images
@@ -170,7 +170,7 @@ def turned_back(turn: int) -> int:
 
 
 def _relative() -> Ints:
-    """Return int64[8, 8]: turn of `inner` alone that equals turns of `inner` and `outer`."""
+    """Return int64[8, 8]: turn of `inner` alone, by turn of `inner` (row) and `outer` (column)."""
     views = [turned(np.arange(4).reshape(2, 2), turn) for turn in range(8)]
     found = np.empty((8, 8), np.int64)
     for one, other, turn in product(range(8), repeat=3):
@@ -213,10 +213,7 @@ class _Views(NamedTuple):
 
 
 def _views(grey: Pixels, pool: ThreadPoolExecutor) -> tuple[_Views, _Views]:
-    """Return the whole thumbnails in each orientation, and all windows of each thumbnail.
-
-    The turns of whole thumbnails have 8 times the position of the thumbnail added.
-    """
+    """Return oriented whole thumbnails (turn + 8 x position), and all windows of each thumbnail."""
     windows = np.empty((len(grey), len(WINDOWS), len(_USED)), np.int8)
     turns = np.empty(windows.shape[:2], np.uint8)
     wholes = [*pool.map(partial(_described, grey, windows, turns), range(0, len(grey), _AT_ONCE))]
@@ -225,7 +222,7 @@ def _views(grey: Pixels, pool: ThreadPoolExecutor) -> tuple[_Views, _Views]:
 
 
 def _described(grey: Pixels, windows: Descriptors, turns: Any, start: int) -> _Views:
-    """Fill windows and turns for `_AT_ONCE` thumbnails, and return the whole ones."""
+    """Fill `windows` and `turns` for `_AT_ONCE` thumbnails, and return views of whole ones."""
     some = slice(start, start + _AT_ONCE)
     wholes, whole_turns = list[Descriptors](), list[Ints]()
     for i, low in enumerate(_frequencies(grey[some])):
@@ -240,7 +237,7 @@ def _described(grey: Pixels, windows: Descriptors, turns: Any, start: int) -> _V
 
 
 def _best(rows: Ints) -> Ints:
-    """Return the best row of each pair that is among the `_MOST` best pairs of one of its images.
+    """Return the best row of each pair that is among the `_MOST` best pairs of either image.
 
     The first two columns are the pair, the last is the rank; lower is better.
     """
@@ -261,7 +258,7 @@ def _are_first(groups: Ints, ranks: Ints) -> Flags:
 
 
 def _alike(wholes: _Views, windows: _Views, pool: ThreadPoolExecutor) -> Iterator[Ints]:
-    """Yield the best pairs of each cell as rows of a `CANDIDATE`."""
+    """Yield the best pairs of each cell, int64[n, 5], with the fields of `CANDIDATE` as columns."""
     number = max(1, min(_MOST_CELLS, len(windows.turns) // _CELL_SIZE))
     centres = _drawn(windows.descriptors, number)
     there, asked = (
@@ -284,7 +281,7 @@ def _members(nearest: list[Cells], number: int) -> list[Ints]:
 
 
 def _alike_in(wholes: _Views, windows: _Views, asked: Ints, there: Ints) -> Ints:
-    """Return the best pairs of elements of `asked` and `there`, as rows of a `CANDIDATE`."""
+    """Return the best pairs of elements of `asked` and `there`, as rows like those of `_alike`."""
     theirs, found = windows.descriptors[there].astype(np.float32).T, [np.empty((0, 5), np.int64)]
     step = min(_AT_ONCE, _MOST_PRODUCTS // max(1, len(there)) + 1)
     for start in range(0, len(asked), step):
@@ -292,7 +289,7 @@ def _alike_in(wholes: _Views, windows: _Views, asked: Ints, there: Ints) -> Ints
         alike = wholes.descriptors[some].astype(np.float32) @ theirs
         is_alike = alike >= _ALIKE * _SCALE**2
         many = np.flatnonzero(np.count_nonzero(is_alike, axis=1) > _MOST_ALIKE)
-        if len(many):  # frames of a film
+        if len(many):  # such as frames of a film
             least = np.partition(alike[many], -_MOST_ALIKE, axis=1)[:, -_MOST_ALIKE, None]
             is_alike[many] &= alike[many] >= least
         places = np.flatnonzero(is_alike)

@@ -28,7 +28,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 _ITERATIONS = 2
 """Number of steps of the alignment at each resolution."""
 _MOST_MOVED = 0.125
-"""Maximum distance that an edge of a window moves at each resolution, as a share."""
+"""Maximum distance that an edge of a window moves at each resolution, as a share of the side."""
 _GRID = 1 << 13
 """Number of possible positions of a window's edge along a side of the image."""
 _DAMPING = 8
@@ -52,7 +52,7 @@ class Fit(NamedTuple):
 
 
 def halved(images: Floats) -> Floats:
-    """Return images of half the size."""
+    """Return images of half the height and width; a pixel is the mean of 2 x 2 pixels."""
     wide = images[:, ::2] + images[:, 1::2]
     found: Floats = (wide[:, :, ::2] + wide[:, :, 1::2]) / 4
     return found
@@ -63,7 +63,7 @@ def aligned(inner: Floats, outer: Floats, first: Floats) -> Floats:
     size = inner.shape[-1]
     lowest = np.concatenate([first[:, :2], first[:, :2] + first[:, 2:]], axis=1) - _MOST_MOVED
     terms, windows = _terms(inner), first
-    products = terms @ terms.copy().transpose(0, 2, 1)  # twice as fast as with itself
+    products = terms @ terms.copy().transpose(0, 2, 1)  # twice as fast as without a copy
     for _ in range(_ITERATIONS):
         solved = _solved(_equations(terms, products, *sampled(outer, windows)))
         # In samples: moves of the middle, and of the right or lower edge away from it
@@ -78,7 +78,7 @@ def aligned(inner: Floats, outer: Floats, first: Floats) -> Floats:
 
 
 def _terms(inner: Floats) -> Floats:
-    """Return a constant, how images change by four moves, and the images: [n, 6, size²]."""
+    """Return a constant, the derivatives by four moves, and the images: float64[n, 6, size²]."""
     size = inner.shape[-1]
     from_middle = (np.arange(size) + 0.5 - size / 2) * 2 / size
     terms = np.zeros((len(inner), 6, size, size))
@@ -91,7 +91,7 @@ def _terms(inner: Floats) -> Floats:
 
 
 def _equations(terms: Floats, products: Floats, seen: Floats, inside: Floats) -> Floats:
-    """Return the normal equations of `inner` as a sum of `seen` and the first five terms."""
+    """Return normal equations, [n, 6, 7], of the last term as a sum of `seen` and the others."""
     seen, inside = (part.reshape(len(seen), 1, terms.shape[2]) for part in (seen * inside, inside))
     some = np.flatnonzero(~inside.all(axis=(1, 2)))
     if len(some):
@@ -106,7 +106,7 @@ def _equations(terms: Floats, products: Floats, seen: Floats, inside: Floats) ->
 
 
 def _solved(rows: Floats) -> Floats:
-    """Solve linear equations, float64[n, size, size + 1]. LAPACK differs between machines."""
+    """Return solutions of linear equations, [n, size, size + 1]. LAPACK differs by machine."""
     for i in range(rows.shape[1]):
         pivots = rows[:, i, i]
         rows[:, i] /= np.where(np.abs(pivots) < 1e-6, 1e-6, pivots)[:, None]
@@ -167,7 +167,7 @@ def fitted(grey: Floats, seen: Floats, inside: Floats, fits: Floats) -> Fit:
     _, gain, offset, deviation = _correlation(grey, seen, fits)
     errors = grey - gain[:, None, None] * seen - offset[:, None, None]
     errors = np.rint(errors * 16) / 16
-    # Sixteenths of a level are sorted three times as fast.
+    # As sixteenths in uint16, errors are sorted three times as fast.
     levels = np.where(inside > 0, np.abs(errors * 16), _HIGHEST).clip(max=_HIGHEST)
     ranked = np.sort(levels.astype(np.uint16).reshape(len(grey), SIDE**2), axis=1)
     places = inside.sum(axis=(1, 2)).astype(np.int64) // 2
@@ -227,11 +227,11 @@ _LEAST_EDGES = 0.55
 _LEAST_CLEAR = 0.66
 """Minimum correlation of the edges that fit, minus the median error per deviation of grey."""
 _LEAST_BOTH = 1.28
-"""Sum of both values from which a pair is accepted although one value is below its minimum."""
+"""If the values limited by `_LEAST_EDGES` and `_LEAST_CLEAR` have this sum, one may be lower."""
 _COPY_EDGES, _COPY_SHARP, _COPY_BLUR = 0.68, 0.9, 2.5
 """Minimum correlation of all edges of copies: max(first, second - third * median error)."""
 _COPY_HALF = 0.04
-"""How much more the edges of one half must agree if all edges do not, as with a watermark."""
+"""Added to the minimum if only the edges of one half of a copy agree, as with a watermark."""
 _COPY_FITTING = 0.76
 """Minimum correlation of the edges that fit."""
 METHOD = f"aligned thumbnails 3: edges {_COPY_EDGES} to {_COPY_SHARP}, that fit {_COPY_FITTING}"
@@ -282,7 +282,7 @@ def near_pairs(images: Thumbnails) -> Pairs:
 def _joined_by(images: Thumbnails, pairs: Pairs, some: Any) -> Pairs:
     """Return `pairs`, and the pairs among candidates that are not yet in one group of copies."""
     groups = near_groups(len(images), pairs[pairs["is_copy"]])
-    part = some[groups[some["inner"]] != groups[some["outer"]]]  # for sets of many copies
+    part = some[groups[some["inner"]] != groups[some["outer"]]]  # saves time with many copies
     starts = range(0, len(part), _AT_ONCE)
     with ThreadPoolExecutor(usable_cores(), "shardprep-near") as pool:
         return np.concatenate([pairs, *pool.map(partial(_compared, images, part), starts)])
@@ -291,8 +291,7 @@ def _joined_by(images: Thumbnails, pairs: Pairs, some: Any) -> Pairs:
 def near_groups(number: int, pairs: Pairs) -> Ints:
     """Return the group of each of `number` images. A chain of pairs forms one group.
 
-    A group is numbered by the position of its first image. An image without a pair is a group of
-    its own.
+    A group is numbered by the position of its first image. An image without a pair is also a group.
     """
     return joined(np.arange(number), np.stack([pairs["inner"], pairs["outer"]], axis=1))
 
@@ -371,7 +370,7 @@ def _deviations(grey: Any) -> Floats:
 
 
 def _distinct(images: Thumbnails, usable: Ints) -> tuple[Ints, Ints]:
-    """Return the first image with each thumbnail, and for each usable image its index in them."""
+    """Return the first image of each distinct thumbnail, and each usable image's index in them."""
     views = np.empty(len(usable), [(name, THUMBNAIL[name]) for name in ("grey", "colours")])
     for name in views.dtype.names or ():
         views[name] = images[name][usable]

@@ -1,6 +1,6 @@
-"""The simplest Netpbm images: 8 bits, grey or RGB, no comments. Arrays are converted to them.
+"""Read and write the simplest Netpbm images without a decoder: 8 bits, grey or RGB, no comments.
 
-They need no decoder. Pillow decodes all other Netpbm images.
+Arrays of a source become images of this form. Pillow decodes all other Netpbm images.
 """
 
 from __future__ import annotations

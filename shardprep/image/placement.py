@@ -93,7 +93,7 @@ class Placement:
         """Return `box` in the upright pixels of a decoder that divides the sides by `scale`.
 
         The decoder rounds sides up, so the last row and column of the file also cover pixels beyond
-        the image. After a turn, these may be the first ones.
+        the image. In the upright image, they may be the first row or column.
         """
         left, top, right, bottom = (edge / scale for edge in self.box)
         height, width = self.upright
@@ -122,7 +122,7 @@ class Placement:
         """Return the frame of annotations made on an image of this size, or None if no frame fits.
 
         A frame of equal size is preferred, then one with the same aspect ratio within 1% (a resized
-        copy). If several frames fit, or without a size, the first one in `frames`.
+        copy). If several frames fit, or the size is unknown, the first in `frames` is returned.
         """
         if size is None or min(size) < 1:
             return frames[0]
@@ -188,7 +188,7 @@ class Placement:
     def axes(self, size: tuple[int, int], frame: Frame) -> tuple[_Axis, _Axis]:
         """Return the maps to x and to y of the stored image.
 
-        They apply to annotated x and y, or to y and x if the orientation (5 to 8) swaps them.
+        Their arguments are annotated x and y, or y and x if the orientation (5 to 8) swaps axes.
         """
         turn = self.orientation if frame == "stored" else UPRIGHT
         height, width = size[::-1] if self._is_swapped(frame) else size

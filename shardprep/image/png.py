@@ -99,7 +99,7 @@ class OrdinaryPng(NamedTuple):
         return pixels
 
     def values(self, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Return the stored values, [height, width, channels]; they are in `out` if it fits."""
+        """Return the stored values, [height, width, channels], in `out` if it has this shape."""
         shape = (self.height, self.width, _CHANNELS[self.colour_type])
         step = shape[2] * self.bits // 8
         rows = _inflated(self.compressed, self.height * (self.width * step + 1))
@@ -123,8 +123,8 @@ def stored_png(
 ) -> NDArray[Any] | None:
     """Return the values of a PNG with a mode of Pillow: L, I;16 or RGB.
 
-    The result is uint8 or uint16[height, width, channels], and is `out` if that has this shape.
-    Return None if Pillow must decode the file or find its fault.
+    The result is uint8 or uint16[height, width, channels], in `out` if it has this shape. None
+    means that Pillow must decode the file, or describe its fault.
     """
     colour_type, bits = _STORED[mode]
     with contextlib.suppress(Exception):  # Pillow finds the damage again and describes it
@@ -206,14 +206,14 @@ def _inflated(compressed: list[_Chunk], num_bytes: int) -> bytes:
     pieces = [chunk.data for chunk in compressed]
     unpacker = _inflater.decompressobj()
     whole = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-    data: bytes = unpacker.decompress(whole, num_bytes + 1)  # one byte more, to notice too many
+    data: bytes = unpacker.decompress(whole, num_bytes + 1)  # one more shows a surplus
     if len(data) != num_bytes or not unpacker.eof:
         raise ValueError(f"{len(data):,} bytes of pixels, and not {num_bytes:,}")
     return data
 
 
 def encoded_png(pixels: NDArray[Any], **options: Any) -> bytes:
-    """Return RGB, or grey of 8 or 16 bits, as a PNG; `options` are of Pillow's encoder."""
+    """Return RGB, or grey of 8 or 16 bits, as a PNG; `options` are for Pillow's encoder."""
     from PIL import Image
 
     out = io.BytesIO()

@@ -70,7 +70,7 @@ class Original:
 
     height: int = 0
     width: int = 0
-    """Height and width are pixels before the EXIF orientation is applied; in a TIFF, after it."""
+    """Height and width in pixels, before the EXIF orientation is applied; in a TIFF, after it."""
     format: str = ""
     """Pillow's name of the format in lower case: jpeg, png, webp …"""
 
@@ -290,7 +290,7 @@ def _is_kept(data: bytes, image: Image.Image, original: Original, spec: ImageSpe
 
 
 def _dct_scale(size: tuple[int, int] | None, spec: ImageSpec) -> int:
-    """Return the largest divisor of the sides, 1, 2, 4 or 8, that keeps them large enough."""
+    """Return the largest of 1, 2, 4, 8 that divides the sides to no less than the fitted size."""
     if spec.size is None or size is None:
         return 1
     height, width = size
@@ -310,7 +310,7 @@ def _is_fitted(size: tuple[int, int], spec: ImageSpec) -> bool:
 
 @stage("resize")
 def _fit(pixels: Pixels, placement: Placement, spec: ImageSpec, scale: int) -> Pixels:
-    """Return the stored pixels; the same array if they need no change."""
+    """Return the stored pixels, or `pixels` itself if nothing changes."""
     if pixels.shape[:2] != placement.fitted:
         pixels = resize(pixels, placement.fitted, placement.decoded_box(scale))
     if placement.fitted != placement.size:

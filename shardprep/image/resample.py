@@ -60,7 +60,7 @@ def resize(
     out = np.empty((*size, channels), np.uint8) if out is None else out
     if out.shape != (*size, channels):
         raise ValueError(f"{list(out.shape)} is not {size[0]}x{size[1]} with {channels} channels")
-    if _fill is not None:  # it checks the box itself
+    if _fill is not None:  # the extension checks the box
         simd = True
         _fill(np.ascontiguousarray(pixels), out, box, down_first(pixels, size), simd, mirrored)
         return out
@@ -113,7 +113,7 @@ def _by_pillow(pixels: _Bytes, size: tuple[int, int], box: Box, *, down: bool) -
 
     image, (left, top, right, bottom) = Image.fromarray(pixels), box
     height, width = size
-    if down:  # in a call of its own, because Pillow 12 begins with the other
+    if down:  # a separate call, because Pillow 12 always begins with the horizontal pass
         rows = (0, top, image.width, bottom)
         image = image.resize((image.width, height), Image.Resampling.BICUBIC, box=rows)
         top, bottom = 0, height
@@ -131,7 +131,8 @@ except ImportError:  # no compiler at installation, or its result does not load 
 def flattened(pixels: Pixels, background: tuple[int, int, int] | None) -> Pixels:
     """Return RGBA or grey-alpha pixels as RGB over a background, byte-equal to Pillow's result.
 
-    Takes and returns uint8[height, width, channels], C-contiguous. None ignores alpha.
+    Takes and returns uint8[height, width, channels], C-contiguous. If `background` is None, alpha
+    is ignored.
     """
     out = np.empty((*pixels.shape[:2], 3), np.uint8)
     if _pixels is not None:

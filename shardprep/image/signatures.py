@@ -106,7 +106,7 @@ def is_page(head: bytes) -> bool:
 
 
 def is_dicom(data: bytes) -> bool:
-    """Return whether the bytes are a DICOM file. It may also be a TIFF, but not a DICOMDIR."""
+    """Return whether the bytes are a DICOM file, perhaps also a TIFF; False for a DICOMDIR."""
     return _DICOM.match(data) is not None
 
 

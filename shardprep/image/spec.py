@@ -57,7 +57,7 @@ class ImageSpec:
     max_aspect: float = 0.0
     """Maximum ratio of the longer to the shorter side of an input; 0 for no limit."""
     truncated: Truncated = "reject"
-    """Whether a file that ends before its image does is rejected, or stored as far as it goes."""
+    """Whether a truncated file is rejected, or its readable part is stored."""
 
     @property
     def fixed_size(self) -> tuple[int, int] | None:

@@ -79,7 +79,7 @@ class TiffBands:
             raise NotAnImageError(what) from error
         self._file, self._spec = file, spec
         file.seek(0)
-        has_all_pages(file)  # the first ones are enough
+        has_all_pages(file)  # for its errors; missing last pages are accepted
         levels = (series.levels[0] for series in TiffFile(file, _multifile=False).series)
         level = max(levels, key=lambda one: one.keyframe.imagelength * one.keyframe.imagewidth)
         pages: list[Any] = [page.aspage() for page in level.pages if page is not None]

@@ -1,7 +1,7 @@
 """Cut an image into tiles: their windows, and the objects of each tile.
 
-The objects of a tile are in its own pixels, as boxes, run lengths, a class mask and keypoints. So a
-tile is stored like any other image.
+Boxes, run lengths, the class mask and keypoints of a tile are in pixels of the tile. So a tile is
+stored like any other image.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def tile_spec(spec: AnnotationSpec) -> AnnotationSpec:
 
 
 class ObjectCutter:
-    """Cuts the objects of an image into tiles. MaskError if a mask is invalid."""
+    """All objects of an image, to be cut into tiles. MaskError if a mask is invalid."""
 
     def __init__(self, scene: Scene) -> None:
         annotation, spec = scene.annotation, scene.spec

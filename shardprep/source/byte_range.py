@@ -140,7 +140,6 @@ class ZipExtent(NamedTuple):
         return read(self._start(read), num_bytes)
 
     def _start(self, read: _Read) -> int:
-        """Return the offset of the stored bytes, after the local header."""
         if self.flags & _ENCRYPTED:
             raise MemberError("is encrypted")
         header = read(self.header_offset, _LOCAL_HEADER.size)

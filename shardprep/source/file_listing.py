@@ -46,7 +46,7 @@ class Scope:
     is_named: Callable[[str], bool] = lambda _: True
     """Tells whether a file that is not below `root` is needed, for example as a table."""
     unwanted: Callable[[str], str] = lambda _: ""
-    """Returns why no image is wanted from an archive that cannot be opened; "" if some may be."""
+    """Returns why an archive that cannot be opened has no wanted image; "" if it may have one."""
     unopened: Callable[[str], str] = lambda _: ""
     """Returns why an archive is not opened; "" to open it."""
     is_sample: Callable[[str], bool] = lambda _: False

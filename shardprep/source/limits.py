@@ -46,7 +46,7 @@ DEFAULT_LIMITS = SourceLimits()
 
 
 class Budget:
-    """Counts members and bytes of one source; SourceError if a total is above its limit."""
+    """Running totals of members and bytes of a source; SourceError if one is above its limit."""
 
     def __init__(self, limits: SourceLimits) -> None:
         self.limits = limits
@@ -73,7 +73,7 @@ class Budget:
             raise _above("max_members", archive, what)
 
     def readable(self, extent: StoredExtent, key: str) -> StoredExtent | RefusedExtent:
-        """Return a member's extent and count its bytes; `RefusedExtent` if it is above a limit."""
+        """Return a member's extent and count its bytes; `RefusedExtent` above a limit."""
         packed = extent.stored_bytes if isinstance(extent, ZipExtent) else extent.num_bytes
         largest = max(packed, extent.num_bytes)
         reason = self._bomb(packed, extent.num_bytes)

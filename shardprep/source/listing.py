@@ -144,7 +144,7 @@ class _Walk:
         self.others.sort(key=attrgetter("key"))
         self.skipped.sort(key=attrgetter("key"))
         images = self.images.members()
-        for prefix in self.unopened:  # what was listed before the damage
+        for prefix in self.unopened:  # drop members listed before the archive failed
             self.others = [one for one in self.others if not one.key.startswith(prefix)]
             is_in = booleans(pc.starts_with(images.keys.array, prefix))
             images = images.take(np.flatnonzero(~is_in))
@@ -232,7 +232,7 @@ class _Walk:
             self.unnamed(key, extent, depth)
 
     def closed(self, key: str, extent: StoredExtent) -> None:
-        """Add a member that is not below the root. Its name decides, because it is not opened."""
+        """Add a member outside the root by its name, because the member is not opened."""
         if is_archive_name(key) or key.lower().endswith(".rar"):
             self.skip(key, NOT_BELOW, extent.num_bytes)
         else:
@@ -264,7 +264,7 @@ class _Walk:
     def inner_archive(
         self, extent: StoredExtent, key: str, depth: int, head: bytes | None = None
     ) -> bool:
-        """Add members as `archive` does; skip or reject a broken one where the scope allows it."""
+        """Add members as `archive` does; a broken archive is skipped or rejected by the scope."""
         before = dict(vars(self.budget))
         try:
             return self.archive(extent, key, f"{key}/", depth + 1, head)

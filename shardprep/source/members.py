@@ -201,7 +201,7 @@ class Members(Sequence[Member]):
 
 
 class MembersBuilder:
-    """Collects members, one by one or in batches."""
+    """A list of members under construction; they are added one by one or in batches."""
 
     def __init__(self) -> None:
         self._files: dict[str, int] = {}

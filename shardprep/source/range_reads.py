@@ -65,7 +65,7 @@ def open_file(file: str) -> Descriptor | None:
 
 
 def read_at(file: str, offset: int, num_bytes: int) -> bytes:
-    """Return bytes of an object, fewer if it ends earlier; FileNotFoundError if it is missing."""
+    """Return bytes of an object, fewer at its end; FileNotFoundError for a missing object."""
     for start, data in _at_hand.get(file, ()):
         if start <= offset and offset + num_bytes <= start + len(data):
             return data[offset - start : offset - start + num_bytes]

@@ -1,4 +1,4 @@
-"""List the members of a 7z archive. They are unpacked into one file, never under their names."""
+"""List the members of a 7z archive, after unpacking all into one file, never under their names."""
 
 from __future__ import annotations
 

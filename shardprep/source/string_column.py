@@ -21,7 +21,7 @@ _Value = TypeVar("_Value")
 _Other = TypeVar("_Other")
 
 _FEW = 4
-"""Up to this number of values, pickling does not look for unused ones: that would be slower."""
+"""Up to this number of values, unused values are pickled too: it is faster than finding them."""
 
 
 class Coded(Sequence[_Value]):
@@ -152,7 +152,7 @@ _HASHED_AT_ONCE = 1 << 14
 """Number of texts to hash at a time. Hashing needs 20 bytes of memory for each character."""
 _FOUND_AT_ONCE = 1 << 17
 _FEW_TEXTS = 1 << 15
-"""Maximum number of different texts whose codes are remembered: two bytes a row."""
+"""Maximum number of distinct texts for which `Texts.coded` is cached, at two bytes per row."""
 _WEIGHTS = np.frombuffer(os.urandom(8 * 4096), np.uint64) | np.uint64(1)
 """Random odd factors for the bytes of a text, so that nobody can make names with equal hashes."""
 
@@ -233,7 +233,7 @@ class Texts(Sequence[str]):
         return found
 
     def coded(self) -> Coded[str]:
-        """Return the column with a code for each different text; cached if there are few."""
+        """Return the texts as `Coded`; cached up to `_FEW_TEXTS` distinct texts."""
         if self._codes is not None:
             return self._codes
         found = _coded(self)
@@ -267,7 +267,7 @@ class Texts(Sequence[str]):
         return Texts(pc.replace_substring_regex(self.array, rf"^(?:[^/]*/){{{number}}}", ""))
 
     def replaced(self, rows: NDArray[Any], others: Texts) -> Texts:
-        """Return the texts, with those in `rows` replaced by `others`."""
+        """Return the texts, where `others` replace the texts of `rows` in order."""
         places = np.arange(len(self))
         places[rows] = len(self) + np.arange(len(rows))
         return Texts.joined([self, others]).take(places)
@@ -284,7 +284,7 @@ class Texts(Sequence[str]):
 
 
 class Lookup:
-    """Finds the rows of `among` whose `part` equals a text. Stores 12 bytes for each row."""
+    """An index of the rows of `among` by the text of their `part`, with 12 bytes per row."""
 
     def __init__(self, among: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -> None:
         hashes = _hashes(among, part)

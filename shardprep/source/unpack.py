@@ -135,7 +135,7 @@ _LONG_BYTES = 32 << 20
 
 
 class Unpacker:
-    """Unpacks whole archives into a folder. The caller removes the folder."""
+    """Unpacker of whole archives into a folder, which the caller removes."""
 
     def __init__(self, folder: Path, notice: Callable[[str], None], budget: Budget) -> None:
         """`folder` is created when first needed. `notice` gets a line of text before slow work."""
@@ -148,7 +148,7 @@ class Unpacker:
         """Return an archive's bytes as an extent, unpacked first if they are compressed in a zip.
 
         SourceError if size or CRC-32 is wrong. With `check`, bytes that are not compressed are
-        compared too, because a tar has no checksum.
+        checked too, because a tar has no checksum.
         """
         if isinstance(extent, PlainExtent):
             return extent

@@ -97,7 +97,7 @@ def measured_entries(place: PlainExtent, at: int, stop: int) -> tuple[int, int]:
 
 
 def read_entries(place: PlainExtent, at: int, stop: int, number: int) -> ZipEntries | None:
-    """Return the entries from `at` to `stop`; None if they are unusual or not `number` entries."""
+    """Return the entries from `at` to `stop`; None if one is unusual or not `number` are found."""
     names = _Names(number, stop - at)
     places, modes = np.zeros(number, PLACE), np.empty(number, np.uint16)
     places["kind"] = ZIP

@@ -21,7 +21,7 @@ class DurableFile:
     def __init__(self, path: Path, *, is_shared: bool = False, token: str = "") -> None:
         """Open a hidden temporary file next to `path`; replace one that a dead process left.
 
-        With `is_shared` or a token, its name is unique: several processes may write the same file.
+        With `is_shared` or a token, the temporary name is unique, for several writers of `path`.
         """
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -48,10 +48,7 @@ class DurableFile:
         sync_folder(self.path.parent)
 
     def hand_over(self) -> Callable[[], None]:
-        """Return a function that commits the file in any thread.
-
-        After this call, the context no longer removes the file.
-        """
+        """Return a function that commits in any thread; from now on, the context keeps the file."""
         self._is_handed_over = True
 
         def commit() -> None:

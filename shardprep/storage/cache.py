@@ -23,10 +23,7 @@ def cache_root() -> Path:
 
 
 def without_cache(value: Any) -> Any:
-    """Return a text without the path of the cache folder, so that it is equal on all machines.
-
-    Other values are returned unchanged.
-    """
+    """Return a text without this machine's path of the cache; other values are unchanged."""
     return value.replace(f"{cache_root()}/", "") if isinstance(value, str) else value
 
 

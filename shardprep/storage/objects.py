@@ -123,7 +123,7 @@ def _found(otherwise: StorageError) -> Iterator[None]:
 
 
 def sha256(url: ObjectUrl) -> str:
-    """Read an object, and return its SHA-256 in hexadecimal."""
+    """Return the SHA-256 of an object in hexadecimal; reads the whole object."""
     digest = hashlib.sha256()
     for block in read_whole(url, ""):
         digest.update(block)
@@ -163,7 +163,7 @@ def create(url: ObjectUrl, content: bytes) -> bool:
 
 
 def replace(url: ObjectUrl, old: bytes, new: bytes) -> bool:
-    """Replace `old` by `new`. Return whether the object has `new` now; False if it is missing."""
+    """Replace content `old` by `new`; return whether the object now has `new`."""
     return _exchange(url, old, new)
 
 
@@ -196,7 +196,7 @@ def _exchange(url: ObjectUrl, old: bytes | None, new: bytes) -> bool:
 
 
 def _content(url: ObjectUrl) -> tuple[bytes | None, str | dict[str, str]]:
-    """Return an object's content (None if missing), and the `mode` that replaces only this."""
+    """Return an object's content (None if missing), and the `put` mode that replaces only this."""
 
     def read(store: Any, _: Wait) -> tuple[bytes, dict[str, str]]:
         answer = store.get(url.key)

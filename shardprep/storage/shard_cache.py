@@ -80,7 +80,7 @@ class StagedShards:
     """The copies of remote shards on this machine."""
 
     def __init__(self, limit: int | None = None) -> None:
-        """Keep at most `limit` bytes; None: SHARDPREP_CACHE_BYTES, or half of free plus copies."""
+        """Keep at most `limit` bytes; None: $SHARDPREP_CACHE_BYTES, or half of free + copies."""
         self._folder = cache_root() / "shards"
         self._limit = limit
         folder = self._folder  # with `self`, a cycle would keep the files open

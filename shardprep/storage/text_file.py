@@ -14,7 +14,7 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 def encoding_of(data: bytes) -> str:
-    """Return the encoding of a text: UTF-8, UTF-16, UTF-32, or Windows-1252 if it is not UTF-8."""
+    """Return Python's codec for a text: UTF-8, UTF-16 or UTF-32, otherwise Windows-1252."""
     wide = json.detect_encoding(data[:4])
     if not wide.startswith("utf-8"):
         return wide

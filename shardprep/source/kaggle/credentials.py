@@ -1,6 +1,7 @@
 """The Kaggle credentials of this machine, in the order of the client's search.
 
-Errors name their files or variables. Messages mask their values. The client reads them itself.
+The client reads the credentials itself. Here they are found so that errors can name their file or
+variable, and messages can mask their values.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """Kaggle credentials found on this machine."""
+    """The secrets of one file or variable, `source`, that has Kaggle credentials."""
 
     source: str
     secrets: tuple[str, ...] = field(repr=False)

@@ -31,7 +31,7 @@ _MOUNT_PARENTS = ("competitions", "datasets", "models")
 
 
 def mounted(ref: KaggleRef) -> Path | None:
-    """Return the folder where Kaggle has mounted an archive, or None. Its version is unknown."""
+    """Return the folder where Kaggle has mounted an archive of any version, or None."""
     places = [MOUNT_ROOT / "competitions" / ref.name]
     if ref.kind == "dataset":
         places = [MOUNT_ROOT / "datasets" / ref.owner / ref.name]
@@ -41,7 +41,7 @@ def mounted(ref: KaggleRef) -> Path | None:
 
 
 def cache_folder(ref: KaggleRef) -> Path:
-    """Return the cache folder of an archive."""
+    """Return the cache folder of an archive; it may not exist."""
     return cache_root() / ref.cache_path
 
 
@@ -71,10 +71,7 @@ class ArchiveFolder:
         return path if path.is_file() and self._describe(path) == note else None
 
     def archive_since_start(self, *, refresh: bool) -> Path | None:
-        """Return the checked archive, or None.
-
-        With `refresh`, it must have been checked after this object was created.
-        """
+        """Return the checked archive or None; with `refresh`, only if checked since `__init__`."""
         is_news = self._noted_at() != self._noted_at_start
         return self.checked() if is_news or not refresh else None
 

@@ -52,15 +52,15 @@ def check_target(ref: KaggleRef) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Uploader:
-    """Uploads a dataset to a target that `check_target` accepts."""
+    """An upload of the files of a dataset to a target that `check_target` accepts."""
 
     ref: KaggleRef
     folder: Path
     num_bytes: int
     hashes: Mapping[str, str]
-    """Path → SHA-256 in hexadecimal."""
+    """Path below `folder` of each file to send → SHA-256 in hexadecimal."""
     license: str | None
-    """Only for a new dataset. None is allowed for a private one."""
+    """Kaggle's name of the licence of a new dataset; None only if it is private."""
     message: str
     """Notes of a new version. Kaggle writes the notes of a new dataset."""
     is_public: bool
@@ -131,7 +131,7 @@ class Uploader:
                 self.watcher.advance(report.get("sent", 0))
 
     def _state(self, after: int = -1) -> KaggleState:
-        """Return the state when a version above `after` is ready; with −1, if none is pending."""
+        """Return the state once a version above `after` is ready; with −1, once none is pending."""
         done = ("ready", None, *_FAILED) if after < 0 else ("ready",)
         end_s, there = time.monotonic() + _PROCESSING_S, KaggleState("unknown")
         order = ["state", self.ref.slug, str(_POLL_S)]
