@@ -200,8 +200,8 @@ def holds_numbers(recipe: Recipe, beside: MasksBeside) -> bool:
 def numbered_objects(recipe: Recipe, images: SourceImages) -> Found | None:
     """Return the objects of masks with object numbers, each with its class and segment.
 
-    Classes are read from XML, or from class masks without XML or with `--mask-values`. None if
-    there is neither: all objects have one class. Boxes are NaN unless the recipe stores boxes.
+    Classes are read from XML, or from class masks without XML or with `--mask-values`. None if the
+    source has neither. Boxes are NaN unless the recipe stores boxes.
     """
     if recipe.rules.boxes.is_given:
         return _numbered_boxes(images)

@@ -41,7 +41,7 @@ _MOST_VALUES = 64
 _PIXELS_OF_COLOUR = 8
 """Minimum number of pixels for each colour of a mask: a tiny photograph has few colours, too."""
 _PIXELS_FIRST = 1 << 12
-"""Number of pixels of a picture that are looked at first: most have many colours."""
+"""Number of pixels in which colours are counted first: most pictures exceed the limit there."""
 _SHOWN_COLOURS = 8
 _NAME_FILE = re.compile(
     r"(^|/)[^/]*(\.ya?ml|(class|label|palette|names|codes)[^/]*\.(csv|txt))$", re.IGNORECASE
@@ -59,7 +59,7 @@ class MaskValues:
 
     names: tuple[str, ...]
     values: Mapping[int, int] | Mapping[Colour, int] | None = None
-    """As in `AnnotationSpec`, but with `NONE` instead of `AnnotationSpec.ignore`."""
+    """Pixel value or colour → class index or `NONE`; None if the values are the class indices."""
     is_binary: bool = False
     how: str = ""
     present: list[tuple[int, ...]] = field(default_factory=list)
@@ -144,14 +144,14 @@ def given_values(text: str, read: Callable[[str], bytes]) -> MaskValues:
 
 NUMBERED = "values are 1 to n in each and n differs: numbers of objects"
 UNSURE = 2
-"""Maximum number of different n with which the values may still be classes."""
+"""Maximum result of `are_numbers` for which the values may also be classes."""
 _MOST_ODD = 0.1
 _MOST_CLASSES_IN_TURN = 2
 """Values 1 to n in masks are classes if n is at most this (1 an organ, 2 its tumour)."""
 
 
 def are_numbers(masks: Iterable[Collection[int]]) -> int:
-    """Return how many different n there are if the values of each mask are 1 to n, else 0.
+    """Return the number of different n if the values of each mask are 1 to n, otherwise 0.
 
     The result is also 0 for a single n, or if no n is above 2: such values may be classes.
     """

@@ -176,7 +176,7 @@ class ObjectTable:
             self._padded(name)[len(self) - len(images) :] = array("d", values)
 
     def _padded(self, name: str) -> array[float]:
-        """Return the numbers of an attribute; 0 for objects that do not state it."""
+        """Return the values of an attribute for all objects, 0 where it is not stated."""
         values = self._attributes.setdefault(name, array("d"))
         values.frombytes(bytes(values.itemsize * (len(self) - len(values))))
         return values
@@ -282,7 +282,7 @@ class ObjectTable:
         return tuple(place), {raw: place[name] for raw, name in whole.items()}
 
     def _skeleton_of(self, name: str, skeletons: Mapping[str, Skeleton]) -> Skeleton:
-        """Return the stated skeleton of a class, or numbers for as many keypoints as are usual."""
+        """Return the stated skeleton of a class, or its usual number of keypoints as names."""
         known = skeletons.get(name)
         if known is not None and known.names:
             return known
@@ -356,7 +356,7 @@ class ObjectTable:
         return lookup[np.frombuffer(self._classes, np.int64)]
 
     def _areas(self, labels_of: Mapping[str, int]) -> dict[int, list[tuple[Segment, int]]]:
-        """Return the segments that are areas, with their labels, by the position of the image."""
+        """Return position of an image → its segments that are areas, with their labels."""
         labels, images = self._labels(labels_of), np.frombuffer(self._images, np.int64)
         found: defaultdict[int, list[tuple[Segment, int]]] = defaultdict(list)
         for row in np.flatnonzero((labels >= 0) & (images >= 0)).tolist():

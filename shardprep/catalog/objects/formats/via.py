@@ -132,9 +132,9 @@ def _regions(entry: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _class_attributes(entries: Iterable[dict[str, Any]]) -> list[str]:
-    """Return the name of the attribute that holds the class, then of others that may hold it.
+    """Return the attributes that may hold the class, the one to use first; [""] without attributes.
 
-    A usual name is returned alone; otherwise the most frequent ones; [""] without attributes.
+    A usual name is returned alone, otherwise the most frequent names.
     """
     counts: Counter[str] = Counter()
     for entry in entries:

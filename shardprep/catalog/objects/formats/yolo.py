@@ -41,8 +41,7 @@ _MOST_DEPTH = 64
 _ID = re.compile(r"\d{1,9}", re.ASCII)
 _MOST_SHOWN = 60
 _MOST_LIKE_POSES = 0.5
-"""Maximum share of polygons that may be poses, because the first four numbers would be a box that
-contains all further points."""
+"""If more than this share of objects may be poses instead of polygons, a finding says so."""
 _EDGE = 1e-6
 _CORNERS = 4
 _NO_SHAPE = (None, "", "~", "null")
@@ -177,8 +176,8 @@ def _names(source: AnnotatedSource, argument: str) -> NameFile | None:
 def _name_files(source: AnnotatedSource, *, is_strict: bool = False) -> list[NameFile]:
     """Return the files that name classes, in order of precedence.
 
-    If there are label files below the folders of some of them, the others are left out. With
-    `is_strict`, a damaged file with a usual name is an error.
+    Files without label files below their folder are left out, unless all are. With `is_strict`, a
+    damaged file with a usual name is an error.
     """
     found = []
     for member in source.documents.members(*_NAME_SUFFIXES):
@@ -326,7 +325,7 @@ _ANY_POSE = _Pose(is_wanted=False)
 
 
 def is_yolo(data: bytes, shape: _Pose = _ANY_POSE) -> bool:
-    """Return True if a text has objects and no other lines: boxes, poses or polygons."""
+    """Return True if a text has lines, and all of them are boxes, poses or polygons."""
     lines = [line for line in decoded(data).splitlines() if line.strip()]
     try:
         shapes = [_object(line.split(), shape) for line in lines]
