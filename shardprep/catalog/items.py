@@ -42,7 +42,6 @@ class Item(NamedTuple):
 
     @property
     def is_labelled(self) -> bool:
-        """Whether the image has a target or an annotation."""
         return self.target is not None or self.annotation is not None
 
     @property

@@ -24,7 +24,7 @@ from shardprep.source.string_column import Coded
 
 Ints = NDArray[np.int64]
 Column = tuple[str, Ints, Coded[str | None]]
-"""Title of a target, and for each row the number of its image and its cell."""
+"""Title of a target, position of the image of each row (−1 without an image), and its cells."""
 
 ENOUGH = 0.9
 """Share of the images that a rule must label to be used by `auto`."""
@@ -61,7 +61,7 @@ class Labelling:
     findings: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     unclear: SourceError | None = None
-    """The error for a table with labels whose ids match no image, for `auto`."""
+    """Error of the first table with labels whose ids are ambiguous or match no image."""
     cells: Mapping[str, Coded[str | None]] = field(default_factory=dict)
     """Column → its cell for each image, for targets of several values; {} for a single one."""
 
@@ -81,11 +81,11 @@ def label_by_table(index: KeyIndex, table: Table, rule: CsvRule) -> Labelling:
 def relabelled(
     labelling: Labelling, keys: Sequence[str], fixes_of: tuple[Table, CsvRule], naming: Naming
 ) -> Labelling:
-    """Return the labels after `--relabel`; images without a label get none."""
+    """Return the labels after `--relabel`; images without a label stay unlabelled."""
     option, (table, rule), separator = OptionName("relabel"), fixes_of, naming.separator
     fixes, mapped = label_by_table(WholeKeyIndex(keys), table, rule), naming.class_map
     before = {new: old for old, new in mapped.items()}  # the table has the new names
-    # A class keeps its number if its last image gets another one.
+    # A class keeps its number if its last image gets another class.
     given = classes_in((*labelling.table_names, *labelling.names.values))
     known = {*given, *mapped.values()}
     cells = fixes.names.map(
@@ -181,7 +181,7 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
 
 
 def _named(keys: Sequence[str], match: TableMatch) -> str:
-    """Return the name of the table, or of several with their numbers of images by split."""
+    """Return the name of the table, or the names of its parts with numbers of images by split."""
     if not match.table.parts:
         return match.table.name
     splits = folder_splits(keys).filled("train")
@@ -248,7 +248,7 @@ def _text_lists(
 
 
 def _pivoted(match: TableMatch, pivot: str, columns: Sequence[Column]) -> Iterator[Column]:
-    """Yield the rows of each target in a table with a row for each image and target."""
+    """Yield a column for each target, from a table with a row for each image and target."""
     table, option = match.table, OptionName("pivot")
     if len(columns) != 1:
         what = f"needs one column of values, but the labels are {len(columns)} columns"

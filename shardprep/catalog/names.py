@@ -36,7 +36,7 @@ KIND = (
     "inputs?|rgb|raw|masks?|labels?|annot(ated|ations?|s)?|gt|ground|(ground)?truth"
     "|seg(mentations?|mented)?|targets?|hr|lr|depth|visuali[sz]ations?|overlays?|preview"
 )
-"""Words that are not classes: for splits, parts of a set, pictures, kinds of pictures."""
+"""Patterns of words that are not classes: for splits, parts, pictures, kinds of pictures."""
 _SET = "(set|data|images?|imgs?|list)?"
 _SPLIT_WORDS = {
     split: re.compile(rf"({words}){_SET}", re.IGNORECASE)
@@ -104,10 +104,10 @@ def folder_splits(keys: Iterable[str]) -> Coded[str | None]:
 
 
 def split_folders(folders: Iterable[str]) -> dict[str, str]:
-    """Return the path of each folder that is a split → its split; `folders` hold the images.
+    """Return path of a folder that is a split → its split. `folders` contain the images.
 
-    Either the whole name means a split (`train`, `test_images`), or all sibling folders have words
-    for splits (`seg_train`, `seg_test`). Other such words occur by chance, in classes.
+    A folder is a split if its whole name means one (`train`, `test_images`), or if all its siblings
+    have words for splits (`seg_train`, `seg_test`). Classes have such words by chance.
     """
     with_images = {*folders} - {""}
     words = {name for one in with_images for name in one.split("/")}
@@ -154,8 +154,8 @@ def _classes_named_as_splits(
 ) -> set[str]:
     """Return folder names that are classes, although the whole name means a split.
 
-    In a folder of a split, these are names among classes: `train` in `test/bus`, `test/train`.
-    Elsewhere, only `train` among folders of images is a class: `test` may be unlabelled.
+    Below a split, such a name among classes is one: `train` in `test/bus`, `test/train`. Elsewhere,
+    only `train` among folders of images is a class: `test` may be an unlabelled split.
     """
     others = [name for name in below if name not in own]
     if not others or any(IMAGE_FOLDER.fullmatch(one) or _MASKS.fullmatch(one) for one in others):
@@ -199,7 +199,7 @@ class _NamedSplit(NamedTuple):
 
 
 def _named_split(name: str) -> _NamedSplit | None:
-    """Return the split that words of a folder's name mean; None for none, several or for masks."""
+    """Return the split that a folder's name states; None without one, for several, or for masks."""
     if (split := given_split([name])) is not None:
         return _NamedSplit(split, "", is_short=False, is_whole=True)
     name = without_archive_suffix(name)
@@ -215,7 +215,7 @@ def words_of(name: str) -> list[str]:
 
 
 def words_of_split(name: str) -> tuple[set[str], str]:
-    """Return the splits that words of a name mean, and its other words, without words of parts."""
+    """Return the splits that a name has words for, and its other words except words of parts."""
     words = [(word, _split_of(word)) for word in _WORDS.findall(name)]
     rest = (word.casefold() for word, split in words if not (split or _PART.fullmatch(word)))
     return {split for _, split in words if split}, " ".join(rest)
@@ -349,7 +349,7 @@ def find_masks(keys: Sequence[str]) -> MaskFolders:
 def _named_as_images(
     keys: Sequence[str], paths: Mapping[str, Sequence[str]], mask_names: set[str]
 ) -> dict[str, int]:
-    """Return the folders of masks far from images → number of files named like an image."""
+    """Return mask folder → number of its files that are named like a file in an image folder."""
     of_images = {one for one, path in paths.items() if any(map(IMAGE_FOLDER.fullmatch, path))}
     of_masks = {one for one, path in paths.items() if not mask_names.isdisjoint(path)}
     stems: set[str] = set()

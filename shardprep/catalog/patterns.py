@@ -39,7 +39,7 @@ class Pattern:
     is_whole: bool = False
 
     def search(self, names: Sequence[str]) -> list[str | None]:
-        """Return the group in each name: None if it does not match, "" if the group is missing."""
+        """Return the group in each name, None without a match, "" without the group."""
         found: list[str | None] = []
         for start in range(0, len(names), _BATCH):
             batch = list(names[start : start + _BATCH])

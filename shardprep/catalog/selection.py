@@ -45,8 +45,8 @@ def select(
     """Return the wanted images, and the left-out images with the reasons.
 
     A glob fits the whole key, or an end of it that starts at a folder, regardless of case: `*.png`,
-    `part_1/*`, `**/masks/**`. `excluded` are the ids of the exclude list. `others` are keys that a
-    glob may fit without a remark that it fits nothing. SourceError if no image is left.
+    `part_1/*`, `**/masks/**`. `excluded` are the ids of the exclude list. A glob that fits none of
+    `images` and `others` gets a remark. SourceError if no image is left.
     """
     wanted, left_out = images, list[Skipped]()
     notes, unused = list[str](), list[str]()

@@ -79,7 +79,7 @@ def list_images(
     *,
     proposes: bool = False,
 ) -> ImageListing:
-    """Return the members of a recipe's source, with images of files of arrays, and in stacks.
+    """Return the members of a recipe's source, with the images of array files, and with stacks.
 
     For arguments and errors see `list_source`, `with_arrays` and `stacked`.
     """

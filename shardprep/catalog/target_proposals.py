@@ -121,7 +121,7 @@ def _of_long_table(
 ) -> Iterator[CsvRule]:
     """Yield rules with a pivot for a table with several rows for an image.
 
-    A column with one cell for all rows of an image, such as its site, has no values of targets.
+    Columns whose cells are equal in all rows of an image, such as its site, are not used as values.
     """
     table, images = match.table, match.key_of[rows]
     others = [one for one in table.header if one in titles and one != match.id_column]

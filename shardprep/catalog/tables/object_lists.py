@@ -71,10 +71,10 @@ def paths_of_lists(value: Any, path: str = "", *, is_listed: bool = False) -> It
 def object_rows(
     data: bytes, name: str, columns: Sequence[str] = (), further: Sequence[str] = ()
 ) -> list[dict[str, str]]:
-    """Return a row of values in the document of one image, each as JSON.
+    """Return one row for the document of an image: path → its value as JSON.
 
-    The paths are `columns`, and fields beside them whose names end in `further`. Without `columns`,
-    they are the paths of all lists.
+    The paths are `columns` and sibling fields that end in `further`, or all lists without
+    `columns`.
     """
     try:
         document = json.loads(decoded(data))
