@@ -327,7 +327,7 @@ def _lacks(splits: Coded[str | None], targets: Coded[Target]) -> Coded[str]:
 
 
 def _pairs(wanted: SourceImages, lacks: Coded[str]) -> tuple[Coded[tuple[Member, ...]], Coded[str]]:
-    """Return the target image of each image, and `lacks` with a reason if it has none."""
+    """Return the target image of each image, and `lacks` with a reason for images without one."""
     if not wanted.recipe.target_image:
         return Coded.constant((), len(lacks)), lacks
     targets = [tuple(wanted.beside.of(key)) for key in wanted.index.keys]

@@ -78,7 +78,7 @@ _is_file = os.path.isfile  # Path.is_file is slow for a million paths
 
 
 def source_of(file: str) -> str:
-    """Return the table's folder if all paths are relative to it, else their common folder."""
+    """Return the table's folder if all paths are relative and in it, or their common folder."""
     recipe = make_recipe({"source": ".", "items": file}, "")
     items = _named(read_file(recipe), recipe)
     table = Path(file).parent if items.name == file else Path()

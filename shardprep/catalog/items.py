@@ -38,7 +38,7 @@ class Item(NamedTuple):
     annotation: Annotation | None = None
     """Objects of the image; None if no annotation lists the image."""
     companions: tuple[Member, ...] = ()
-    """Files of its masks, or its target image."""
+    """Mask files of the image, or its target image."""
 
     @property
     def is_labelled(self) -> bool:

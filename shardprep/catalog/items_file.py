@@ -55,7 +55,7 @@ class GivenItems:
     others: Sequence[str] = ()
     """Columns without a role to store as features; () if the recipe has `--columns`."""
     has_boxes: bool = True
-    """False if boxes of NaN stand for outlines without boxes."""
+    """False if the table has outlines without boxes; `boxes` then has NaN."""
     points: Sequence[str] = ()
     """Columns of coordinates: x and y of the first point, of the second, …"""
     notes: Sequence[str] = ()

@@ -24,7 +24,7 @@ from shardprep.source.string_column import Coded
 
 Ints = NDArray[np.int64]
 Column = tuple[str, Ints, Coded[str | None]]
-"""Title of a target, position of the image of each row (−1 without an image), and its cells."""
+"""Title of a target; for each row, the position of its image or −1, and its cell."""
 
 ENOUGH = 0.9
 """Share of the images that a rule must label to be used by `auto`."""
@@ -56,7 +56,7 @@ class Labelling:
     match: TableMatch | None = None
     columns: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
-    """Titles of the columns of 1 and 0 for each class, in their order."""
+    """Titles of the columns of 1 and 0, one for each class; () for other labels."""
     rule: str = "none"
     findings: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -127,7 +127,7 @@ def relabelled(
 
 
 def classes_in(cells: Iterable[Cell | None]) -> set[str]:
-    """Return the classes in cells; a text is one class."""
+    """Return the classes in cells; a text is one class, a tuple several."""
     several = ((cell,) if isinstance(cell, str) else cell or () for cell in cells)
     return {name for own in several for name in own}
 
@@ -313,8 +313,8 @@ def _label_titles(table: Table, columns: tuple[str, ...], id_title: str) -> dict
 def find_label_column(table: Table, id_title: str = "") -> str:
     """Return the title of the column of labels: the clearest usual title, or the only other column.
 
-    If that column has numbers and another usual column a name for each number, the names are the
-    labels. SourceError if it is unclear.
+    If that column has numbers, and another usual column has one name for each number, the column of
+    names is returned. SourceError if it is unclear.
     """
     lowered = {title.lower(): title for title in table.header if title != id_title}
     named = [lowered[name] for name in LABEL_COLUMNS if name in lowered]

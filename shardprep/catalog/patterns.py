@@ -1,8 +1,8 @@
 r"""Regular expressions and globs of the user, searched in names of a source in bounded time.
 
 A pattern that can match in many ways (`([a-z]+)*$`) takes exponential time for a long name, and
-`re` has no time limit. So the search runs in its own process, with limited CPU time (but not on
-Windows). The library `regex` has a limit, but its `\w` fits other letters and would change labels.
+`re` has no time limit. So the search runs in a separate process with a limit of CPU time, except on
+Windows. The library `regex` has a limit, but its `\w` fits other letters and would change labels.
 """
 
 from __future__ import annotations

@@ -100,8 +100,9 @@ def _without(
 def _copies(images: Members) -> dict[int, str]:
     """Return position of each exact copy → key of the image that is kept.
 
-    Test images are kept first, then validation images, so that evaluation sets stay whole and are
-    not trained on; then the first key. Only images of equal size and CRC-32 (if known) are read.
+    Test images are kept first, then validation images, so that evaluation sets stay complete and
+    are not trained on. Otherwise, the first key is kept. Only images of equal size and CRC-32 (if
+    known) are read.
     """
     members = images.listed()
     crcs = [m.extent.crc32 if isinstance(m.extent, ZipExtent) else -1 for m in members]

@@ -30,7 +30,7 @@ _MOST_CHARACTERS = 160
 
 
 def is_cut(split: str, ratios: Mapping[str, float]) -> bool:
-    """Return True if `ratios` divide this split; they always divide train."""
+    """Return True if the ratios of `--split` divide this split: `train`, or a key of `ratios`."""
     return split == "train" or split in ratios
 
 

@@ -285,10 +285,10 @@ def _channels(paths: Sequence[PurePosixPath]) -> list[str]:
 
 
 def id_column(table: Table, names: Collection[str]) -> str:
-    """Return the column that has nine tenths of the names, half of them once; "" without one.
+    """Return the column that has 90% of `names`, half of them in one row only; "" without one.
 
-    Names without digits may be classes: the result is "". Cells may be paths, and may lack the
-    extension.
+    The result is "" if `names` have no digits, because such names may be classes. Cells may be
+    paths, and may lack the extension.
     """
     if sum(any(map(str.isdigit, name)) for name in names) < max(1, _MOST_OF_THEM * len(names)):
         return ""

@@ -220,10 +220,7 @@ class Naming(NamedTuple):
         return () if self.is_of_labels and not set(self.classes) & set(called) else self.classes
 
     def ordered(self, called: Sequence[str], where: str) -> tuple[str, ...]:
-        """Return `wanted`, or else the different names in `called`.
-
-        SourceError if no name in `called` is in `classes`.
-        """
+        """Return `wanted`, or the names in `called`; SourceError if none is in `classes`."""
         if not self.wanted(called):
             return tuple(dict.fromkeys(called))
         if called and not set(self.classes) & set(called):
@@ -318,7 +315,7 @@ def _separator(texts: Collection[str]) -> str:
 
 
 def _separator_of(cells: Mapping[Cell, int]) -> str:
-    """Return the separator of texts that have several classes, or the commonest character."""
+    """Return the separator of texts that have several classes, or the most frequent character."""
     texts = {cell: count for cell, count in cells.items() if isinstance(cell, str)}
     counts: Counter[str] = Counter()
     for text, number in texts.items():
@@ -368,7 +365,7 @@ def class_reader(
 
 
 def classes_of(cell: Cell, known: Collection[str], separator: str | None) -> tuple[str, ...]:
-    """Return the classes in a cell, all of them `known` if possible; with None, the cell is one."""
+    """Return the classes in a cell, all `known` if possible; one class if `separator` is None."""
     cell = cell if separator is None else _listed(cell) or ()
     if isinstance(cell, tuple) or separator is None or cell in known:
         return cell if isinstance(cell, tuple) else (cell,)

@@ -55,7 +55,7 @@ class ImageColumn:
     layouts: tuple[Layout, ...] = ()
     """Layouts that the format states; () to derive them from the shape."""
     is_truncated: bool = False
-    """Whether the file has fewer numbers than it states; reading them is an error."""
+    """Whether the file is shorter than its header states, which makes reading the rows an error."""
     spacing: tuple[float, ...] = ()
     """Distance between neighbours along each axis, in the unit of the file; () if unknown."""
     directions: tuple[str, ...] = ()

@@ -36,7 +36,7 @@ from shardprep.source.string_column import Texts
 from shardprep.source.unpack import UnpackedFile
 
 _UINT16: DepthRange = (0.0, 65535.0)
-"""Black and white of target images of uint16: `--depth-range` does not apply to them."""
+"""Black and white of uint16 target images, to which `--depth-range` does not apply."""
 _DIGITS = re.compile(r"\d+")
 _TURNED = re.compile("emnist", re.IGNORECASE)
 """Matches EMNIST files, whose images are stored column by column without saying so."""
@@ -54,15 +54,15 @@ class ImageListing(Listing):
     """Option that `shardprep init` proposes → its possible values; the first one was used."""
     notes: tuple[str, ...] = ()
     files: MaskFiles | None = None
-    """The masks or target images of each image, as the items name them."""
+    """Files of masks or target images that the table of items names, for each image."""
 
 
 def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> ImageListing:
-    """Return the listing with the images of array files that the recipe names, or of all.
+    """Return the listing with the images of the array files that `--images` names, or of all.
 
     Without `--images`, files of arrays are opened only if the source has no image, and TIFF and
-    DICOM files are stacks only if most images are. With `proposes`, unclear columns and ranges are
-    decided and returned as proposals instead of being an error.
+    DICOM files become stacks only if most have several images. With `proposes`, unclear columns and
+    ranges are decided and returned as proposals instead of being an error.
     """
     parts = listing.images, listing.others, listing.skipped, listing.unpacker
     rules = recipe.rules.images
@@ -337,7 +337,7 @@ class _CellColumns:
             self._files.notes.append(f"{some_of(odd, 3)} {what}")
 
     def of(self, one: ChosenColumn, num_rows: int) -> dict[str, Texts]:
-        """Return title → cells of each image of `one`. Raise SourceError if the numbers differ.
+        """Return title → cells for the images of `one`. SourceError if a column has another length.
 
         Segmentations and keypoints may need much memory. They are read only if the recipe has masks
         or points.

@@ -81,9 +81,9 @@ def open_parquet(place: PlainExtent, name: str) -> ArrayFile:
 
 
 def open_pixel_csv(place: PlainExtent, name: str) -> ArrayFile | None:
-    """Return the columns of a CSV file; None if neither several columns nor one holds pixels.
+    """Return the columns of a CSV file; None if neither its columns nor its cells are pixels.
 
-    If all titles are numbers, the file has no names of columns, and `_titles_by_place` makes them.
+    If all titles are numbers, `_titles_by_place` replaces them.
     """
     head = place.read_range(0, _CSV_HEAD)
     encoding = encoding_of(head)
@@ -405,7 +405,7 @@ def _are_cells(kind: Any) -> bool:
 
 
 def _numbers(value: Any) -> NDArray[Any] | None:
-    """Return a nested list or a text of pixels as an array; None if it is not of numbers."""
+    """Return a nested list or a text of pixels as an array; None for other values."""
     if isinstance(value, str) and _PIXELS.fullmatch(value):
         return np.array(re.split(_NO_NUMBER, value.strip(" []")), np.float32)
     if not isinstance(value, list):

@@ -117,7 +117,7 @@ sform, quaternion, affine."""
 
 
 def open_nifti(place: PlainExtent, name: str) -> ArrayFile:
-    """Return the array of a .nii with the axes x, y, z and up to four more.
+    """Return the array of a .nii with two to seven axes: x, y, z, ….
 
     An image is a plane of equal z with rows of equal y. Images are ordered by z, then by further
     axes.

@@ -110,7 +110,7 @@ def _by_group(images: dict[str, ImageColumn], opened: Open) -> dict[str, ImageCo
 
 
 def _role(found: Any, most_bytes: int) -> str:
-    """Return "file", "files", "numbers", "cells", "" for a scalar, or why it is left out."""
+    """Return "file", "files", "numbers", "cells", "" for a scalar, or why it is skipped."""
     shape, dtype = found.shape, found.dtype
     large = math.prod(found.chunks or (1,)) * dtype.itemsize
     if len(shape) < 2 and not found.chunks:
@@ -189,7 +189,7 @@ def _rows(opened: Open, key: str, most_bytes: int, axis: int) -> Iterator[Block]
 
 
 def _heads(found: Any) -> list[bytes]:
-    """Return the first bytes of a dataset, or of its first rows; [] if they cannot be files."""
+    """Return the first bytes of a dataset, or of its first rows; [] for types without files."""
     if found.dtype.fields is not None or found.dtype.kind in "fib":
         return []
     if found.dtype == np.uint8 and found.ndim:

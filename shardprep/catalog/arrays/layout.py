@@ -46,12 +46,11 @@ class Layout(NamedTuple):
         return tuple(sorted(range(len(own)), key=lambda axis: _ORDER.index(own[axis])))
 
     def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of one row in an array of this shape."""
         return tuple(n for axis, n in enumerate(shape) if axis != self.rows)
 
 
 def possible_layouts(shape: Sequence[int], *, has_rows: bool) -> list[Layout]:
-    """Return the layouts that an array of images may have; [] if it does not hold images.
+    """Return the layouts that an array of images may have; [] if its shape fits no image.
 
     With `has_rows`, each element of the first axis is an image.
     """
@@ -87,7 +86,7 @@ def _flat(length: int) -> list[tuple[int, int]]:
 
 
 def given_layout(text: str, shape: Sequence[int], *, has_rows: bool) -> Layout | None:
-    """Return the layout that a user states, such as NCHW or 236x137; None if it does not fit."""
+    """Return the layout that a user states, such as NCHW or 236x137; None if the shape differs."""
     if "x" in text:
         width, height = map(int, text.split("x"))
         channels, rest = divmod(shape[-1], width * height)

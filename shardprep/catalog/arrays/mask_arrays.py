@@ -30,8 +30,8 @@ def masks_apart(
 ) -> tuple[Rest, list[Member]]:
     """Return the listing without masks, and the masks.
 
-    Masks in images stay in the listing if there are neither stacks nor arrays. `mask_paths` returns
-    the paths of masks in a table of items.
+    Mask images stay in the listing if the source has neither stacks nor arrays. `mask_paths`
+    returns the paths of masks in a table of items.
     """
     rule, keys = recipe.rules.masks, listing.images.keys
     arrays = [one.key for one in listing.others if is_array_name(one.key.rpartition("/")[2])]

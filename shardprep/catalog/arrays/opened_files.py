@@ -233,7 +233,7 @@ class ArrayFiles:
     def open_volumes(self, images: Members) -> None:
         """Open the TIFF and DICOM files that `--images` names; SourceError if one cannot be opened.
 
-        Without `--images`, all become stacks if most have several images, and the others are
+        Without `--images`, if most files have several images, these become stacks and others are
         refused.
         """
         is_named, last = bool(self.recipe.rules.images), len(images) - 1

@@ -81,7 +81,7 @@ def _page_files(place: PlainExtent, name: str, numbers: Sequence[int]) -> Iterat
 
 
 def open_frames(place: PlainExtent, name: str) -> ArrayFile | None:
-    """Return the frames of a DICOM file as images; None for one frame, SourceError w/o pydicom."""
+    """Return the frames of a DICOM file, None if it has one; SourceError without pydicom."""
     with reading(name):
         from shardprep.image.dicom import frame_files, num_frames  # noqa: PLC0415 - an extra
 

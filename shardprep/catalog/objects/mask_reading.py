@@ -181,7 +181,7 @@ def _by_file(
     classes = images.beside.class_of
 
     def of_mask(key: str) -> int:
-        file = key if key in classes else key.rpartition("/")[0]  # of a file of several masks
+        file = key if key in classes else key.rpartition("/")[0]  # file of several masks
         return number[classes.get(file, ONE_CLASS)]
 
     labels = [

@@ -256,7 +256,7 @@ class Seen(NamedTuple):
 
     values: frozenset[int]
     colours: frozenset[Colour] = frozenset()
-    """At most `_MOST_VALUES` + 1 of its colours."""
+    """Colours of a mask of colours, at most `_MOST_VALUES` + 1."""
     is_blurred: bool = False
     """True for black and white pixels, blurred by JPEG."""
     is_lossy: bool = False
@@ -264,7 +264,7 @@ class Seen(NamedTuple):
 
     @property
     def is_mask(self) -> bool:
-        """Whether it looks like a mask: one channel, and few values."""
+        """Whether the file looks like a mask: one channel with few values."""
         return not self.colours and (self.is_blurred or len(self.values) <= _MOST_VALUES)
 
     @property
@@ -282,7 +282,7 @@ def detected_values(
     """Return the meaning of values, detected from the masks; SourceError if it is unclear.
 
     If a sample of up to 64 masks is black and white, masks are binary. Otherwise, values are object
-    numbers with `instances`, else class indices; then all masks are read to find the highest.
+    numbers with `instances`, else class indices; all masks are then read to find the highest index.
     """
     step = max(1, -(-len(masks) // _SAMPLE))
     sample = {m.key: seen for m in masks[::step] if (seen := look(m, max_pixels)) is not None}
@@ -325,7 +325,7 @@ def detected_values(
 
 
 def look(mask: Member, max_pixels: int) -> Seen | None:
-    """Return the values of a mask, or of the first one of a stack; None if it does not decode."""
+    """Return the values of a mask, or of the first mask of a stack; None if it is damaged."""
     extent = mask.extent.members[0].extent if isinstance(mask.extent, StackExtent) else mask.extent
     try:
         pixels, is_lossy, _ = decode_mask(extent.read(), max_pixels)

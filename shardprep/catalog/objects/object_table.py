@@ -80,7 +80,7 @@ class Found:
 
 
 def stated_size(height: Any, width: Any) -> tuple[int, int] | None:
-    """Return height and width of an image from numbers or texts; None if they are impossible."""
+    """Return height and width of an image from numbers or texts; None unless 1 to `MOST_SIDE`."""
     try:
         sides = float(height), float(width)
     except (TypeError, ValueError, OverflowError):
@@ -209,7 +209,7 @@ class ObjectTable:
         self.missing.update(counts)
 
     def check_listed(self, documents: Sequence[str], key: str) -> None:
-        """Raise SourceError if no image of `documents` is listed; `key` is one of the source."""
+        """Raise SourceError, with `key` as an example, if no image of `documents` is listed."""
         if not self.listed:
             missing = next(iter(self.missing), "")
             such = f", such as {shown(missing)}," if missing else ""

@@ -34,7 +34,7 @@ Bools = NDArray[np.bool_]
 _START = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+://|[A-Za-z]:/)?(\.{0,2}/)*")
 """Matches the start of a URL or an absolute path, and steps such as ../; keys have none of them."""
 SUBMISSION = re.compile("submission", re.IGNORECASE)
-"""Name of a sample submission, whose rows are of the split test."""
+"""Matches the name of a sample submission, whose rows belong to the test split."""
 _MOST_SHOWN = 3
 MANY = 0.25
 """Minimum share of the ids of a table or list without an image to make the remark a warning."""
@@ -389,7 +389,7 @@ def unused_entries(where: str, lost: Sequence[str], number: int, keys: Iterable[
 
 
 class WholeKeyIndex(KeyIndex):
-    """Keys, searched for ids as `report --list` prints them: a whole key fits only itself."""
+    """Keys, searched for ids that `report --list` prints: a whole key fits only itself."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         super().__init__([printable(key) for key in keys])
@@ -438,7 +438,7 @@ def paths_of(texts: Texts) -> Texts:
 
 
 def _add(positions: dict[str, int | list[int]], name: str, position: int) -> None:
-    """Add a position of a name. A single one is stored without a list: a million lists are slow."""
+    """Add a position. A name with one position has no list: a million lists are slow."""
     known = positions.setdefault(name, position)
     if isinstance(known, list):
         known.append(position)

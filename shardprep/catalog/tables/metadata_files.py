@@ -51,7 +51,7 @@ class Documents:
     def __init__(
         self, others: Sequence[Member], recipe: Recipe, columns: Table | None = None
     ) -> None:
-        """`columns` are the columns of array files that are not images, if there are any."""
+        """`columns` is the table of cells in array files, or None."""
         self.of_images: set[str] = set()
         """Keys of the files of single images that were read as rows of a table."""
         self._others = others

@@ -123,7 +123,7 @@ def _origins(table: Table) -> Coded[Origin]:
 
 
 def is_of_splits(title: str) -> bool:
-    """Return whether a column with this title states splits if its cells name them."""
+    """Return True for a usual title of a column of splits, such as subset or train-valid."""
     name = title.lower().rpartition(".")[2]
     return name in _SPLIT_COLUMNS or len(words_of_split(name)[0]) > 1  # train-valid
 
@@ -175,7 +175,7 @@ def _has_numbers(table: Table) -> bool:
 
 
 def joined_title(table: Table, other: Table, title: str) -> str:
-    """Return the title of a column of `other` after a join: `classes.2` if `table` has a 2, too."""
+    """Return the title of a column of `other` after a join: `classes.2` if both tables have a 2."""
     is_taken = _has_numbers(other) and title in table.header
     return f"{stem(other.name)}.{title}" if is_taken else title
 

@@ -110,7 +110,7 @@ class Table:
         return ",".join(self.file_names)
 
     def with_cells(self, name: str, cells: Mapping[str, str]) -> Table:
-        """Return the table under another name, with columns whose cell is the same in all rows."""
+        """Return the table under another name, with a column of equal cells for each of `cells`."""
         number = np.zeros(len(self.rows), np.int64)
         kept = [i for i, title in enumerate(self.header) if title not in cells]
         columns = [Texts.of([cell]).take(number) for cell in cells.values()]

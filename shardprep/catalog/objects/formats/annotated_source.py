@@ -41,7 +41,7 @@ class Sign:
     """Boxes, masks or keypoints that were detected in a source."""
 
     key: str
-    """Name of the option that selects them: "boxes", "masks" or "points"."""
+    """Option that selects the detected objects: "boxes", "masks" or "points"."""
     option: str
     """Value of this option."""
     how: str

@@ -142,7 +142,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     for row, image in enumerate(match.key_of.tolist()):
         if image >= 0 and index.keys[image] not in blank:
             objects.list_image(image, _side(table.rows[row], sides) if sides else None)
-    if rule.kind != "column":  # such a row is of a mask, or of an image that is left out
+    if rule.kind != "column":  # such a row may be of a mask or a left-out image
         objects.missing.update(_without_image(boxes, match))
     unit = "shares of the sides" if is_relative else "pixels"
     meaning = f"{box_format.WORDS[form]}{told}, in {unit}"
@@ -296,7 +296,7 @@ def _find_label(table: Table, columns: BoxColumns, id_column: str, lists: Sequen
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the `Sign` of the first table with clear boxes, else of the first with any, or []."""
+    """Return the `Sign` of the first table with clear boxes, otherwise with any boxes, or []."""
     unclear: list[Sign] = []
     for table in united(source.index, source.documents.tables):
         option, id_column, is_once = _rule_of(table, source)

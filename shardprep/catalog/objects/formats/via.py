@@ -123,7 +123,7 @@ def _entries_of_lines(data: bytes) -> Iterator[dict[str, Any]]:
 
 def _entries(data: bytes) -> list[dict[str, Any]]:
     document = json.loads(data)
-    return list(document.get("_via_img_metadata", document).values())  # of a project
+    return list(document.get("_via_img_metadata", document).values())  # a project
 
 
 def _regions(entry: dict[str, Any]) -> list[dict[str, Any]]:

@@ -351,10 +351,7 @@ class _Lines(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Number of objects and malformed lines; 0 if no line is an object.
-
-        A file without an object can be another kind of text.
-        """
+        """Number of objects and malformed lines; 0 without an object: it may be another text."""
         return len(self.objects) + self.num_bad if self.objects else 0
 
 
