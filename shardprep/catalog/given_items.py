@@ -107,7 +107,7 @@ class _Matched(NamedTuple):
     keys: Texts
     """Key of the image of each row; without such an image, the text of the cell."""
     rows: Ints
-    """Numbers of all rows, or for samples of the first rows and of rows without an image."""
+    """Row numbers: all rows, or with samples the first row of each and rows without an image."""
     images: Members
     files: dict[str, list[int]]
     """Key of an image → positions of its masks, or of its target image."""

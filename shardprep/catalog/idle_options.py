@@ -1,4 +1,4 @@
-"""Find options without effect on a source. Each gets a remark: it may be a typing error."""
+"""Find options without effect on a source. Each gets a remark: it may be mistyped."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ def _check_runs(items: GivenItems, roles: Mapping[str, str], recipe: Recipe) -> 
 
 
 def _are_runs(cells: Texts, *, is_named: bool) -> bool:
-    """Return True if most first cells have run lengths; unless named, three sorted runs or more."""
+    """Return True if most cells have run lengths. Unless `is_named`, only three or more count."""
     some = itertools.islice(filter(None, cells), _MOST_CELLS)
     texts = [x for cell in some for x in (cell_list(cell) if cell.startswith("[") else [cell])]
     fit = [x for x in texts if isinstance(x, str) and re.fullmatch(_RUNS, x)]
@@ -336,7 +336,7 @@ def _are_lists(cells: Texts) -> bool:
 def _stored(
     others: Sequence[str], rows: Mapping[str, str], left_out: Mapping[str, str]
 ) -> list[str]:
-    """Return notes on the columns without a role. `rows` is column of lists → its feature."""
+    """Return notes on the columns without a role. `rows` maps a list to its feature."""
     notes = []
     if others:
         flag = OptionName("columns", others[0])

@@ -59,7 +59,8 @@ class ImageColumn:
     spacing: tuple[float, ...] = ()
     """Distance between neighbours along each axis, in the unit of the file; () if unknown."""
     directions: tuple[str, ...] = ()
-    """Letter of LRPAIS towards which each spatial axis runs, blank for others; () if unknown."""
+    """Direction of each spatial axis, a letter of LRPAIS (left, right, posterior, …), blank for
+    other axes; () if unknown."""
     placed: tuple[str, NDArray[np.int64], NDArray[np.int64]] | None = None
     """File, byte offsets and byte sizes of encoded images; None if the images must be copied."""
 
@@ -86,7 +87,7 @@ class ArrayFile:
 
 
 class DamagedFileError(SourceError):
-    """A file of arrays cannot be read. Callers reject the sample if the file holds only one."""
+    """A file of arrays cannot be read. If it holds one sample, the caller rejects this sample."""
 
 
 @contextlib.contextmanager

@@ -74,7 +74,7 @@ def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> Fil
     """Return the mask files of all images, with their classes and the meaning of their values."""
     keys, beside = images.index.keys, images.beside
     channels, members = len(recipe.rules.stack.channels) or 1, images.members
-    times = np.where(members.num_files > channels, channels, 1).tolist()  # of volumes by channel
+    times = np.where(members.num_files > channels, channels, 1).tolist()  # masks of each channel
     pairs = zip(members, times, strict=True)
     of_image = [_planes(beside.of(image.key), image, number) for image, number in pairs]
     used = [member for members in of_image for member in members]

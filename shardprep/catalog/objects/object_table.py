@@ -282,7 +282,7 @@ class ObjectTable:
         return tuple(place), {raw: place[name] for raw, name in whole.items()}
 
     def _skeleton_of(self, name: str, skeletons: Mapping[str, Skeleton]) -> Skeleton:
-        """Return the stated skeleton of a class, or its usual number of keypoints as names."""
+        """Return the stated skeleton of a class, or one with numbers for its usual keypoints."""
         known = skeletons.get(name)
         if known is not None and known.names:
             return known

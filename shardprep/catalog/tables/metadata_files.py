@@ -94,7 +94,7 @@ class Documents:
         return self.table(rule.files, (rule.id_column, *columns) if has_paths else ())
 
     def only_table(self, option: str, columns: Sequence[str]) -> Table:
-        """Return the columns of array files, or the only table; SourceError if there is none."""
+        """Return the columns of array files, or the only table; SourceError for several or none."""
         tables = self.tables if self._columns is None else [self._columns]
         if len(tables) == 1:
             return self._with(tables[0], self._recipe.rules.join)

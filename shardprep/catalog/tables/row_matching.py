@@ -240,7 +240,7 @@ def _are_parts(index: KeyIndex, tables: Sequence[Table]) -> bool:
     except SourceError:
         return False
     ids, own = Texts.joined([one.cells(place) for one in others]), last.cells(place)
-    if _has_numbers(last) and not index.num_found(own):  # numbered titles prove nothing
+    if _has_numbers(last) and not index.num_found(own):  # titles 1, 2, … are no proof
         return False
     if _are_ends(own, ids) or _are_ends(ids, own):
         return False
@@ -315,7 +315,7 @@ def match_ids(index: KeyIndex, table: Table) -> TableMatch:
 
 
 def clear_ids(index: KeyIndex, table: Table) -> str:
-    """Return the column or the path of columns with the ids, also if some fit several images."""
+    """Return the column or path template of the ids, even if some ids fit several images."""
     try:
         return match_ids(index, table).id_column
     except AmbiguousIdError:
@@ -323,7 +323,7 @@ def clear_ids(index: KeyIndex, table: Table) -> str:
 
 
 def _paths_of_columns(index: KeyIndex, table: Table) -> list[str]:
-    """Return the templates of `_paths`, the one whose ids fit a single image most often first."""
+    """Return the templates of `_paths`, sorted by how many ids fit one image, most first."""
     ids = {path: {*row_ids(table, path)[1][:_SAMPLE_ROWS]} for path in _paths(index, table)}
     return sorted(ids, key=lambda path: -sum(len(index.find(one)) == 1 for one in ids[path]))
 
@@ -355,7 +355,7 @@ def _paths(index: KeyIndex, table: Table) -> Iterator[str]:
 def _composed(index: KeyIndex, titles: Mapping[str, str]) -> Iterator[str]:
     """Yield the template of the name with most letters from cells: `p_{patient}_x_{x_coord}`.
 
-    `titles` is cell → its column. The name must have two or more of the cells as words.
+    `titles` maps a cell to its column. The name must have two or more of the cells as words.
     """
     titles = {cell: one for cell, one in titles.items() if _FIELD.fullmatch(f"{{{one}}}")}
     letters = np.zeros(len(index.keys), np.int64)

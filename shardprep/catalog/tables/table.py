@@ -197,9 +197,9 @@ def parse_table(
 
     The delimiter is the most frequent of comma, semicolon, tab and bar in the first line, or runs
     of blanks if these make columns. Short rows are filled with "", long rows are cut. Without a
-    header, columns are called 1, 2, 3 …; columns of blanks show whether there is one. Cells in
-    `null` become "". Open quotes only become `faults`, because files that are not label tables may
-    have them. With `is_strict` or blanks, a long row is an error.
+    header, columns are called 1, 2, 3 …; a table of blanks has a header if its first line is unlike
+    the others. Cells in `null` become "". Open quotes only become `faults`, because files that are
+    not label tables may have them. With `is_strict` or blanks, a long row is an error.
     """
     stream = text_lines(data)
     num_above, words = _columns_of_blanks(stream)

@@ -169,7 +169,7 @@ class _Poses:
         return bool(self._rows)
 
     def take(self, table: ObjectTable, image: int, points: Sequence[_Point], rows: Rows) -> None:
-        """Add the points of an image. `rows` is `group_id` → row of an object in the table."""
+        """Add the points of an image. `rows` maps `group_id` to the row of an object."""
         self.num_points += len(points)
         of_row: dict[int, dict[int, tuple[float, float]]] = {}
         for one in points:
