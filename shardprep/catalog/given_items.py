@@ -167,7 +167,7 @@ def _no_image(items: GivenItems, key: str) -> SourceError:
 
 
 def _samples(items: GivenItems) -> dict[str, list[int]]:
-    """Return sample → its rows, in order."""
+    """Return sample → its rows in order, and record repeated or contradicting rows as faults."""
     columns, rows_of = items.columns, defaultdict[str, list[int]](list)
     for row, sample in enumerate(columns["sample"]):
         rows_of[sample].append(row)

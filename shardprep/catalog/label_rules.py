@@ -222,7 +222,7 @@ def ids_of_samples(names: Iterable[str], tables: Sequence[Table]) -> str:
 def _without_test_names(
     names: Coded[Cell | None], considered: Ints, rule: str
 ) -> tuple[Coded[Cell | None], tuple[str, ...]]:
-    """Return `names` and a finding. Test images lose their labels if most are unknown classes."""
+    """Return `names`, without labels of test images if over 10% are new classes, and a finding."""
     known = names.take(considered).counts()
     is_other = np.ones(len(names), bool)
     is_other[considered] = False

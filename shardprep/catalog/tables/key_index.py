@@ -363,7 +363,7 @@ class KeyIndex:
         return folder_splits(self.keys)
 
     def _grouped(self, positions: Sequence[int], depth: int) -> dict[str, list[int]]:
-        """Return the positions by their last `depth` folders."""
+        """Return last `depth` folders of a key → the `positions` of keys with these folders."""
         groups: defaultdict[str, list[int]] = defaultdict(list)
         for i in positions:
             *folders, _ = self._names[i].rsplit("/", depth + 1)

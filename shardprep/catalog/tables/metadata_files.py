@@ -289,7 +289,7 @@ class Documents:
 
 
 def _numbered(line: str) -> dict[str, str]:
-    """Return number of a cell, from 1 → the cell, from a line with commas or else blanks."""
+    """Return number from 1 → cell of a line, split at commas, or at blanks if it has none."""
     cells = line.split(",") if "," in line else line.split()
     return {str(number): cell.strip() for number, cell in enumerate(cells, 1)}
 

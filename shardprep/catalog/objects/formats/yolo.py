@@ -157,7 +157,7 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
 
 
 def _is_outline(one: _Object) -> bool:
-    """Return whether an object is a polygon, and neither an oriented box nor a pose."""
+    """Return True for a polygon of more than four corners that cannot be a pose."""
     outline = None if one.may_be_pose else one.outline
     return isinstance(outline, Polygons) and len(outline.rings[0]) > _CORNERS
 
