@@ -37,7 +37,7 @@ def candidates(view: View) -> list[Reading]:
 
 
 def path_candidates(view: View) -> Iterator[Reading]:
-    """Yield readings of folder names as labels, and readings of each of a few folders alone."""
+    """Yield readings with folder names as labels, and readings of single folders as the root."""
     masks = find_masks(view.index.keys).no_classes
     for depth in (1, 2):
         labelling = label_keys(view.index, LabelRule("folder", depth=depth), ())
@@ -63,8 +63,8 @@ def _counts(labelling: Labelling) -> str:
 def table_candidates(index: KeyIndex, table: Table, tables: Sequence[Table]) -> list[Reading]:
     """Return the candidates for columns of a table, the likely ones first; [] if it names no image.
 
-    Columns of another table have the option `join`. If rows of an image differ, the last candidate
-    stores all of them by `rows`.
+    A column of another table needs the option `join`. If an image has rows that differ, the last
+    candidate stores all rows with the option `rows`.
     """
     try:
         match = match_ids(index, table)
@@ -76,7 +76,7 @@ def table_candidates(index: KeyIndex, table: Table, tables: Sequence[Table]) -> 
     parts = [one for one in tables if one.name in dict(table.parts)] or [table]
     others = [one for one in tables if not SUBMISSION.search(one.name)]
     for own, other in itertools.product(parts, others):
-        with contextlib.suppress(SourceError):  # they share no column, or several
+        with contextlib.suppress(SourceError):  # the tables share no column, or several
             if match.id_column not in other.header:
                 more = match_table(index, joined(own, other, ""), match.id_column)
                 found = found_columns(more, index, tables, more.table.header[len(own.header) :])
@@ -117,9 +117,9 @@ def _row_candidates(match: TableMatch) -> list[Reading]:
 def stack_candidates(
     keys: Sequence[str], tables: Sequence[Table], patterns: Sequence[str] | None = None
 ) -> list[Reading]:
-    """Return candidates for the samples of stacks by tables that name more than half of them.
+    """Return candidates that label stacks by a table that names more than half of the samples.
 
-    Without `patterns`, those of `stack_patterns` are tried.
+    If `patterns` is None, the patterns of `stack_patterns` are tried.
     """
     return [
         Reading({"stack": pattern, **one.options}, one.why)

@@ -81,7 +81,7 @@ class Catalog:
     """All items of a source, in the order of their keys."""
 
     recipe: Recipe
-    """The recipe with all that the source decides."""
+    """The recipe, completed with what the source decides."""
     items: Items
     skipped: list[Skipped]
     label_names: tuple[str, ...]
@@ -92,9 +92,9 @@ class Catalog:
     findings: list[str] = field(default_factory=list)
     annotations: AnnotationFacts | None = None
     target_features: Mapping[str, Feature] = field(default_factory=dict)
-    """The features of targets of several values."""
+    """Name → feature of each value, if targets have several values."""
     excluded_tiles: tuple[str, ...] = ()
-    """Entries of the exclude list that match no image, if they may name tiles."""
+    """With `--tile`: entries of the exclude list that match no image, but may name tiles."""
 
     def in_tiles(self) -> Catalog:
         """Return the catalog with the features and annotations of tiles; `items` do not change."""
@@ -206,7 +206,7 @@ def _unmatched_rows(wanted: SourceImages) -> tuple[str, ...]:
 
 
 def _without_left_out(rows: Sequence[str], wanted: SourceImages) -> tuple[list[str], list[str]]:
-    """Return the ids of rows, except ids of images that options leave out, and remarks."""
+    """Return `rows` without ids of images that options leave out, and remarks."""
     out = np.zeros(len(rows), np.bool_)
     if rows and wanted.skipped:
         out = KeyIndex([one.key for one in wanted.skipped]).are_found(Texts.of(rows))
@@ -318,7 +318,7 @@ def _spec(labelling: Labelling, recipe: Recipe) -> TargetSpec:
 
 
 def _lacks(splits: Coded[str | None], targets: Coded[Target]) -> Coded[str]:
-    """Return why each image is left out, or "" to keep it. A split without any target is kept."""
+    """Return why each image is left out, or "" to keep it. Splits without any target are kept."""
     has_target = targets.are_there
     is_labelled = np.zeros(len(splits.values) + 1, np.bool_)  # the last row means "no split"
     is_labelled[splits.codes[has_target]] = True
@@ -327,7 +327,7 @@ def _lacks(splits: Coded[str | None], targets: Coded[Target]) -> Coded[str]:
 
 
 def _pairs(wanted: SourceImages, lacks: Coded[str]) -> tuple[Coded[tuple[Member, ...]], Coded[str]]:
-    """Return the target image of each image, and `lacks` with the images without one."""
+    """Return the target image of each image, and `lacks` with a reason for images without one."""
     if not wanted.recipe.target_image:
         return Coded.constant((), len(lacks)), lacks
     targets = [tuple(wanted.beside.of(key)) for key in wanted.index.keys]

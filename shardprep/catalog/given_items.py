@@ -40,20 +40,20 @@ Ints = NDArray[np.int64]
 
 _LACKS = "an image of the sample is missing"
 _ODD = r"^/|^[A-Za-z]:/|\\|(^|/)\.\.?/"
-"""An absolute path, or one with `.`, `..` or backslashes."""
+"""Matches an absolute path, or one with `.`, `..` or backslashes."""
 _DRIVE = re.compile("[A-Za-z]:/")
 _ARCHIVE = "/archive:"
 """Root of paths if the source is an archive: no path of this machine is below it."""
 _Files = dict[int, list[int]]
 """Row → positions of files."""
 _OF_ROWS = ("image", "order")
-"""Columns that differ between the rows of a sample, and that no option names."""
+"""Columns that may differ between the rows of a sample, and that no option names."""
 
 
 def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageListing]:
     """Return the recipe with options from columns, and the images that the table `--items` lists.
 
-    Images without a row are skipped. SourceError names the first rows with a fault.
+    Images without a row are skipped. Raise SourceError with the first rows that have a fault.
     """
     items = read_items(recipe)
     recipe = recipe.with_rules(**options_stated(items, recipe))
@@ -107,7 +107,7 @@ class _Matched(NamedTuple):
     keys: Texts
     """Key of the image of each row; without such an image, the text of the cell."""
     rows: Ints
-    """Row numbers: of all rows, or of the first row of each sample and of missing images."""
+    """Row numbers: all rows, or with samples the first row of each and rows without an image."""
     images: Members
     files: dict[str, list[int]]
     """Key of an image → positions of its masks, or of its target image."""
@@ -145,7 +145,7 @@ def _stacks(items: GivenItems, every: Members, found: Ints, beside: _Files) -> _
 
 
 def _check_zeros(items: GivenItems, found: Ints, keys: Texts) -> None:
-    """Record a fault for rows whose number lacks the leading zeros of an image: 7, 007.jpg."""
+    """Record a fault for rows whose number lacks leading zeros: 7 if the image is 007.jpg."""
     cells = items.columns["image"]
     lost = [row for row in np.flatnonzero(found < 0).tolist() if cells[row].isdecimal()]
     if not lost:
@@ -167,7 +167,7 @@ def _no_image(items: GivenItems, key: str) -> SourceError:
 
 
 def _samples(items: GivenItems) -> dict[str, list[int]]:
-    """Return sample → its rows, in order."""
+    """Return sample → its rows in order, and record repeated or contradicting rows as faults."""
     columns, rows_of = items.columns, defaultdict[str, list[int]](list)
     for row, sample in enumerate(columns["sample"]):
         rows_of[sample].append(row)
@@ -187,7 +187,7 @@ def _samples(items: GivenItems) -> dict[str, list[int]]:
 
 
 def _places(order: Texts) -> list[Any]:
-    """Return a sort key for each cell: its number, or natural order if a cell is not a number."""
+    """Return a sort key for each cell: its number, or natural order if any is not a number."""
     try:
         return [*map(float, order)]
     except ValueError:
@@ -226,7 +226,7 @@ class _Finder:
         return found
 
     def files(self, title: str, images: Ints) -> _Files:
-        """Return row → positions of the files in its cell; the image of a row is a fault."""
+        """Return row → positions of the files in its cell; missing files and images are faults."""
         items, rows, paths = self._items, list[int](), list[str]()
         if title not in items.columns:
             what = f"has no column {title!r}: its columns are {some_of([*items.columns], 8)}"
@@ -271,11 +271,11 @@ class _Finder:
         return found
 
     def _relative(self, cells: Texts, rows: Ints, title: str) -> Texts:
-        """Return paths as keys of the source; a path that leads out of it is a fault."""
+        """Return paths as keys of the source; a path outside of the source is a fault."""
         folder = os.path.relpath(self._roots[0] or "/", self._folder) if self._roots else ".."
         given = cells
         for start in [*self._roots, *([folder] if folder[:1] not in "./" else [])]:
-            prefix = f"{start}/"  # most tables have one, so they need no loop
+            prefix = f"{start}/"  # most tables have one prefix: no loop over cells
             is_below = pc.starts_with(cells.array, prefix)
             if pc.any(is_below).as_py():
                 shorter = pc.utf8_slice_codeunits(cells.array, len(prefix))

@@ -1,4 +1,4 @@
-"""Find options without effect on a source. Each gets a remark: it may be a typing error."""
+"""Find options without effect on a source. Each gets a remark: it may be mistyped."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _has_objects(found: Found) -> bool:
 
 
 def _uses_join(found: Found) -> bool:
-    """Return whether an option names a column of a joined table, or may choose one."""
+    """Return True if options or automatic labels may use a column of a joined table."""
     rules, labelling = found.wanted.recipe.rules, found.wanted.labelling
     own = labelling.match.table if labelling.match is not None else None
     joined = found.match.table if found.match is not None else None

@@ -54,9 +54,9 @@ _TARGETS: dict[str, dict[str, str]] = {
 }  # fmt: skip
 """Column of a target → options that it sets in addition to `labels`."""
 OF_FILES = {"mask": "masks", "target_image": "target_image"}
-"""Column of paths of other files of an image → its option."""
+"""Column with paths of masks or target images → the option that it sets."""
 _OF_OBJECTS = {"segmentation": "masks", "keypoints": "points"}
-"""Further column of objects → its option, which gets the value of `--boxes`."""
+"""Column of outlines or keypoints → the option that gets the same value as `--boxes`."""
 _BESIDE = ("box_labels", *_OF_OBJECTS, "iscrowd")
 _CORNERS = "[xmin, ymin, xmax, ymax]"
 _POINTS = "points"
@@ -65,7 +65,7 @@ _TEXTS = ("labels", "texts", "box_labels")
 _SIZE = ("height", "width")
 """Columns that state the size of an image with boxes."""
 _INDEX = re.compile(r"|Unnamed: \d+")
-"""The title that pandas gives to an index in a CSV."""
+"""Matches a title that pandas gives to an index in a CSV."""
 _FOLDS = ("fold", "folds", "kfold")
 _FORMS = ("xyxy", "xywh", "center", "yxyx")
 _NUMBER = r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*"
@@ -74,16 +74,16 @@ _FILE = f"(?i:.*({'|'.join(map(re.escape, sorted(IMAGE_SUFFIXES)))}))"
 _RUNS = r"-1|(\d+ +\d+)( +\d+ +\d+)*"
 _RUN_TITLE = re.compile("rle|encod", re.IGNORECASE)
 _HALF, _MOST_OTHERS, _MOST_CELLS = 0.5, 8, 100
-_is_file = os.path.isfile  # for a million strings
+_is_file = os.path.isfile  # Path.is_file is slow for a million paths
 
 
 def source_of(file: str) -> str:
-    """Return the folder of a table if its relative paths stay in it, else their common folder."""
+    """Return the table's folder if all paths are relative and in it, or their common folder."""
     recipe = make_recipe({"source": ".", "items": file}, "")
     items = _named(read_file(recipe), recipe)
     table = Path(file).parent if items.name == file else Path()
     folders = [one for one in items.columns["image"].folders.counts() if one]
-    if folders and folders[0].startswith("/"):  # then of masks, too
+    if folders and folders[0].startswith("/"):  # absolute paths of masks count, too
         folders += filter(os.path.isabs, Texts.of(_path_cells(items)).folders.counts())
     are_absolute = {*map(os.path.isabs, folders)}
     if len(are_absolute) > 1:
@@ -102,7 +102,7 @@ def are_files(recipe: Recipe) -> bool:
 
 
 def listed_files(recipe: Recipe) -> tuple[str, ...] | None:
-    """Return the files that `--items` names, if the source is "/", which is not listed; or None."""
+    """Return the files in `--items`, without "/" in front, if the source is "/"; otherwise None."""
     if recipe.source != "/" or not recipe.items or recipe.root:
         return None
     every = sorted({path for two in _paths(recipe) for path in two})
@@ -113,7 +113,7 @@ def listed_files(recipe: Recipe) -> tuple[str, ...] | None:
 
 
 def _paths(recipe: Recipe) -> Iterator[tuple[str, ...]]:
-    """Yield what each path in `--items` may be: below the source, or below the table's folder."""
+    """Yield each path of `--items` twice: joined to the source, and to the table's folder."""
     items = _named(read_file(recipe), recipe)
     own = os.path.dirname(recipe.items) if items.name == recipe.items else ""  # noqa: PTH120
     both = [os.path.abspath(one) for one in (recipe.source, own)]  # noqa: PTH100
@@ -132,9 +132,9 @@ def mask_paths(recipe: Recipe) -> Iterator[str]:
 
 
 def read_items(recipe: Recipe) -> GivenItems:
-    """Return the table of `--items`, with columns of x and y for its points.
+    """Return the table of `--items` with roles as titles, and columns of x and y for `points`.
 
-    `faults` names the rows with a cell that its column does not allow.
+    `faults` has the rows with a cell that its column does not allow.
     """
     items = _with_lists(_named(read_file(recipe), recipe), recipe)
     _check_single(items, recipe)
@@ -163,7 +163,7 @@ def _with_lists(items: GivenItems, recipe: Recipe) -> GivenItems:
 
 
 def _check_separators(items: GivenItems) -> None:
-    """Record a fault for texts in `labels` that may be several classes, which others have too."""
+    """Record a fault for texts in `labels` such as "a b" if other rows have the classes a and b."""
     cells = items.columns["labels"].coded().counts()
     texts = [cell for cell in cells if not cell.startswith("[")]
     alone = {*texts, *(str(x) for cell in cells if cell[:1] == "[" for x in cell_list(cell))}
@@ -213,14 +213,14 @@ def _check_outlines(items: GivenItems) -> None:
 
 
 def _with_no_boxes(items: GivenItems) -> GivenItems:
-    """Return the items with a box of NaN for each outline, which means that it has no box."""
+    """Return the items with a box of NaN, which means no box, for each outline."""
     outlines = items.columns["segmentation"]
     boxes = (json.dumps([NO_BOX] * len(cell_list(one))) if one else "" for one in outlines)
     return replace(items, columns={**items.columns, "boxes": Texts.of(boxes)}, has_boxes=False)
 
 
 def _check_runs(items: GivenItems, roles: Mapping[str, str], recipe: Recipe) -> None:
-    """Raise an error for a column of run lengths as Kaggle has them, which names their option."""
+    """Raise a SourceError that names the option to give if a column has Kaggle's run lengths."""
     for title, cells in items.columns.items():
         is_named = title == roles.get("segmentation") or _RUN_TITLE.search(title) is not None
         if title not in recipe.columns and _are_runs(cells, is_named=is_named):
@@ -236,7 +236,7 @@ def _check_runs(items: GivenItems, roles: Mapping[str, str], recipe: Recipe) -> 
 
 
 def _are_runs(cells: Texts, *, is_named: bool) -> bool:
-    """Return whether the first cells have runs or lists of them; not named, three runs apart."""
+    """Return True if most cells have run lengths. Unless `is_named`, only three or more count."""
     some = itertools.islice(filter(None, cells), _MOST_CELLS)
     texts = [x for cell in some for x in (cell_list(cell) if cell.startswith("[") else [cell])]
     fit = [x for x in texts if isinstance(x, str) and re.fullmatch(_RUNS, x)]
@@ -267,7 +267,7 @@ def _check_boxes(items: GivenItems) -> None:
 
 
 def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
-    """Return the items; a column with a role gets the name of its role, such as `label`."""
+    """Return the items; a column that has a role, such as `label`, gets the role as its title."""
     roles = _roles(items, recipe)
     if not recipe.rules.masks.is_given:
         _check_runs(items, roles, recipe)
@@ -301,7 +301,7 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
 def _others(
     columns: Mapping[str, Texts], targets: Sequence[str], recipe: Recipe
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the columns to store, and column → reason for those that nothing uses."""
+    """Return the columns to store, and column → why it is not stored, for unused columns."""
     if recipe.columns:
         return [*recipe.columns], {}
     used = {*_ROLES, *targets, *recipe.labels.removeprefix("column:").split(",")}
@@ -336,7 +336,7 @@ def _are_lists(cells: Texts) -> bool:
 def _stored(
     others: Sequence[str], rows: Mapping[str, str], left_out: Mapping[str, str]
 ) -> list[str]:
-    """Return notes on the columns without a role; `rows` has the features of lists."""
+    """Return notes on the columns without a role. `rows` maps a list to its feature."""
     notes = []
     if others:
         flag = OptionName("columns", others[0])
@@ -365,7 +365,7 @@ def _without_meaning(
 
 
 def _title_of_images(items: GivenItems, titles: Mapping[str, str]) -> str:
-    """Return the clearest title of `_IMAGE`, or that of paths in a first column without title."""
+    """Return the first title of `_IMAGE` that the table has, or "1" for untitled file names."""
     if known := [titles[one] for one in _IMAGE if one in titles]:
         return known[0]
     are_numbers = all(map(str.isdecimal, titles))
@@ -403,7 +403,7 @@ def _roles(items: GivenItems, recipe: Recipe) -> dict[str, str]:
 
 
 def _folds(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
-    """Return a note on the flag that makes splits of a column of folds, if no splits are stated."""
+    """Return a note on how to split by a column of folds; [] if splits are stated."""
     title = next((one for one in columns if one.lower() in _FOLDS), "")
     if not title or "split" in columns or recipe.split:
         return []
@@ -413,7 +413,7 @@ def _folds(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
 
 
 def _with_points(items: GivenItems) -> GivenItems:
-    """Return the items with columns of x and y for each of the `points`, instead of lists."""
+    """Return the items with columns of x and y for each point, instead of `points`."""
     if _POINTS not in items.columns:
         return items
     rows = list[list[Any]]()

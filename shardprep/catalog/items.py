@@ -38,11 +38,10 @@ class Item(NamedTuple):
     annotation: Annotation | None = None
     """Objects of the image; None if no annotation lists the image."""
     companions: tuple[Member, ...] = ()
-    """Files of its masks, or its target image."""
+    """Mask files of the image, or its target image."""
 
     @property
     def is_labelled(self) -> bool:
-        """Whether the image has a target or an annotation."""
         return self.target is not None or self.annotation is not None
 
     @property

@@ -1,4 +1,4 @@
-"""Read a table of items, a file or a value of Python, as columns of texts.
+"""Read a table of items, from a file or a data frame, as columns of texts.
 
 `item_columns` finds the roles of the columns.
 """
@@ -55,7 +55,7 @@ class GivenItems:
     others: Sequence[str] = ()
     """Columns without a role to store as features; () if the recipe has `--columns`."""
     has_boxes: bool = True
-    """False if boxes of NaN stand for outlines without boxes."""
+    """False if the table has outlines without boxes; `boxes` then has NaN."""
     points: Sequence[str] = ()
     """Columns of coordinates: x and y of the first point, of the second, …"""
     notes: Sequence[str] = ()
@@ -200,10 +200,10 @@ def _of_arrow(table: Any, recipe: Recipe) -> dict[str, Texts]:
                 kind = kind.value_type
                 column = column.cast(kind)  # noqa: PLW2901
             texts = pc.utf8_trim_whitespace(column.cast(pa.large_string()))
-        except pa.ArrowException:  # lists and other values that have no text of their own
+        except pa.ArrowException:  # lists and other types without a cast to text
             found[title] = _texts(column.to_pylist(), title, recipe)
             continue
-        if pa.types.is_floating(kind):  # as Python and a CSV of pandas write them
+        if pa.types.is_floating(kind):  # whole numbers get ".0", as in a CSV of pandas
             is_whole = pc.match_substring_regex(texts, r"^-?\d+$")
             zero, nothing = pa.array([".0", ""], pa.large_string())
             longer = pc.binary_join_element_wise(texts, zero, nothing)

@@ -30,7 +30,7 @@ from shardprep.source.string_column import Coded, Texts
 
 Ints = NDArray[np.int64]
 _NUMBER_BACKWARDS = re.compile(r"\)?\d+\(?[\s._-]*")
-"""Number at the end of a name; it is reversed, because a forward search is quadratic."""
+"""Matches the number at the end of a reversed name: a forward search is quadratic."""
 _NUMBERED_END = re.compile(r"\d$")
 _WORDS = re.compile(r"(?![A-Za-z]$)[^\W\d_][^\d]*$")
 _SAMPLES = re.compile(
@@ -141,7 +141,7 @@ def _by_tables(
 def unused_tables(
     index: KeyIndex, labelling: Labelling, tables: Sequence[Table]
 ) -> tuple[str, ...]:
-    """Return remarks on tables that label unlabelled images, or images differently."""
+    """Return remarks on `tables` that would label more images, or give images other labels."""
     remarks, own = [], labelling.names
     for table in tables:
         if SUBMISSION.search(table.name):
@@ -207,7 +207,7 @@ def may_be_class(prefix: str) -> bool:
 
 
 def ids_of_samples(names: Iterable[str], tables: Sequence[Table]) -> str:
-    """Return the column of ids of patients or the like that has nine tenths of the names, or ""."""
+    """Return the column of sample ids, such as patients, that has 90% of the names, or ""."""
     known = {*names}
     for table in tables:
         for place, title in enumerate(table.header):
@@ -222,7 +222,7 @@ def ids_of_samples(names: Iterable[str], tables: Sequence[Table]) -> str:
 def _without_test_names(
     names: Coded[Cell | None], considered: Ints, rule: str
 ) -> tuple[Coded[Cell | None], tuple[str, ...]]:
-    """Return names and a remark; test images lose their labels if their classes are others."""
+    """Return `names`, without labels of test images if over 10% are new classes, and a finding."""
     known = names.take(considered).counts()
     is_other = np.ones(len(names), bool)
     is_other[considered] = False

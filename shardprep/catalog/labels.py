@@ -24,7 +24,7 @@ from shardprep.source.string_column import Coded
 
 Ints = NDArray[np.int64]
 Column = tuple[str, Ints, Coded[str | None]]
-"""Title of a target, and for each row the number of its image and its cell."""
+"""Title of a target; for each row, the position of its image or −1, and its cell."""
 
 ENOUGH = 0.9
 """Share of the images that a rule must label to be used by `auto`."""
@@ -56,12 +56,12 @@ class Labelling:
     match: TableMatch | None = None
     columns: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
-    """Titles of the columns of 1 and 0 for each class, in their order."""
+    """Titles of the columns of 1 and 0, one for each class; () for other labels."""
     rule: str = "none"
     findings: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     unclear: SourceError | None = None
-    """The error for a table with labels whose ids match no image, for `auto`."""
+    """Error of the first table with labels whose ids are ambiguous or match no image."""
     cells: Mapping[str, Coded[str | None]] = field(default_factory=dict)
     """Column → its cell for each image, for targets of several values; {} for a single one."""
 
@@ -81,11 +81,11 @@ def label_by_table(index: KeyIndex, table: Table, rule: CsvRule) -> Labelling:
 def relabelled(
     labelling: Labelling, keys: Sequence[str], fixes_of: tuple[Table, CsvRule], naming: Naming
 ) -> Labelling:
-    """Return the labels after `--relabel`; images without a label get none."""
+    """Return the labels after `--relabel`; images without a label stay unlabelled."""
     option, (table, rule), separator = OptionName("relabel"), fixes_of, naming.separator
     fixes, mapped = label_by_table(WholeKeyIndex(keys), table, rule), naming.class_map
     before = {new: old for old, new in mapped.items()}  # the table has the new names
-    # A class keeps its number if its last image gets another one.
+    # A class keeps its number if its last image gets another class.
     given = classes_in((*labelling.table_names, *labelling.names.values))
     known = {*given, *mapped.values()}
     cells = fixes.names.map(
@@ -127,7 +127,7 @@ def relabelled(
 
 
 def classes_in(cells: Iterable[Cell | None]) -> set[str]:
-    """Return the classes in cells; a text is one class."""
+    """Return the classes in cells; a text is one class, a tuple several."""
     several = ((cell,) if isinstance(cell, str) else cell or () for cell in cells)
     return {name for own in several for name in own}
 
@@ -181,7 +181,7 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
 
 
 def _named(keys: Sequence[str], match: TableMatch) -> str:
-    """Return the name of the table, or of several with their numbers of images by split."""
+    """Return the name of the table, or the names of its parts with numbers of images by split."""
     if not match.table.parts:
         return match.table.name
     splits = folder_splits(keys).filled("train")
@@ -248,7 +248,7 @@ def _text_lists(
 
 
 def _pivoted(match: TableMatch, pivot: str, columns: Sequence[Column]) -> Iterator[Column]:
-    """Yield the rows of each target in a table with a row for each image and target."""
+    """Yield a column for each target, from a table with a row for each image and target."""
     table, option = match.table, OptionName("pivot")
     if len(columns) != 1:
         what = f"needs one column of values, but the labels are {len(columns)} columns"
@@ -313,8 +313,8 @@ def _label_titles(table: Table, columns: tuple[str, ...], id_title: str) -> dict
 def find_label_column(table: Table, id_title: str = "") -> str:
     """Return the title of the column of labels: the clearest usual title, or the only other column.
 
-    If that column has numbers and another usual column a name for each number, the names are the
-    labels. SourceError if it is unclear.
+    If that column has numbers, and another usual column has one name for each number, the column of
+    names is returned. SourceError if it is unclear.
     """
     lowered = {title.lower(): title for title in table.header if title != id_title}
     named = [lowered[name] for name in LABEL_COLUMNS if name in lowered]

@@ -36,7 +36,7 @@ KIND = (
     "inputs?|rgb|raw|masks?|labels?|annot(ated|ations?|s)?|gt|ground|(ground)?truth"
     "|seg(mentations?|mented)?|targets?|hr|lr|depth|visuali[sz]ations?|overlays?|preview"
 )
-"""Words that are not classes: for splits, parts of a set, pictures, kinds of pictures."""
+"""Patterns of words that are not classes: for splits, parts, pictures, kinds of pictures."""
 _SET = "(set|data|images?|imgs?|list)?"
 _SPLIT_WORDS = {
     split: re.compile(rf"({words}){_SET}", re.IGNORECASE)
@@ -61,17 +61,17 @@ _MASKS = re.compile(
 """Usual names of mask folders; `find_masks` decides whether a folder with such a name has masks."""
 _CITYSCAPES = re.compile(r"_gt(fine|coarse)_[a-z]+$", re.IGNORECASE)
 _CITIES = re.compile(r"gt(fine|coarse)", re.IGNORECASE)
-"""Folders of masks in Cityscapes; folders below them are splits or cities, not classes."""
+"""Matches folders of masks in Cityscapes; folders below are splits or cities, not classes."""
 OF_OBJECTS = re.compile(r"(^|/)(segmentation[-_ ]?)objects?/", re.IGNORECASE)
-"""Folder of masks with object numbers, in Pascal VOC."""
+"""Matches the folder of masks with object numbers in Pascal VOC."""
 IMAGE_ENDING = re.compile(r"[-_](leftimg8bit|rgb|sat|images?|imgs?|photo)$", re.IGNORECASE)
-"""End of an image name that is missing in the mask name: `1_sat.jpg` and `1_mask.png`."""
+"""Matches the end of an image name that its mask name lacks: `1_sat.jpg` and `1_mask.png`."""
 MASK_ENDING = re.compile(
     r"([-_. ]?(masks?|seg(mentation)?s?|annot(ation)?s?|gt|groundtruth|labels?"
     r"|(gt(fine|coarse)?_)?labelids|l))([-_. ]?(?P<number>\d+))?$",
     re.IGNORECASE,
 )
-"""End of the name of a mask, after the name of its image."""
+"""Matches the end of the name of a mask, after the name of its image."""
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_]+")
 _SPLIT_WORD, _KIND = re.compile(SPLIT, re.IGNORECASE), re.compile(KIND, re.IGNORECASE)
 _PART = re.compile(f"{PART}|{PICTURE}", re.IGNORECASE)
@@ -95,7 +95,7 @@ def given_split(folders: Iterable[str]) -> str | None:
 
 
 def folder_splits(keys: Iterable[str]) -> Coded[str | None]:
-    """Return the split of each key by the names of its folders; None if they name no split."""
+    """Return the split that the folders of each key name, or None."""
     folders = Texts.of(keys).folders
     splits = split_folders(folders.firsts().values())
     if not splits:
@@ -104,10 +104,10 @@ def folder_splits(keys: Iterable[str]) -> Coded[str | None]:
 
 
 def split_folders(folders: Iterable[str]) -> dict[str, str]:
-    """Return the path of each folder that is a split → its split; `folders` hold the images.
+    """Return path of each folder that is a split → its split. `folders` contain the images.
 
-    Either the whole name means a split (`train`, `test_images`), or all sibling folders have words
-    for splits (`seg_train`, `seg_test`). Other such words occur by chance, in classes.
+    A folder is a split if its whole name means one (`train`, `test_images`), or if all its siblings
+    have words for splits (`seg_train`, `seg_test`). Classes have such words by chance.
     """
     with_images = {*folders} - {""}
     words = {name for one in with_images for name in one.split("/")}
@@ -154,8 +154,9 @@ def _classes_named_as_splits(
 ) -> set[str]:
     """Return folder names that are classes, although the whole name means a split.
 
-    In a folder of a split, these are names among classes: `train` in `test/bus`, `test/train`.
-    Elsewhere, only `train` among folders of images is a class: `test` may be unlabelled.
+    Below a split, such a name is a class if it is next to classes: `train` in `test/bus`,
+    `test/train`. Elsewhere, only `train` among folders of images is a class: `test` may be an
+    unlabelled split.
     """
     others = [name for name in below if name not in own]
     if not others or any(IMAGE_FOLDER.fullmatch(one) or _MASKS.fullmatch(one) for one in others):
@@ -199,7 +200,7 @@ class _NamedSplit(NamedTuple):
 
 
 def _named_split(name: str) -> _NamedSplit | None:
-    """Return the split that words of a folder's name mean; None for none, several or for masks."""
+    """Return the split that a folder's name states; None if it states none, several or masks."""
     if (split := given_split([name])) is not None:
         return _NamedSplit(split, "", is_short=False, is_whole=True)
     name = without_archive_suffix(name)
@@ -215,7 +216,7 @@ def words_of(name: str) -> list[str]:
 
 
 def words_of_split(name: str) -> tuple[set[str], str]:
-    """Return the splits that words of a name mean, and its other words, without words of parts."""
+    """Return the splits that a name has words for, and its other words except words of parts."""
     words = [(word, _split_of(word)) for word in _WORDS.findall(name)]
     rest = (word.casefold() for word, split in words if not (split or _PART.fullmatch(word)))
     return {split for _, split in words if split}, " ".join(rest)
@@ -275,7 +276,7 @@ def stated_split(folder: str) -> str | None:
 _NUMBER = re.compile(
     r"((?:(?:^|(?<=[_/=(\[, ]))[-\u2212])?(?:(?<![0-9]\.)[0-9]+\.[0-9]+(?!\.?[0-9])|[0-9]+))"
 )
-"""A number: a sign only begins a word, and the dots of 1.10.2 are not decimal points."""
+"""Matches a number: a sign only begins a word, the dots of 1.10.2 are no decimal points."""
 _NINES = str.maketrans("0123456789", "9876543210")
 
 
@@ -290,7 +291,7 @@ def natural_order(name: str) -> tuple[tuple[tuple[int, int, int, str, str], ...]
 
 
 def _by_value(number: str) -> tuple[int, int, int, str, str]:
-    """Return a sort key that orders numbers by value; `int` refuses very long ones."""
+    """Return a sort key that orders numbers by value; `int` refuses more than 4,300 digits."""
     whole, _, fraction = number.lstrip("-\u2212").partition(".")
     whole, fraction = whole.lstrip("0"), fraction.rstrip("0")
     if number[0].isdigit():
@@ -349,7 +350,7 @@ def find_masks(keys: Sequence[str]) -> MaskFolders:
 def _named_as_images(
     keys: Sequence[str], paths: Mapping[str, Sequence[str]], mask_names: set[str]
 ) -> dict[str, int]:
-    """Return the folders of masks far from images → number of files named like an image."""
+    """Return mask folder → number of its files that are named like a file in an image folder."""
     of_images = {one for one, path in paths.items() if any(map(IMAGE_FOLDER.fullmatch, path))}
     of_masks = {one for one, path in paths.items() if not mask_names.isdisjoint(path)}
     stems: set[str] = set()

@@ -1,8 +1,8 @@
 r"""Regular expressions and globs of the user, searched in names of a source in bounded time.
 
 A pattern that can match in many ways (`([a-z]+)*$`) takes exponential time for a long name, and
-`re` has no time limit. So the search runs in its own process, with limited CPU time (but not on
-Windows). The library `regex` has a limit, but its `\w` fits other letters and would change labels.
+`re` has no time limit. So the search runs in a separate process with a limit of CPU time, except on
+Windows. The library `regex` has a limit, but its `\w` fits other letters and would change labels.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Pattern:
     is_whole: bool = False
 
     def search(self, names: Sequence[str]) -> list[str | None]:
-        """Return the group in each name: None if it does not match, "" if the group is missing."""
+        """Return the group in each name, None without a match, "" without the group."""
         found: list[str | None] = []
         for start in range(0, len(names), _BATCH):
             batch = list(names[start : start + _BATCH])

@@ -45,8 +45,8 @@ def select(
     """Return the wanted images, and the left-out images with the reasons.
 
     A glob fits the whole key, or an end of it that starts at a folder, regardless of case: `*.png`,
-    `part_1/*`, `**/masks/**`. `excluded` are the ids of the exclude list. `others` are keys that a
-    glob may fit without a remark that it fits nothing. SourceError if no image is left.
+    `part_1/*`, `**/masks/**`. `excluded` are the ids of the exclude list. A glob that fits none of
+    `images` and `others` gets a remark. SourceError if no image is left.
     """
     wanted, left_out = images, list[Skipped]()
     notes, unused = list[str](), list[str]()
@@ -100,8 +100,9 @@ def _without(
 def _copies(images: Members) -> dict[int, str]:
     """Return position of each exact copy → key of the image that is kept.
 
-    Test images are kept first, then validation images, so that evaluation sets stay whole and are
-    not trained on; then the first key. Only images of equal size and CRC-32 (if known) are read.
+    Test images are kept first, then validation images, so that evaluation sets stay complete and
+    are not trained on. Otherwise, the first key is kept. Only images of equal size and CRC-32 (if
+    known) are read.
     """
     members = images.listed()
     crcs = [m.extent.crc32 if isinstance(m.extent, ZipExtent) else -1 for m in members]

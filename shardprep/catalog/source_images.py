@@ -79,7 +79,7 @@ def list_images(
     *,
     proposes: bool = False,
 ) -> ImageListing:
-    """Return the members of a recipe's source, with images of files of arrays, and in stacks.
+    """Return the members of a recipe's source, with the images of array files, and with stacks.
 
     For arguments and errors see `list_source`, `with_arrays` and `stacked`.
     """
@@ -94,7 +94,7 @@ def list_images(
     )
     rest, masks = masks_apart(_without_arrays(listing, recipe), recipe, partial(mask_paths, recipe))
     opened = recipe
-    if recipe.may_be_annotated and not recipe.images:  # `decide` then takes its other options too
+    if recipe.may_be_annotated and not recipe.images:  # `decide` takes the other options
         stated = Documents(listing.others, recipe).export_options()
         rules = {key: one for key, one in stated.items() if key in ("images", "masks", "points")}
         opened = recipe.with_rules(**rules) if rules else recipe
@@ -151,7 +151,7 @@ def _scope(recipe: Recipe) -> Scope:
 
 
 def _without_arrays(listing: Listing, recipe: Recipe) -> Listing:
-    """Return the listing without unwanted files of arrays: to open them may be an error."""
+    """Return the listing without unwanted files of arrays, because opening one may fail."""
     arrays = [one for one in listing.others if is_array_name(one.key.rpartition("/")[2])]
     if not (arrays and (recipe.exclude or recipe.include or recipe.root)):
         return listing
@@ -172,7 +172,7 @@ def _without_arrays(listing: Listing, recipe: Recipe) -> Listing:
 
 
 def files_by_key(listing: Listing) -> dict[str, FileExtent]:
-    """Return key → extent of each image except stacks, which have no file of their own."""
+    """Return key → extent of each image except stacks, which have several files."""
     return {key: extent for key, extent in listing.images if not isinstance(extent, StackExtent)}
 
 

@@ -24,13 +24,13 @@ from shardprep.source.names import composed
 from shardprep.source.string_column import Coded, Texts
 
 REST = "*"
-"""Instead of a file, all images in no other list; instead of a cell, all other values."""
+"""In `--split`, as a file: all images on no list. As a cell: all other values."""
 _MOST_SHOWN = 8
 _MOST_CHARACTERS = 160
 
 
 def is_cut(split: str, ratios: Mapping[str, float]) -> bool:
-    """Return True if `ratios` divide this split; they always divide train."""
+    """Return True if the ratios of `--split` divide this split: `train`, or a key of `ratios`."""
     return split == "train" or split in ratios
 
 
@@ -51,7 +51,7 @@ def given_splits(
     *,
     by_folders: bool = True,
 ) -> GivenSplits:
-    """Return the splits by the rule and by folders; without `by_folders`, train instead of folders.
+    """Return the splits by the rule, otherwise by folders, or train without `by_folders`.
 
     With a column or tables, images without a row are left out, except in folders of validation and
     test.
@@ -108,7 +108,7 @@ def _splits_by_table(
 def _filled(
     given: Iterable[str | None], match: TableMatch, by_folder: Iterable[str | None]
 ) -> Iterator[str | None]:
-    """Yield the given split or that of the folder; None for images of train without a row."""
+    """Yield the given split, else the folder's; None for an image of train without a row."""
     for own, row, folder in zip(given, match.row_of.tolist(), by_folder, strict=True):
         yield own or (None if row < 0 and folder == "train" else folder)
 

@@ -32,8 +32,7 @@ _MOST_SHOWN = 160
 _MOST_OF_THEM = 0.9
 """Share of images or folders that a detected pattern must fit: some files may be missing."""
 _DIFFERENT = 0.5
-"""Smallest share of ids in only one row (a class is in many), and smallest number of files of a
-channel, relative to the largest."""
+"""Minimum share of ids in one row only, and of files of a channel relative to the largest."""
 _MOST_LOOKED_AT = 10_000
 _MOST_COLUMNS, _MOST_ROWS = 12, 300_000
 """Maximum numbers of columns and rows to search for ids."""
@@ -124,8 +123,8 @@ def spacings(members: Iterable[Member]) -> set[tuple[float, ...]]:
 def _single(members: Members, channels: Sequence[str], turns: Collection[object]) -> Members:
     """Return the members, with the images of each stack instead of the stack.
 
-    With channels, the first image of each comes first, then the second of each. Empty if channels
-    differ in length, or if there are several directions of axes, `turns`.
+    With channels, the first image of each channel comes first, then the second of each. Empty if
+    channels differ in length, or if `turns` has several directions of axes.
     """
     if not members.are_stacks.any():
         return members
@@ -219,7 +218,7 @@ def stack_patterns(keys: Sequence[str], tables: Sequence[Table]) -> list[str]:
 def series_pattern(folders: Sequence[PurePosixPath], files: str) -> str:
     """Return the value of `--stack` for folders of samples and a pattern of files in them.
 
-    "" if they are not one to three levels below their common folder, all at the same level.
+    "" unless all folders are on the same level, one to three below their common folder.
     """
     common = PurePosixPath(posixpath.commonpath(folders))
     depths = {len(folder.parts) - len(common.parts) for folder in folders}
@@ -286,10 +285,10 @@ def _channels(paths: Sequence[PurePosixPath]) -> list[str]:
 
 
 def id_column(table: Table, names: Collection[str]) -> str:
-    """Return the column that has nine tenths of the names, half of them once; "" without one.
+    """Return the column that has 90% of `names`, half of them in one row only; "" without one.
 
-    Names without digits may be classes: the result is "". Cells may be paths, and may lack the
-    extension.
+    The result is "" if `names` have no digits, because such names may be classes. Cells may be
+    paths, and may lack the extension.
     """
     if sum(any(map(str.isdigit, name)) for name in names) < max(1, _MOST_OF_THEM * len(names)):
         return ""

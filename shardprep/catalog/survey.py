@@ -38,7 +38,7 @@ _ANNOTATIONS = {"boxes", "masks", "points"}
 _PARTS = _ANNOTATIONS | {"labels", "stack", "target_image", "rows"}
 """Options that decide the target or the annotations of images."""
 _LOOKED_AT, _LARGE = 8, 50_000_000
-"""Number of images whose size is read, and pixels of images to cut into tiles."""
+"""Number of images whose size is read, and pixels of an image above which tiles are proposed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,6 @@ class Survey(Card):
     source: str
     num_images: int
     num_bytes: int
-    """Size of all images, in bytes."""
     suffixes: dict[str, int]
     splits: dict[str, int]
     """Number of images by split, from the names of folders."""
@@ -75,7 +74,6 @@ class Survey(Card):
     annotations: tuple[Sign, ...]
     """Boxes, outlines and points that documents and tables state."""
     findings: tuple[str, ...]
-    """Remarks, one line each."""
     decided: dict[str, Any]
     """Key of a recipe → value that the source decides."""
     is_export: bool
@@ -135,7 +133,7 @@ def survey_source(
 ) -> Survey:
     """Return the survey of a source; see `list_images` for arguments and errors.
 
-    With `items`, only this table of items says what an image shows.
+    With `items`, labels and annotations come only from this table of items.
     """
     given = {"source": str(source), "items": items, "follow_links": follow_links}
     recipe = make_recipe(given, "init")
@@ -177,7 +175,7 @@ def survey_source(
     spec = TargetSpec(kind=kind, separator=recipe.separator)
     facts = labelling.names, spec, labelling.table_names, labelling.cells
     targets = make_targets(view.index.keys, *facts)
-    if TARGETS in targets.features and targets.kind == "classes":  # numbers beside classes
+    if TARGETS in targets.features and targets.kind == "classes":  # numbers in addition to classes
         decided["target"] = "auto"
     counts: Counter[int] = Counter()
     for value in targets.values:

@@ -29,7 +29,7 @@ _LONG = 1.5
 def target_proposals(
     match: TableMatch, tables: Sequence[Table], titles: Collection[str]
 ) -> Iterator[CsvRule]:
-    """Yield rules with the columns among `titles`, the pivot and the kind of possible targets."""
+    """Yield a rule for each possible target: its columns among `titles`, its pivot and kind."""
     rows = np.flatnonzero(match.key_of >= 0)
     num_images = int((match.row_of >= 0).sum())
     if _LONG * num_images < len(rows):
@@ -65,7 +65,7 @@ def target_proposals(
 
 
 def is_id(match: TableMatch, title: str) -> bool:
-    """Return whether a column is the column of ids, or the last of a path of columns."""
+    """Return whether a column is the column of ids, or the last column of a path template."""
     last = match.id_column.rpartition("{")[2]
     return title == match.id_column or last.partition("[")[0].partition("}")[0] == title
 
@@ -95,9 +95,9 @@ def _numbers(cells: Collection[str]) -> set[float]:
 
 
 def _groups(numbers: dict[str, set[float]]) -> list[tuple[str, ...]]:
-    """Return groups of columns of measured numbers that are named alike, and all others together.
+    """Return groups of columns of measured numbers with similar names, and a group of all others.
 
-    `X4_mean` and `X11_mean` are alike, and so are `Dry_Dead_g` and `Dry_Green_g`.
+    `X4_mean` and `X11_mean` are similar, and so are `Dry_Dead_g` and `Dry_Green_g`.
     """
     measured = [
         title
@@ -121,7 +121,7 @@ def _of_long_table(
 ) -> Iterator[CsvRule]:
     """Yield rules with a pivot for a table with several rows for an image.
 
-    A column with one cell for all rows of an image, such as its site, has no values of targets.
+    Columns whose cells are equal in all rows of an image, such as its site, are not used as values.
     """
     table, images = match.table, match.key_of[rows]
     others = [one for one in table.header if one in titles and one != match.id_column]

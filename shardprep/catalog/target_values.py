@@ -117,9 +117,8 @@ def column_targets(
     """Return the targets in the columns of a label table; None means an empty cell.
 
     With kind "auto", a column of numbers is numbers, others are classes; rows of numbers that sum
-    to 1 are soft labels. Cells with several numbers between separators ("" to detect them), as many
-    in each, give a target for each number. `class_names` returns raw name → class name, in the
-    order of the classes.
+    to 1 are soft labels. Cells with equally many numbers, split by `separator` ("" to detect it),
+    give a target for each number. `class_names` returns raw name → class name, in class order.
     """
     numbers: dict[str, Floats] = {}
     words: dict[str, Coded[str | None]] = {}

@@ -78,7 +78,7 @@ class Targets:
     """Class names in label order: class index i means `names[i]`."""
     unmapped: tuple[str, ...] = ()
     features: Mapping[str, Feature] = field(default_factory=dict)
-    """The features of targets of several values."""
+    """Name → feature of each value, if targets have several values."""
     findings: tuple[str, ...] = ()
 
     def strata(self) -> Coded[tuple[int, ...]]:
@@ -210,7 +210,7 @@ class Naming(NamedTuple):
     is_of_labels: bool = False
     """Whether images have labels; then `classes` may name classes of labels, not of objects."""
     separator: str | None = None
-    """With several classes for an image, their separator ("" to detect it); None: one class."""
+    """Separator of the classes in a cell, "" to detect it; None if a cell is one class."""
 
     def of(self, names: Sequence[str]) -> list[str]:
         return [self.class_map.get(name, name) for name in names]
@@ -220,10 +220,7 @@ class Naming(NamedTuple):
         return () if self.is_of_labels and not set(self.classes) & set(called) else self.classes
 
     def ordered(self, called: Sequence[str], where: str) -> tuple[str, ...]:
-        """Return `wanted`, or else the different names in `called`.
-
-        SourceError if no name in `called` is in `classes`.
-        """
+        """Return `wanted`, or the names in `called`; SourceError if none is in `classes`."""
         if not self.wanted(called):
             return tuple(dict.fromkeys(called))
         if called and not set(self.classes) & set(called):
@@ -318,7 +315,7 @@ def _separator(texts: Collection[str]) -> str:
 
 
 def _separator_of(cells: Mapping[Cell, int]) -> str:
-    """Return the separator of texts that have several classes, or the commonest character."""
+    """Return the separator of texts that have several classes, or the most frequent character."""
     texts = {cell: count for cell, count in cells.items() if isinstance(cell, str)}
     counts: Counter[str] = Counter()
     for text, number in texts.items():
@@ -336,7 +333,7 @@ def _with_lists(cells: Sequence[Cell | None], kind: str) -> Sequence[Cell | None
 
 
 def _listed(cell: Cell | None) -> Cell | None:
-    """Return the texts of a cell with a JSON list, as tables of an export have; else the cell."""
+    """Return the texts of a cell with a JSON list, as in tables of exports; otherwise the cell."""
     text = cell[0] if isinstance(cell, tuple) and len(cell) == 1 else cell
     if isinstance(text, str) and text.startswith(('["', "[]")):
         with contextlib.suppress(ValueError, RecursionError):
@@ -360,7 +357,7 @@ def _several(key: str, cell: Cell, kind: TargetKind, separator: str) -> tuple[st
 def class_reader(
     names: Coded[Cell | None], spec: TargetSpec
 ) -> Callable[[Cell | None], tuple[str, ...]] | None:
-    """Return a function from a cell to its classes, or None if images have a class each."""
+    """Return a function from a cell to its classes; None if each image has one class."""
     kind, separator = _kind(names.map(_listed).counts(), spec)
     if kind != "multilabel":
         return None
@@ -368,7 +365,7 @@ def class_reader(
 
 
 def classes_of(cell: Cell, known: Collection[str], separator: str | None) -> tuple[str, ...]:
-    """Return the classes in a cell, which are in `known` if possible; None: it is one class."""
+    """Return the classes in a cell, all `known` if possible; one class if `separator` is None."""
     cell = cell if separator is None else _listed(cell) or ()
     if isinstance(cell, tuple) or separator is None or cell in known:
         return cell if isinstance(cell, tuple) else (cell,)
@@ -389,7 +386,7 @@ def _names(
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return raw name → new name, in class order, and keys of `renamed` that are not names.
 
-    SourceError if none of them is.
+    SourceError if no key of `renamed` is a name.
     """
     whole = class_names(raw)
     ordered = list(whole)

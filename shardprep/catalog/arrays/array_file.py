@@ -23,7 +23,7 @@ from shardprep.storage.url import is_url
 
 BLOCK_BYTES = 8 << 20
 UNKNOWN = -1
-"""Number of rows that is not known before the file has been read."""
+"""Number of rows of a column before its file has been read, if the file does not state it."""
 _SHOWN_ERROR = 140
 _DAMAGE = (
     *UNPACK_ERRORS, MemberError, pa.ArrowException, KeyError, TypeError, IndexError, RuntimeError,
@@ -34,8 +34,8 @@ _EXTRAS = {"h5py": "hdf5", "pydicom": "dicom", "tifffile": "tiff", "zarr": "zarr
 _NO_CODEC = re.compile(r"requires the '(\w+)' package|filter .* is not registered|lib/plugin")
 """Matches errors for data whose codec is not installed; the group is its package, if known."""
 Block = Any
-"""Some rows: an Arrow array of files, an array of numbers with the rows first, or a list whose
-elements are files, arrays of single images, or None."""
+"""Some rows of a column: an Arrow array of encoded images, an array of numbers with the rows first,
+or a list of encoded images and arrays of single images, with None for rows without an image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class ImageColumn:
     """A column, array or feature that holds images."""
 
     shape: tuple[int, ...]
-    """Shape of an array of numbers; (rows,) for files."""
+    """Shape of an array of numbers; (number of rows,) for encoded images."""
     dtype: np.dtype[Any] | None
     """Type of the numbers; None if each row is an encoded image."""
     blocks: Callable[[int], Iterator[Block]]
@@ -53,15 +53,16 @@ class ImageColumn:
     names: Sequence[str] = ()
     """Names of the rows; () to number them."""
     layouts: tuple[Layout, ...] = ()
-    """Layouts that the format states; () to take them from the shape."""
+    """Layouts that the format states; () to derive them from the shape."""
     is_truncated: bool = False
-    """Whether the file has fewer numbers than it states; reading them is an error."""
+    """Whether the file is shorter than its header states, which makes reading the rows an error."""
     spacing: tuple[float, ...] = ()
     """Distance between neighbours along each axis, in the unit of the file; () if unknown."""
     directions: tuple[str, ...] = ()
-    """Letter of LRPAIS for each spatial axis, "" for others; () if unknown."""
+    """Direction of each spatial axis, a letter of LRPAIS (left, right, posterior, …), blank for
+    other axes; () if unknown."""
     placed: tuple[str, NDArray[np.int64], NDArray[np.int64]] | None = None
-    """File, offsets and sizes in bytes of images that need no copy; None if they need one."""
+    """File, byte offsets and byte sizes of encoded images; None if the images must be copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class ArrayFile:
     """All columns of numbers as one image, if the file is a table."""
 
     def check_sample(self, name: str) -> None:
-        """Raise DamagedFileError if a file of one sample has arrays, but none with images."""
+        """Raise DamagedFileError if no column has an image: all are empty or were left out."""
         shapes = [one.shape for one in self.images.values()]
         if all(0 in one for one in shapes) and (shapes or self.left_out):
             why = f"its shape is {shapes[0]}" if shapes else self.left_out[0]
@@ -86,7 +87,7 @@ class ArrayFile:
 
 
 class DamagedFileError(SourceError):
-    """A file of arrays cannot be read. A file of one sample is rejected instead."""
+    """A file of arrays cannot be read. If it holds one sample, the caller rejects this sample."""
 
 
 @contextlib.contextmanager
@@ -109,7 +110,7 @@ def reading(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def opened_file(place: PlainExtent) -> Iterator[str | BinaryIO]:
-    """Yield the path of a whole file, which libraries read without copies, or a stream."""
+    """Yield the path of a local whole file, which libraries read without copies, or a stream."""
     if place.offset == 0 and not is_url(place.file):
         yield place.file
         return

@@ -36,12 +36,12 @@ from shardprep.source.string_column import Texts
 from shardprep.source.unpack import UnpackedFile
 
 _UINT16: DepthRange = (0.0, 65535.0)
-"""Black and white of target images of uint16: `--depth-range` does not apply to them."""
+"""Black and white of uint16 target images, to which `--depth-range` does not apply."""
 _DIGITS = re.compile(r"\d+")
 _TURNED = re.compile("emnist", re.IGNORECASE)
-"""Matches files whose images are stored column by column. Nothing in the files says so."""
+"""Matches EMNIST files, whose images are stored column by column without saying so."""
 WORK_BYTES = 1 << 30
-"""Memory for blocks, keys and cells, in addition to one member."""
+"""Bytes of memory for blocks, keys and cells, in addition to the largest member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +49,20 @@ class ImageListing(Listing):
     """The members of a source, with the images in its files of arrays."""
 
     columns: Table | None = None
-    """The columns of items, or the other columns of array files; the first has the keys."""
+    """Table of item columns, or of the cells in array files; its first column has the keys."""
     proposals: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Option that `shardprep init` proposes → its possible values; the first one was used."""
     notes: tuple[str, ...] = ()
     files: MaskFiles | None = None
-    """The masks or target images of each image, as the items name them."""
+    """Files of masks or target images that the table of items names, for each image."""
 
 
 def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> ImageListing:
-    """Return the listing with the images of array files that the recipe names, or of all.
+    """Return the listing with the images of the array files that `--images` names, or of all.
 
     Without `--images`, files of arrays are opened only if the source has no image, and TIFF and
-    DICOM files are stacks only if most images are. With `proposes`, unclear columns and ranges are
-    decided and returned as proposals instead of being an error.
+    DICOM files become stacks only if most have several images. With `proposes`, unclear columns and
+    ranges are decided and returned as proposals instead of being an error.
     """
     parts = listing.images, listing.others, listing.skipped, listing.unpacker
     rules = recipe.rules.images
@@ -88,9 +88,10 @@ def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> 
 
 
 def _of_one_set(files: ArrayFiles) -> Sequence[ChosenColumn]:
-    """Return the clear columns; QuestionError if CSVs are of several sets, or images are turned.
+    """Return the columns of known layout. Raise QuestionError for several sets or turned images.
 
     Files of one set have equal names, except for splits and numbers, and images of one shape.
+    EMNIST images are turned.
     """
     every = (one for opened in files.files for one in opened.candidates)
     columns, sets = [*files.clear(every)], defaultdict[Any, list[str]](list)
@@ -116,9 +117,9 @@ def _of_one_set(files: ArrayFiles) -> Sequence[ChosenColumn]:
 
 
 def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Members, Table | None]:
-    """Return the images of some columns, and a table of the columns of cells.
+    """Return the images of the columns `taken`, and a table of their cells.
 
-    A damaged file of one sample is an image that is refused; if all are damaged, it is an error.
+    A damaged file of one sample becomes a refused image.
     """
     taken = [*_within_limits(files, taken)]
     per_file = Counter(one.opened.key for one in taken)
@@ -170,7 +171,7 @@ def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Memb
 
 
 def _within_limits(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> Iterator[ChosenColumn]:
-    """Yield the columns that are not too large. A file of one sample beyond a limit is refused."""
+    """Yield the columns within the size limits. An oversized file of one sample is refused."""
     for one in taken:
         try:
             _check_size(files, one)
@@ -199,7 +200,7 @@ def _check_size(files: ArrayFiles, one: ChosenColumn) -> None:
 
 
 def _unread(others: Sequence[Member]) -> tuple[str, ...]:
-    """Return a remark about HDF5 files that are not opened, because there are other images."""
+    """Return a note on HDF5 files that were not opened because the source has other images."""
     keys = [one.key for one in others if one.key.lower().endswith((".h5", ".hdf5"))]
     hint = f"{OptionName('images', min(keys, default=''))} adds its images"
     return (f"{some_of(keys, 2)} not read; {hint}",) if keys else ()
@@ -214,9 +215,9 @@ def _are_targets(recipe: Recipe, keys: Sequence[str]) -> list[bool]:
 
 
 def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn], *, is_target: bool) -> DepthRange:
-    """Return the levels of black and white of all scaled numbers, common to all files.
+    """Return one pair of black and white levels for all scaled numbers.
 
-    If it is unclear, black and white of target images are their smallest and largest number.
+    If the values do not show the levels, target images use their smallest and largest number.
     """
     scaled = [one for one in taken if one.is_scaled]
     wanted: DepthRange = "full" if is_target else files.recipe.depth_range
@@ -246,9 +247,9 @@ def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn], *, is_target: bool
 def _sample_ranges(
     files: ArrayFiles, taken: Sequence[ChosenColumn], keys: Sequence[str]
 ) -> dict[str, DepthRange]:
-    """Return key of a file → value range of its sample; `--stack` may join files to one sample.
+    """Return file key → value range of its sample; `--stack` may join files to one sample.
 
-    A sample of uint16 alone has none: its range is found when it is stored.
+    A sample of only uint16 has no entry: its range is found when it is stored.
     """
     rule, option = files.recipe.rules.stack, OptionName("depth_range", "auto")
     samples: Sequence[str | None] = keys
@@ -269,7 +270,7 @@ def _sample_ranges(
         if sample in ranges and one.column.dtype is not None and is_scaled(one.column.dtype, 3)
     ]
     for _, one, sample in parts:
-        with contextlib.suppress(DamagedFileError):  # it is rejected when it is written
+        with contextlib.suppress(DamagedFileError):  # `_write` rejects it
             ranges[sample] = _range(one, ranges[sample])
     return {
         key: (found.low, found.high) if (found := ranges[sample]).low <= found.high else (0.0, 1.0)
@@ -288,9 +289,9 @@ def _range(one: ChosenColumn, found: ValueRange) -> ValueRange:
 def _write(
     one: ChosenColumn, levels: DepthRange, depth: int, out: UnpackedFile
 ) -> NDArray[np.int64]:
-    """Write all rows as image files; return the size of each image, −1 for one without an image.
+    """Write all rows as image files and return their sizes in bytes, −1 for a row without an image.
 
-    The levels "auto" are the range of each row.
+    With the levels "auto", each row is scaled by its range.
     """
     sizes = [np.empty(0, np.int64)]
     with reading(one.opened.key):
@@ -336,9 +337,10 @@ class _CellColumns:
             self._files.notes.append(f"{some_of(odd, 3)} {what}")
 
     def of(self, one: ChosenColumn, num_rows: int) -> dict[str, Texts]:
-        """Return the columns of cells of a column of images; SourceError if they are shorter.
+        """Return title → cells for the images of `one`. SourceError if a column has another length.
 
-        Shapes of objects are read only if the recipe wants them: they may need much memory.
+        Segmentations and keypoints may need much memory. They are read only if the recipe has masks
+        or points.
         """
         rules = self._files.recipe.rules
         shapes = {".segmentation": rules.masks.is_given, ".keypoints": rules.points.is_given}
@@ -393,7 +395,7 @@ def _numbered(prefix: str, number: int) -> Texts:
 
 
 def _pieces(block: Any) -> Iterator[Any]:
-    """Yield the elements of a list, or parts of an array, because scaling needs much memory."""
+    """Yield the elements of a list, or slices of an array: scaling a whole block needs memory."""
     step = 1 if isinstance(block, list) else rows_at_once(block.nbytes // max(1, len(block)))
     for at in range(0, len(block), step):
         yield block[at] if isinstance(block, list) else block[at : at + step]
@@ -402,7 +404,7 @@ def _pieces(block: Any) -> Iterator[Any]:
 def _parts(
     block: Any, column: ChosenColumn, levels: DepthRange, depth: int
 ) -> Iterator[tuple[Any, NDArray[np.int64]]]:
-    """Yield the bytes of some images, and their sizes; −1 for each image of a row without one."""
+    """Yield the bytes of some images, and the size of each; −1 if its row has no image."""
     layout = column.layout
     shape = layout.row_shape(column.column.shape)
     if isinstance(block, np.ndarray) and block.shape[1:] != shape:
@@ -435,7 +437,7 @@ def _add(
     *,
     is_own: bool,
 ) -> None:
-    """Add images, or stacks of equal numbers of images, one for each key."""
+    """Add an image, or a stack of `one.images_per_item` images, for each key."""
     keys, file, offsets, sizes = rows
     places = np.zeros((len(keys), one.images_per_item), PLACE)
     places["kind"], places["offset"] = PLAIN, offsets.reshape(places.shape)

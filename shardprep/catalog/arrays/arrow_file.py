@@ -45,12 +45,12 @@ _CSV_HEAD = 1 << 20
 _READ_BYTES = 1 << 20
 _NUMBER = re.compile(r"-?\d+\.?\d*", re.ASCII)
 _PLACE = re.compile(r"\d{1,4}x\d{1,4}", re.ASCII)
-"""Title of a pixel: its row and column."""
+"""Matches the title of a pixel: its row and column."""
 _NUMBERED = re.compile(r"(?P<name>.*?)_?(?P<number>\d{1,6})", re.DOTALL)
 _PIXELS = re.compile(
     rf"[\s\[]*-?\d[\d.]*([\s,;]+-?\d[\d.]*){{{MIN_FLAT - 1}}}[-\d.\s,;\]]*", re.ASCII
 )
-"""Text of the numbers of one image."""
+"""Matches a cell with the pixels of one image."""
 _NO_NUMBER = r"[\[\],;\s]+"
 _INDEXES = ("time", "index", "__index_level_0__")
 """Columns of numbers that are not pixels of a matrix."""
@@ -59,7 +59,7 @@ _Batches = Callable[[Sequence[str], int], Iterator[Any]]
 
 
 def open_parquet(place: PlainExtent, name: str) -> ArrayFile:
-    """Return the columns of a Parquet file. Row groups are not read as a whole."""
+    """Return the columns of a Parquet file, without reading whole row groups."""
 
     def batches(titles: Sequence[str], most_rows: int) -> Iterator[Any]:
         with (
@@ -81,9 +81,9 @@ def open_parquet(place: PlainExtent, name: str) -> ArrayFile:
 
 
 def open_pixel_csv(place: PlainExtent, name: str) -> ArrayFile | None:
-    """Return the columns of a CSV; None unless it has columns, or one column, of pixels.
+    """Return the columns of a CSV file; None if neither its columns nor its cells are pixels.
 
-    If the first line has numbers alone, columns of pixels and of labels are found by their places.
+    If all titles are numbers, `_titles_by_place` replaces them.
     """
     head = place.read_range(0, _CSV_HEAD)
     encoding = encoding_of(head)
@@ -136,10 +136,10 @@ def _pixel_titles(titles: Sequence[str]) -> list[str]:
 
 
 def _titles_by_place(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return titles for columns of numbers alone; [] if it is not clear which one has the label.
+    """Return titles for columns without names; [] if the column of labels is unclear.
 
-    If there is one column too many for an image, the first or the last has the label: the one
-    that varies (the corners of digits are black), or whose numbers are those of classes.
+    With one column more than pixels, the first or the last has the labels: the one that varies (the
+    corners of digits are black), or if both vary, the one with the numbers 0 to n.
     """
     pixels = [f"pixel{place}" for place in range(len(rows[0]))]
     if possible_layouts((1, len(pixels)), has_rows=True):
@@ -232,7 +232,7 @@ class _Rows:
         return ArrayFile(images, rows, self._read_cells, tuple(left_out), matrix)
 
     def _some(self, title: str) -> list[Any]:
-        """Return some values that are not null; [] if all are null."""
+        """Return the values of the first batch that are not null; [] if all batches are null."""
         for batch in self.batches([title], _FILES_AT_ONCE):
             values: list[Any] = batch.column(0).drop_null().to_pylist()
             if values:
@@ -275,7 +275,7 @@ class _Rows:
     def _read_cells(self, titles: Sequence[str]) -> list[Texts]:
         parts: list[list[Texts]] = [[] for _ in titles]
         known = {one.name: _plain_type(one.type) for one in self.schema}
-        longest = sorted(known, key=len, reverse=True)  # pandas calls a column 0.1 next to 0
+        longest = sorted(known, key=len, reverse=True)  # "0.1" may be a column, not field 1 of "0"
         names = [next(n for n in longest if f"{one}.".startswith(f"{n}.")) for one in titles]
         pairs = [*zip(titles, names, strict=True)]
         stored = [name if _is_list(known[name]) else title for title, name in pairs]
@@ -291,7 +291,7 @@ class _Rows:
         return [Texts.joined(part) for part in parts]
 
     def _lists(self, column: Any, title: str, path: str) -> Texts:
-        """Return the values at a path of structs and lists as JSON, with names for classes."""
+        """Return the values at a path of structs and lists as JSON, with names of classes."""
         names = dict(enumerate(self.class_names.get(title, ())))
         parts, texts = path.split(".") if path else (), list[str]()
         for value in column.to_pylist():
@@ -308,7 +308,7 @@ class _Rows:
             parts = column.cast(pa.list_(pa.string()))
             if names or pc.any(pc.match_substring(pc.list_flatten(parts), " ")).as_py():
                 return self._lists(column, title, "")
-            if parts.flatten().null_count:  # or the whole row would be null
+            if parts.flatten().null_count:  # binary_join would make the row null
                 gap = "nan" if _is_number(column.type.value_type) else ""
                 rows = parts.to_pylist()
                 return Texts.of(" ".join(one or gap for one in row or ()) for row in rows)
@@ -341,7 +341,7 @@ def _plain(column: Any) -> Any:
 
 
 class _Arranged(NamedTuple):
-    """Gives rows of numbers the axes of their type, if it is a tensor."""
+    """Reshapes rows to the axes of a tensor type; leaves rows of other types unchanged."""
 
     shape: tuple[int, ...] = ()
     order: tuple[int, ...] = ()
@@ -397,7 +397,7 @@ def _is_cell(kind: Any) -> bool:
 
 
 def _are_cells(kind: Any) -> bool:
-    """Return whether nested lists have cells, or COCO's run lengths."""
+    """Return True if the innermost values of nested lists are cells or COCO's run lengths."""
     while _is_nested(kind) or (_is_list(kind) and pa.types.is_struct(kind.value_type)):
         kind = kind.value_type
     is_runs = pa.types.is_struct(kind) and {one.name for one in kind} == {"size", "counts"}
@@ -405,7 +405,7 @@ def _are_cells(kind: Any) -> bool:
 
 
 def _numbers(value: Any) -> NDArray[Any] | None:
-    """Return a nested list or a text of pixels as an array; None if it is not of numbers."""
+    """Return a nested list or a text of pixels as an array; None for other values."""
     if isinstance(value, str) and _PIXELS.fullmatch(value):
         return np.array(re.split(_NO_NUMBER, value.strip(" []")), np.float32)
     if not isinstance(value, list):
@@ -418,7 +418,7 @@ def _numbers(value: Any) -> NDArray[Any] | None:
 
 
 def _values(column: Any) -> NDArray[Any]:
-    """Return numbers of an Arrow array as NumPy; nulls become any value."""
+    """Return numbers of an Arrow array as NumPy; the value of a null is undefined."""
     if pa.types.is_boolean(column.type):
         return booleans(column.fill_null(False))  # noqa: FBT003
     dtype = np.dtype(column.type.to_pandas_dtype())
@@ -427,7 +427,7 @@ def _values(column: Any) -> NDArray[Any]:
 
 
 def _stacked(column: Any) -> NDArray[Any]:
-    """Return numbers, or lists or texts of them, as [rows, …]; ValueError if a row has none."""
+    """Return numbers, or lists or texts of numbers, as [rows, …]; ValueError if rows differ."""
     if column.null_count:
         raise ValueError("a row has no value")
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):

@@ -35,7 +35,7 @@ class _Array(NamedTuple):
     order: Literal["C", "F"]
     """As in NumPy: "C", or "F" if the first axis is the fastest."""
     scale: tuple[float, float] | None = None
-    """Factor and summand of the stored numbers, or None."""
+    """Factor and summand of the stored numbers, or None if the numbers are not scaled."""
 
     def rows(self, start: int, stop: int, axis: int) -> NDArray[Any]:
         """Return rows `start` to `stop` of an axis, which becomes axis 0."""
@@ -49,7 +49,7 @@ class _Array(NamedTuple):
             shape = (*self.shape[:axis], stop - start, *self.shape[axis + 1 :])
             found = np.frombuffer(data, self.dtype).reshape(shape, order=self.order)
             return np.moveaxis(found, axis, 0)
-        # The rows are scattered. A new map for each block lets the system drop pages of the last.
+        # The rows are scattered. A new map for each block lets the system drop the pages before it.
         mapped = np.memmap(
             self.place.file, self.dtype, "r", self.place.offset, self.shape, self.order
         )
@@ -67,7 +67,7 @@ class _Array(NamedTuple):
 
 
 def open_npy(place: PlainExtent, name: str) -> ArrayFile:
-    """Return the array of a .npy; SourceError if it holds Python objects, which are pickles."""
+    """Return the array of a .npy. Raise SourceError if it has several arrays or pickled objects."""
     with reading(name), buffered(place) as stream:
         is_first = npy.read_magic(stream) == (1, 0)
         read = npy.read_array_header_1_0 if is_first else npy.read_array_header_2_0
@@ -111,15 +111,16 @@ _NIFTI_FACTS = {
         ("12d", 400),
     ),
 }  # fmt: skip
-"""Bytes of the header of NIfTI-1 and NIfTI-2 → forms and offsets of the number of axes and their
-sizes, the type, the offset of the numbers, slope and intercept, the spacing of the axes, which of
-qform and sform are given, the quaternion, and the affine."""
+"""Header size of NIfTI-1 and NIfTI-2 → struct format and offset of: number of axes and their sizes,
+type, offset of the numbers, slope and intercept, sign of z and spacing, codes of qform and
+sform, quaternion, affine."""
 
 
 def open_nifti(place: PlainExtent, name: str) -> ArrayFile:
-    """Return the array of a .nii: x, y, z, and perhaps further axes.
+    """Return the array of a .nii with two to seven axes: x, y, z, ….
 
-    The images are planes of equal z, whose rows have equal y. The further axes are the inner ones.
+    An image is a plane of equal z with rows of equal y. Images are ordered by z, then by further
+    axes.
     """
     with reading(name):
         head = place.read_range(0, max(_NIFTI_FACTS))
@@ -144,7 +145,7 @@ def open_nifti(place: PlainExtent, name: str) -> ArrayFile:
 
 @np.errstate(all="ignore")
 def _directions(sign: float, given: Any, quaternion: Any, affine: Any) -> str:
-    """Return the letters of the directions of x, y and z by sform, else by qform, or ""."""
+    """Return the LRPAIS letters of x, y and z from sform, else from qform; "" if unknown."""
     matrix = np.array(affine, np.float64).reshape(3, 4)[:, :3]
     if given[1] <= 0:
         turn = np.array(quaternion, np.float64)
@@ -159,7 +160,7 @@ def _directions(sign: float, given: Any, quaternion: Any, affine: Any) -> str:
 
 
 def _array_file(array: _Array, name: str, **column: Any) -> ArrayFile:
-    """Return the array, which may be followed by other bytes; `column` are facts of its images."""
+    """Return the array, ignoring bytes after it. `column` has fields of its ImageColumn."""
     shape, dtype = array.shape, array.dtype
     num_bytes, there = math.prod(shape) * dtype.itemsize, array.place.num_bytes
     if num_bytes > there:
@@ -170,7 +171,7 @@ def _array_file(array: _Array, name: str, **column: Any) -> ArrayFile:
     array = array._replace(place=array.place._replace(num_bytes=num_bytes))
 
     def blocks(axis: int) -> Iterator[NDArray[Any]]:
-        if num_bytes > there:  # only now: the layout says if the file has one sample
+        if num_bytes > there:  # not earlier: a damaged file of one sample is rejected
             raise error
         yield from array.blocks(axis)
 

@@ -29,10 +29,10 @@ from shardprep.source.string_column import Texts
 from shardprep.storage.space import megabytes
 
 _CACHE_BYTES = 8 * BLOCK_BYTES
-"""Largest block of whole chunks, and cache for chunks."""
+"""Size in bytes of the cache for chunks, and of the largest block of whole chunks."""
 _FILES_AT_ONCE = 16
 _MIN_ALIKE = 3
-"""Minimum number of datasets of one image each in a group, so that the group is a column."""
+"""Minimum number of single-image datasets in a group that becomes one column."""
 Open = Callable[[], "contextlib.AbstractContextManager[Any]"]
 
 
@@ -48,15 +48,15 @@ def _opened(place: PlainExtent, name: str) -> Iterator[Any]:
 def open_hdf5(place: PlainExtent, name: str, most_bytes: int) -> ArrayFile:
     """Return the datasets of an HDF5 file. A group of single-image datasets becomes one column.
 
-    SourceError if h5py is not installed.
+    Raise SourceError if h5py is not installed.
     """
     return open_datasets(partial(_opened, place, name), most_bytes, _CACHE_BYTES)
 
 
 def open_datasets(opened: Open, most_bytes: int, most_at_once: int) -> ArrayFile:
-    """Return the datasets of a file.
+    """Return the datasets of a file, without datasets whose chunks exceed `most_bytes`.
 
-    Chunks are read once if those of a block of rows have at most `most_at_once` bytes.
+    Blocks have whole chunks, so that each is read once, if that takes at most `most_at_once` bytes.
     """
     images: dict[str, ImageColumn] = {}
     singles: dict[str, list[str]] = defaultdict(list)
@@ -65,7 +65,7 @@ def open_datasets(opened: Open, most_bytes: int, most_at_once: int) -> ArrayFile
 
     def visit(key: str | bytes, found: Any) -> None:
         if not getattr(found, "shape", None) and not getattr(found, "nbytes", 0):
-            return  # a group, or nothing
+            return  # a group or an empty dataset
         if isinstance(key, bytes):
             left_out.append(f"{key!r} (its name is not UTF-8)")
             return
@@ -110,7 +110,7 @@ def _by_group(images: dict[str, ImageColumn], opened: Open) -> dict[str, ImageCo
 
 
 def _role(found: Any, most_bytes: int) -> str:
-    """Return "file", "files", "numbers" or "cells"; "" for a scalar; or why it is left out."""
+    """Return "file", "files", "numbers", "cells", "" for a scalar, or why it is skipped."""
     shape, dtype = found.shape, found.dtype
     large = math.prod(found.chunks or (1,)) * dtype.itemsize
     if len(shape) < 2 and not found.chunks:
@@ -146,7 +146,7 @@ def _together(opened: Open, keys: Sequence[str], shape: tuple[int, ...], dtype: 
 
 
 def _with_links(file: Any, images: dict[str, ImageColumn]) -> list[str]:
-    """Add a row without an image for each link to another file; return links of other groups."""
+    """Add an empty row to `images` for each link to another file; return links of other groups."""
     links: dict[str, list[str]] = defaultdict(list)
 
     def visit(key: str, link: Any) -> None:
@@ -189,7 +189,7 @@ def _rows(opened: Open, key: str, most_bytes: int, axis: int) -> Iterator[Block]
 
 
 def _heads(found: Any) -> list[bytes]:
-    """Return the first bytes of a dataset, or of its first rows, if they may be files."""
+    """Return the first bytes of a dataset, or of its first rows; [] for types without files."""
     if found.dtype.fields is not None or found.dtype.kind in "fib":
         return []
     if found.dtype == np.uint8 and found.ndim:

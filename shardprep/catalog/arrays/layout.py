@@ -18,12 +18,11 @@ class Layout(NamedTuple):
     """The meaning of the axes of an array of numbers."""
 
     axes: str
-    """A letter of NTHWC for each axis; "N" alone if each row is a flat image.
+    """One letter for each axis: N samples, T images of a stack, H height, W width, C channels.
 
-    T has the images of a stack in order. With several T, the first is the outermost.
-    """
+    "N" alone means flat images. With several T, the first is the outermost."""
     size: tuple[int, int] = (0, 0)
-    """Height and width of flat images; the channels are interleaved."""
+    """Height and width of flat images with interleaved channels, otherwise (0, 0)."""
     is_by_columns: bool = False
     """Whether flat images are stored column by column."""
 
@@ -34,12 +33,10 @@ class Layout(NamedTuple):
 
     @property
     def has_samples(self) -> bool:
-        """Whether the array has several samples."""
         return "N" in self.axes
 
     @property
     def row_axes(self) -> str:
-        """Letters of the axes of one row."""
         return self.axes[: self.rows] + self.axes[self.rows + 1 :] if self.rows >= 0 else self.axes
 
     @property
@@ -49,12 +46,11 @@ class Layout(NamedTuple):
         return tuple(sorted(range(len(own)), key=lambda axis: _ORDER.index(own[axis])))
 
     def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of one row in an array of this shape."""
         return tuple(n for axis, n in enumerate(shape) if axis != self.rows)
 
 
 def possible_layouts(shape: Sequence[int], *, has_rows: bool) -> list[Layout]:
-    """Return the layouts that an array of images may have; [] if it does not hold images.
+    """Return the layouts that an array of images may have; [] if its shape fits no image.
 
     With `has_rows`, each element of the first axis is an image.
     """
@@ -90,7 +86,7 @@ def _flat(length: int) -> list[tuple[int, int]]:
 
 
 def given_layout(text: str, shape: Sequence[int], *, has_rows: bool) -> Layout | None:
-    """Return the layout that a user states, such as NCHW or 236x137; None if it does not fit."""
+    """Return the layout that a user states, such as NCHW or 236x137; None if the shape differs."""
     if "x" in text:
         width, height = map(int, text.split("x"))
         channels, rest = divmod(shape[-1], width * height)

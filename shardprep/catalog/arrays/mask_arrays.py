@@ -30,8 +30,8 @@ def masks_apart(
 ) -> tuple[Rest, list[Member]]:
     """Return the listing without masks, and the masks.
 
-    Masks in images stay in the listing if there are neither stacks nor arrays. `mask_paths` returns
-    the paths of masks in a table of items.
+    Mask images stay in the listing if the source has neither stacks nor arrays. `mask_paths`
+    returns the paths of masks in a table of items.
     """
     rule, keys = recipe.rules.masks, listing.images.keys
     arrays = [one.key for one in listing.others if is_array_name(one.key.rpartition("/")[2])]
@@ -54,7 +54,7 @@ def masks_apart(
 
 
 def _named_by(keys: Sequence[str], paths: Iterable[str]) -> set[str]:
-    """Return the keys that end with one of these paths, or are the end of one."""
+    """Return the keys that end with one of `paths`, or with which one of `paths` ends."""
     of_name = defaultdict[str, set[str]](set)
     for path in paths:
         of_name[path.rpartition("/")[2]].add(f"/{path}")
@@ -67,10 +67,9 @@ def _named_by(keys: Sequence[str], paths: Iterable[str]) -> set[str]:
 
 
 def with_masks(listing: ImageListing, masks: Sequence[Member], recipe: Recipe) -> ImageListing:
-    """Return the listing of stacks or images with their masks.
+    """Return the listing with `masks` as images, or as stacks if an array has over two axes.
 
-    A mask in an array is an image, or a stack of images if the array has more than two axes. A
-    layout of `--images` also applies to masks whose names fit its FILE.
+    A layout of `--images` also applies to masks whose names match its FILE.
     """
     if listing.unpacker is None or not masks:
         return listing
@@ -89,7 +88,7 @@ def with_masks(listing: ImageListing, masks: Sequence[Member], recipe: Recipe) -
 
 
 def _exact(opened: OpenedFile, files: ArrayFiles) -> ChosenColumn:
-    """Return the column of a mask file with whole numbers and its layout."""
+    """Return the only column of a mask file, with numbers as uint8 or uint16, and its layout."""
     key, columns = opened.key, opened.columns
     if len(columns) != 1:
         what = f"has {len(columns)} arrays of pixels, but a mask is one"

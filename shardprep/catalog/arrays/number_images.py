@@ -1,6 +1,7 @@
 """Write numbers of arrays as Netpbm images.
 
-uint8 and booleans are kept, uint16 in one channel as well. Others are scaled to 8 or 16 bits.
+uint8 and one-channel uint16 are unchanged, booleans become 0 and 255. Others are scaled to 8 or 16
+bits.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class ValueRange(NamedTuple):
         )
 
     def levels(self) -> tuple[float, float] | None:
-        """Return black and white if the values show them, otherwise None."""
+        """Return (0, 1) or (0, 255) if the values show that this is black and white, or None."""
         if self.low >= 0 and self.high <= 1:
             return 0.0, 1.0
         is_byte = self.is_whole and self.low >= 0 and _MIN_WHITE <= self.high <= 255
@@ -57,8 +58,8 @@ def pictures(rows: Array, layout: Layout, levels: DepthRange, depth: int = 8) ->
     """Return uint8[n, m], a file of `m` bytes for each of `n` images, from rows of `layout`.
 
     `levels` are black and white of the numbers. "auto" takes them from each row, and "full" keeps
-    uint16 of one channel. Other numbers, except uint8 and booleans, are scaled to `depth` bits if
-    they are grey, otherwise to 8.
+    uint16 of one channel. Except for uint8 and booleans, grey is scaled to `depth` bits, colours to
+    8.
     """
     if layout.size != (0, 0):
         rows = rows.reshape(len(rows), *layout.size, -1)

@@ -45,13 +45,13 @@ _PARTNERS = ("npy", "idx", "hdf5")
 
 
 class OpenedFile(NamedTuple):
-    """A file of arrays."""
+    """An opened file of arrays, with its columns."""
 
     member: Member
     place: PlainExtent
     arrays: ArrayFile
     root: str
-    """Name of the source if it is a file; keys of an .npz begin with it."""
+    """Last component of the source's path, the name of an .npz that is the source."""
 
     @property
     def key(self) -> str:
@@ -63,12 +63,12 @@ class OpenedFile(NamedTuple):
 
     @property
     def set_name(self) -> tuple[str, str | None]:
-        """Folder, and the split in the name of the file."""
+        """Folder of the file, and the split in its key or None."""
         return self.folder, split_word(self.key)[0]
 
     @property
     def file(self) -> str:
-        """The file as users name it: for a member of an .npz, the .npz."""
+        """Key of the file, or of the .npz that has it as a member."""
         folder = self.folder or self.root
         return folder if folder.lower().endswith(".npz") else self.key
 
@@ -87,7 +87,7 @@ class OpenedFile(NamedTuple):
 
 
 class ChosenColumn(NamedTuple):
-    """A column of images, with the layouts that it may have."""
+    """A column of images, with the layouts that it may have; the first one is used."""
 
     opened: OpenedFile
     name: str
@@ -138,7 +138,7 @@ def _layouts(column: ImageColumn) -> list[Layout]:
 
 
 def _kind(member: Member) -> str | None:
-    """Return the kind of an array file, with "gz:" before it if it is compressed."""
+    """Return the kind of an array file, such as "npy" or "gz:npy"; None for other files."""
     if not isinstance(member.extent, StoredExtent):
         return None
     with reading(member.key):
@@ -186,7 +186,7 @@ class ArrayFiles:
         }
 
     def open(self, others: Sequence[Member], lost: Sequence[Skipped] = ()) -> None:
-        """Open all array files; with rules, the named ones and possible labels in their folders."""
+        """Open all array files; with `--images`, named files and possible labels next to them."""
         others, self._zarrs = zarr_folders(others, self._root, lost)
         keys = {member.key for member in others}
         manifests = [key for key in keys if key.rpartition("/")[2] == "manifest.json"]
@@ -233,7 +233,8 @@ class ArrayFiles:
     def open_volumes(self, images: Members) -> None:
         """Open the TIFF and DICOM files that `--images` names; SourceError if one cannot be opened.
 
-        Without it, all are opened if most have several images, and the others are refused.
+        Without `--images`, if most files have several images, these become stacks and others are
+        refused.
         """
         is_named, last = bool(self.recipe.rules.images), len(images) - 1
         opened, refused = list[OpenedFile](), dict[str, SourceError]()
@@ -288,7 +289,7 @@ class ArrayFiles:
         return opened, refused
 
     def _is_sample(self, key: str, kind: str = "") -> bool:
-        """Return whether a file has a single sample; a damaged one is rejected without an error."""
+        """Return True if a file is one sample, which is rejected without an error if damaged."""
         layouts = [one.layout for one in self.rules(key) if one.layout]
         if not layouts:
             return kind in _SAMPLES
@@ -356,10 +357,10 @@ class ArrayFiles:
             yield one._replace(layouts=[layout])
 
     def clear(self, columns: Iterable[ChosenColumn]) -> Iterator[ChosenColumn]:
-        """Yield the columns; OptionError if it is not clear which of several has the images.
+        """Yield the columns; OptionError or proposals if it is unclear which ones are images.
 
         Columns of one file, or .npy files of one folder with equal numbers of rows, are only taken
-        together if they are splits, or numbered parts.
+        together if their names differ by the split or by numbers.
         """
         alike: dict[Any, list[ChosenColumn]] = defaultdict(list)
         for one in columns:
@@ -415,7 +416,7 @@ class ArrayFiles:
         raise OptionError(_OPTION, what, f"give {OptionName('images', f'{flag}:{axes[0]}')}")
 
     def with_refused(self, images: Members) -> Members:
-        """Return images and the files that are rejected; raise an error if all of them are."""
+        """Return `images` and the refused files; raise the first refusal if `images` is empty."""
         if not self.refused:
             return images
         if not images:
@@ -425,7 +426,7 @@ class ArrayFiles:
         return Members.joined([images, Members.of(map(Member, extents, extents.values()))])
 
     def use(self, keys: Iterable[str]) -> None:
-        """Mark files as used, and the members of zarr folders."""
+        """Mark files, and all members of zarr folders, as used."""
         for key in keys:
             self.used.update((key, *(one.key for one in self._zarrs.get(key, {}).values())))
 
@@ -438,5 +439,5 @@ class ArrayFiles:
 
 
 def is_named_by(pattern: str, key: str) -> bool:
-    """Return whether `--images` with this FILE means a file."""
+    """Return True if the FILE of `--images` matches a key or its last components in any case."""
     return fnmatch.fnmatchcase(f"/{key}".lower(), f"*/{pattern.lower()}")

@@ -18,14 +18,14 @@ from shardprep.source.unpack import buffered
 
 _DICOM_HEAD_BYTES = 256 << 10
 _PLAIN = (1, 2, 6)
-"""PhotometricInterpretation whose numbers are levels: 1 (black is 0), RGB, YCbCr (decoded)."""
+"""Values of PhotometricInterpretation that need no conversion: black is 0, RGB, decoded YCbCr."""
 _PHOTOMETRIC, _ORIENTATION, _ICC_PROFILE = 262, 274, 34675
 
 
 def open_tiff(place: PlainExtent, name: str) -> ArrayFile | None:
-    """Return the pages or bands of a TIFF as one stack; None for a single picture.
+    """Return the pages or bands of a TIFF as one stack; None for one picture or unlike pages.
 
-    SourceError if tifffile is not installed.
+    Raise SourceError if tifffile is not installed.
     """
     with _pages(place, name) as pages:
         first, kinds = pages[0], {(one.shape, one.dtype) for one in pages}
@@ -48,7 +48,7 @@ def open_tiff(place: PlainExtent, name: str) -> ArrayFile | None:
 
 @contextlib.contextmanager
 def _pages(place: PlainExtent, name: str) -> Iterator[list[Any]]:
-    """Yield tifffile's pages in full size."""
+    """Yield tifffile's pages, except reduced copies and masks."""
     with reading(name), buffered(place) as stream:
         import tifffile  # noqa: PLC0415 - an extra
 
@@ -62,13 +62,13 @@ def _pages(place: PlainExtent, name: str) -> Iterator[list[Any]]:
 
 
 def _is_plain(page: Any) -> bool:
-    """Return whether the numbers of a page are its levels, upright and in sRGB."""
+    """Return True if the numbers of a page need no conversion of colours or orientation."""
     orientation, profile = (page.tags.valueof(code) for code in (_ORIENTATION, _ICC_PROFILE))
     return int(page.photometric) in _PLAIN and orientation in (None, 1) and not profile
 
 
 def _page_files(place: PlainExtent, name: str, numbers: Sequence[int]) -> Iterator[Block]:
-    """Yield some pages as TIFF files of their own, which are read like any single image."""
+    """Yield each page as an encoded TIFF file."""
     with reading(name), buffered(place) as stream, Image.open(stream, formats=("TIFF",)) as image:
         for number in numbers:
             image.seek(number)
@@ -81,7 +81,7 @@ def _page_files(place: PlainExtent, name: str, numbers: Sequence[int]) -> Iterat
 
 
 def open_frames(place: PlainExtent, name: str) -> ArrayFile | None:
-    """Return the frames of a DICOM file as files, or None for one; SourceError without pydicom."""
+    """Return the frames of a DICOM file, None if it has one; SourceError without pydicom."""
     with reading(name):
         from shardprep.image.dicom import frame_files, num_frames  # noqa: PLC0415 - an extra
 

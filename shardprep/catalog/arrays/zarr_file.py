@@ -30,7 +30,7 @@ _CODECS = {
 
 
 class ZarrFiles(dict[str, Any]):
-    """The members of a zarr folder by their paths in it. Reading an item returns zarr's buffer."""
+    """Path in a zarr folder → its member. Reading an item returns the content as zarr's buffer."""
 
     def __getitem__(self, path: str) -> Any:
         from zarr.core.buffer import default_buffer_prototype  # noqa: PLC0415 - an extra
@@ -42,7 +42,7 @@ class ZarrFiles(dict[str, Any]):
 def zarr_folders(
     members: Iterable[Member], root: str, skipped: Iterable[Skipped]
 ) -> tuple[list[Member], dict[str, ZarrFiles]]:
-    """Return the members, with one for each zarr folder, and the files of each folder by its key.
+    """Return the members, each zarr folder being one member, and folder key → files of the folder.
 
     `root` is the key of a source that is a zarr folder. Reading a chunk among the `skipped` files
     is an error: without its file, zarr would return the fill value.
@@ -66,7 +66,7 @@ def zarr_folders(
 
 
 class _Arrays(dict[str, Any]):
-    """Arrays by their paths, as a file of h5py."""
+    """Path → array, with the method of h5py's files that `open_datasets` calls."""
 
     def visititems(self, visit: Callable[[str, Any], None]) -> None:
         for path, array in self.items():

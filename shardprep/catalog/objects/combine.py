@@ -72,12 +72,12 @@ class Annotated:
     is_background: bool
     """Whether unlisted images count as images without objects, in splits with listed images."""
     has_rows: bool
-    """As in `Found`."""
+    """Whether a table has a row for each image, so that an image may have no boxes on purpose."""
     strata: list[tuple[int, ...]]
     """Class indices in each image, as far as known without decoding masks."""
     splits: list[str | None] | None = None
     are_listed: bool = False
-    """As in `Found`."""
+    """Whether `splits` come from lists, so that an image on no list is in no split."""
     unmapped: tuple[str, ...] = ()
     findings: list[str] = field(default_factory=list)
 

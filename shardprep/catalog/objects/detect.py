@@ -26,7 +26,7 @@ from shardprep.recipe.recipe import Recipe
 from shardprep.source.members import Member, Members
 
 _SENTENCE = re.compile(rb"[^\n,\d]{3}[^\n]*$")
-"""Text of one line that does not start with numbers."""
+"""Matches text of one line that does not start with numbers."""
 
 
 def document_signs(index: KeyIndex, documents: Documents, images: Sequence[Member]) -> list[Sign]:
@@ -102,7 +102,7 @@ def text_files(keys: Sequence[str], documents: Documents) -> str:
 
 
 def text_pattern(keys: Sequence[str], text: str) -> str:
-    """Return the pattern of files of single images, such as texts/{stem}.txt; `text` is a key."""
+    """Return the pattern of text files, such as texts/{stem}.txt; `text` is the key of one."""
     folder, _, name = text.rpartition("/")
     is_beside = any(key.rpartition("/")[0] == folder for key in keys)
     file = f"{{stem}}{name[name.rfind('.') :]}"

@@ -1,8 +1,7 @@
 """Keypoints of whole images: a list that the formats fill, and the arrays made from it.
 
-All images have the same keypoints, by name. If a name occurs several times in an image, the further
-ones are numbered: motor, motor 2, motor 3. So nothing is lost, and every image has arrays of the
-same shape.
+All images have the same keypoints, by name. If a name occurs several times in an image, its
+repetitions are numbered: motor, motor 2, motor 3. So every image has arrays of the same shape.
 """
 
 from __future__ import annotations

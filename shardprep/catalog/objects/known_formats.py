@@ -35,11 +35,11 @@ FORMATS = {
     "voc": Format(voc.read, voc.recognise),
     "yolo": Format(yolo.read, yolo.recognise),
     "csv": Format(box_table.read, box_table.recognise),
-    "column": Format(box_table.read, lambda _: []),  # recognised with tables
+    "column": Format(box_table.read, lambda _: []),  # `box_table.recognise` covers columns
     "labelme": Format(labelme.read, labelme.recognise),
     "via": Format(via.read, via.recognise),
     "cvat": Format(cvat.read, cvat.recognise),
-    "jsonl": Format(via.read, lambda _: []),  # recognised with VIA
+    "jsonl": Format(via.read, lambda _: []),  # `via.recognise` covers JSON lines
 }
 """First word of `--boxes` → format, in the order of detection."""
 

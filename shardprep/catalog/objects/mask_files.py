@@ -31,7 +31,7 @@ from shardprep.source.names import composed
 
 _MOST_SHOWN = 160
 _BEGINS = re.compile(r"\{(stem|name|id)\}(?P<sign>[-_. ])\*")
-"""The image name, a separator, and a wildcard that may match further separators."""
+"""Matches the image name, a separator, and a wildcard that may match further separators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +94,9 @@ def masks_beside(
 ) -> MasksBeside:
     """Return the images among the members, and the masks or target images that the recipe names.
 
-    Without a pattern, files in folders that look like masks are images, or are left out if the
-    recipe stores boxes or masks. `--exclude` applies to masks, too. `paired` has the files of the
-    pattern if a table of items names them or they were paired before.
+    Without a pattern, files in folders named like masks are images, or are left out if the recipe
+    stores boxes or masks. `--exclude` applies to masks, too. `paired` has the files of the pattern
+    if they are already known, for example from a table of items.
     """
     rule, target = recipe.rules.masks, recipe.rules.target_image
     segments = segment_masks(recipe, members, documents)
@@ -155,11 +155,11 @@ def pair_masks(
     is the image name without its extension, `{name}` with it, `{id}` either, or the name of a
     folder that holds only this image. `{folder}` is the name of the image's folder, `{dir}` its
     path, `{class}` a class name. `*` fits anything within a name, `?` one letter, `**` also
-    folders. `{stem[:-4]}` is the stem without its last four letters,
-    `{stem:(.+)_rgb}` the group of a regular expression in the stem. If several images fit a mask,
-    `Pairing` finds the nearest, else the image with the most leading folders in common is used:
-    SeveralImagesError if several have as many. `no_images` are keys of files that are not images.
-    An image has at most one target image; several images may share it.
+    folders. `{stem[:-4]}` is the stem without its last four letters, `{stem:(.+)_rgb}` the group of
+    a regular expression in the stem. If several images fit a mask, the image that `Pairing` finds
+    is used, otherwise the image with the most leading folders in common. SeveralImagesError if
+    several have as many. `no_images` are keys of files that are not images. An image has at most
+    one target image; several images may share it.
     """
     masks = matching(keys, pattern)
     if not masks:
@@ -195,9 +195,9 @@ class SeveralImagesError(AmbiguousIdError):
 def _advised(
     error: SeveralImagesError, keys: Sequence[str], pattern: MaskPattern, no_images: Collection[str]
 ) -> SourceError:
-    """Return the error, with a hint to a pattern that tells images apart by folder if one exists.
+    """Return `error`, with another pattern as a hint if `{folder}` tells its images apart.
 
-    That is the given pattern with `{folder}` instead of a wildcard or a folder name, or in front.
+    The pattern has `{folder}` instead of a wildcard or a folder name, or in front.
     """
     masks = matching(keys, pattern).keys()
     folders = {f"/{image}".split("/")[-2] for image in error.images} - {""}
@@ -312,7 +312,7 @@ class _Search:
         return () if place is None else (self._numbers[place],)
 
     def _place(self, name: str, mask: str) -> int | None:
-        """Return the image with the longest name that `name` starts with, or None."""
+        """Return the position of the image with the longest name that begins `name`, or None."""
         place = self._pairing.find(name, mask)
         while place is None and self._sign and self._sign in name.rpartition("/")[2]:
             name = name.rpartition(self._sign)[0]

@@ -74,7 +74,7 @@ def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> Fil
     """Return the mask files of all images, with their classes and the meaning of their values."""
     keys, beside = images.index.keys, images.beside
     channels, members = len(recipe.rules.stack.channels) or 1, images.members
-    times = np.where(members.num_files > channels, channels, 1).tolist()  # of volumes by channel
+    times = np.where(members.num_files > channels, channels, 1).tolist()  # masks of each channel
     pairs = zip(members, times, strict=True)
     of_image = [_planes(beside.of(image.key), image, number) for image, number in pairs]
     used = [member for members in of_image for member in members]
@@ -181,7 +181,7 @@ def _by_file(
     classes = images.beside.class_of
 
     def of_mask(key: str) -> int:
-        file = key if key in classes else key.rpartition("/")[0]  # of a file of several masks
+        file = key if key in classes else key.rpartition("/")[0]  # file of several masks
         return number[classes.get(file, ONE_CLASS)]
 
     labels = [
@@ -200,8 +200,8 @@ def holds_numbers(recipe: Recipe, beside: MasksBeside) -> bool:
 def numbered_objects(recipe: Recipe, images: SourceImages) -> Found | None:
     """Return the objects of masks with object numbers, each with its class and segment.
 
-    Classes are read from XML, or from class masks without XML or with `--mask-values`. None if
-    there is neither: all objects have one class. Boxes are NaN unless the recipe stores boxes.
+    Classes are read from XML, or from class masks without XML or with `--mask-values`. None if the
+    source has neither. Boxes are NaN unless the recipe stores boxes.
     """
     if recipe.rules.boxes.is_given:
         return _numbered_boxes(images)

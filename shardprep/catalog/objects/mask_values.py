@@ -41,7 +41,7 @@ _MOST_VALUES = 64
 _PIXELS_OF_COLOUR = 8
 """Minimum number of pixels for each colour of a mask: a tiny photograph has few colours, too."""
 _PIXELS_FIRST = 1 << 12
-"""Number of pixels of a picture that are looked at first: most have many colours."""
+"""Number of pixels in which colours are counted first: most pictures exceed the limit there."""
 _SHOWN_COLOURS = 8
 _NAME_FILE = re.compile(
     r"(^|/)[^/]*(\.ya?ml|(class|label|palette|names|codes)[^/]*\.(csv|txt))$", re.IGNORECASE
@@ -59,7 +59,7 @@ class MaskValues:
 
     names: tuple[str, ...]
     values: Mapping[int, int] | Mapping[Colour, int] | None = None
-    """As in `AnnotationSpec`, but with `NONE` instead of `AnnotationSpec.ignore`."""
+    """Pixel value or colour → class index or `NONE`; None if the values are the class indices."""
     is_binary: bool = False
     how: str = ""
     present: list[tuple[int, ...]] = field(default_factory=list)
@@ -144,14 +144,14 @@ def given_values(text: str, read: Callable[[str], bytes]) -> MaskValues:
 
 NUMBERED = "values are 1 to n in each and n differs: numbers of objects"
 UNSURE = 2
-"""Maximum number of different n with which the values may still be classes."""
+"""Maximum result of `are_numbers` for which the values may also be classes."""
 _MOST_ODD = 0.1
 _MOST_CLASSES_IN_TURN = 2
 """Values 1 to n in masks are classes if n is at most this (1 an organ, 2 its tumour)."""
 
 
 def are_numbers(masks: Iterable[Collection[int]]) -> int:
-    """Return how many different n there are if the values of each mask are 1 to n, else 0.
+    """Return the number of different n if the values of each mask are 1 to n, otherwise 0.
 
     The result is also 0 for a single n, or if no n is above 2: such values may be classes.
     """
@@ -256,7 +256,7 @@ class Seen(NamedTuple):
 
     values: frozenset[int]
     colours: frozenset[Colour] = frozenset()
-    """At most `_MOST_VALUES` + 1 of its colours."""
+    """Colours of a mask of colours, at most `_MOST_VALUES` + 1."""
     is_blurred: bool = False
     """True for black and white pixels, blurred by JPEG."""
     is_lossy: bool = False
@@ -264,7 +264,7 @@ class Seen(NamedTuple):
 
     @property
     def is_mask(self) -> bool:
-        """Whether it looks like a mask: one channel, and few values."""
+        """Whether the file looks like a mask: one channel with few values."""
         return not self.colours and (self.is_blurred or len(self.values) <= _MOST_VALUES)
 
     @property
@@ -282,7 +282,7 @@ def detected_values(
     """Return the meaning of values, detected from the masks; SourceError if it is unclear.
 
     If a sample of up to 64 masks is black and white, masks are binary. Otherwise, values are object
-    numbers with `instances`, else class indices; then all masks are read to find the highest.
+    numbers with `instances`, else class indices; all masks are then read to find the highest index.
     """
     step = max(1, -(-len(masks) // _SAMPLE))
     sample = {m.key: seen for m in masks[::step] if (seen := look(m, max_pixels)) is not None}
@@ -325,7 +325,7 @@ def detected_values(
 
 
 def look(mask: Member, max_pixels: int) -> Seen | None:
-    """Return the values of a mask, or of the first one of a stack; None if it does not decode."""
+    """Return the values of a mask, or of the first mask of a stack; None if it is damaged."""
     extent = mask.extent.members[0].extent if isinstance(mask.extent, StackExtent) else mask.extent
     try:
         pixels, is_lossy, _ = decode_mask(extent.read(), max_pixels)

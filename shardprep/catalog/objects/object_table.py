@@ -80,7 +80,7 @@ class Found:
 
 
 def stated_size(height: Any, width: Any) -> tuple[int, int] | None:
-    """Return height and width of an image from numbers or texts; None if they are impossible."""
+    """Return height and width of an image from numbers or texts; None unless 1 to `MOST_SIDE`."""
     try:
         sides = float(height), float(width)
     except (TypeError, ValueError, OverflowError):
@@ -176,7 +176,7 @@ class ObjectTable:
             self._padded(name)[len(self) - len(images) :] = array("d", values)
 
     def _padded(self, name: str) -> array[float]:
-        """Return the numbers of an attribute; 0 for objects that do not state it."""
+        """Return the values of an attribute for all objects, 0 where it is not stated."""
         values = self._attributes.setdefault(name, array("d"))
         values.frombytes(bytes(values.itemsize * (len(self) - len(values))))
         return values
@@ -209,7 +209,7 @@ class ObjectTable:
         self.missing.update(counts)
 
     def check_listed(self, documents: Sequence[str], key: str) -> None:
-        """Raise SourceError if no image of `documents` is listed; `key` is one of the source."""
+        """Raise SourceError, with `key` as an example, if no image of `documents` is listed."""
         if not self.listed:
             missing = next(iter(self.missing), "")
             such = f", such as {shown(missing)}," if missing else ""
@@ -282,7 +282,7 @@ class ObjectTable:
         return tuple(place), {raw: place[name] for raw, name in whole.items()}
 
     def _skeleton_of(self, name: str, skeletons: Mapping[str, Skeleton]) -> Skeleton:
-        """Return the stated skeleton of a class, or numbers for as many keypoints as are usual."""
+        """Return the stated skeleton of a class, or one with numbers for its usual keypoints."""
         known = skeletons.get(name)
         if known is not None and known.names:
             return known
@@ -356,7 +356,7 @@ class ObjectTable:
         return lookup[np.frombuffer(self._classes, np.int64)]
 
     def _areas(self, labels_of: Mapping[str, int]) -> dict[int, list[tuple[Segment, int]]]:
-        """Return the segments that are areas, with their labels, by the position of the image."""
+        """Return position of an image → its segments that are areas, with their labels."""
         labels, images = self._labels(labels_of), np.frombuffer(self._images, np.int64)
         found: defaultdict[int, list[tuple[Segment, int]]] = defaultdict(list)
         for row in np.flatnonzero((labels >= 0) & (images >= 0)).tolist():

@@ -85,7 +85,7 @@ def make_columns(
 
 
 class RowColumns(NamedTuple):
-    """Features of the rows of images."""
+    """The features that hold the table rows of each image."""
 
     columns: tuple[Column, ...] = ()
     values: tuple[Coded[Value], ...] = ()
@@ -121,7 +121,7 @@ def make_rows(match: TableMatch, names: Sequence[str]) -> RowColumns:
 
 
 def list_columns(match: TableMatch, names: Sequence[str]) -> RowColumns:
-    """Return the features in columns of JSON lists, which have their names, for all keys."""
+    """Return a feature of the same name for each column of JSON lists, with values of all keys."""
     columns: list[Column] = []
     values: list[Coded[Value]] = []
     for name in names:

@@ -1,8 +1,8 @@
 """Find images by id: a name or a path, with or without its extension.
 
-One rule decides which image an id means, in tables and lists of all kinds. Nearest are the images
-below the folder of the table, then those below each folder above it. The table's name or a column
-may state a split. In each folder, images of this split come first, then images without a split. An
+One rule decides which image an id means, in tables and lists of all kinds. Images below the folder
+of the table are nearest, then images below each folder above it. The table's name or a column may
+state a split. In each folder, images of this split come first, then images without a split. An
 image of another split is taken only if names are unique. `KeyIndex.find_all` applies the rule.
 """
 
@@ -32,12 +32,12 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 _START = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+://|[A-Za-z]:/)?(\.{0,2}/)*")
-"""Start of a URL or an absolute path, and steps such as ../; keys have none of them."""
+"""Matches the start of a URL or an absolute path, and steps such as ../; keys have none of them."""
 SUBMISSION = re.compile("submission", re.IGNORECASE)
-"""Name of a sample submission, whose rows are of the split test."""
+"""Matches the name of a sample submission, whose rows belong to the test split."""
 _MOST_SHOWN = 3
 MANY = 0.25
-"""Share of the ids of a table or list from which those without an image are a warning."""
+"""Minimum share of the ids of a table or list without an image to make the remark a warning."""
 _SUFFIX = re.compile(
     rf"({'|'.join(map(re.escape, sorted(IMAGE_SUFFIXES)))}|\.[a-z]\w{{1,4}})$", re.IGNORECASE
 )
@@ -53,7 +53,7 @@ class AmbiguousIdError(SourceError):
 
 
 class Origin(NamedTuple):
-    """The place of an id: it decides which of several images the id means."""
+    """Where an id comes from, which decides which of several images the id means."""
 
     folder: str = ""
     """Folder of the table or list; "" for the top of the source."""
@@ -62,16 +62,16 @@ class Origin(NamedTuple):
     is_firm: bool = True
     """False for a list of images, which may name images of other splits."""
     file: str = ""
-    """The table or list; each writes its ids in one way."""
+    """Name of the table or list, whose ids are all in one form."""
     is_of_path: bool = False
-    """Whether a folder of the id states the split, so that no other is meant."""
+    """Whether a folder of the id states the split, so that images of other splits do not fit."""
 
     def level(self, folder: str, split: str | None) -> int:
-        """Return how far a folder of images of a split is from the origin; 0 is nearest.
+        """Return how far images of `split` in `folder` are from the origin; 0 is nearest.
 
-        It counts the folders to go up from `folder` to one that both have above them. An even
-        level has images of the origin's split, an odd level images without a split. `FOREIGN` has
-        images of another split.
+        The level is twice the number of folders to go up from the origin's folder to one that
+        contains both, plus 1 for images without a split if the origin has a split. `FOREIGN` means
+        another split.
         """
         own, other = (path.split("/") if path else [] for path in (self.folder, folder))
         if self.split is not None and split not in (self.split, None):
@@ -148,11 +148,11 @@ class KeyIndex:
     ) -> Ints:
         """Return the position of the key of each id, or −1 if no image has it.
 
-        An id that fits several images means the one nearest to its origin (see `Origin.level`).
-        The ids of an origin that do not fit there are searched farther away only if names are
-        unique: if an id fits images both near and far, the other ids belong to missing images.
-        AmbiguousIdError if several images are equally near, or if all are of another split.
-        Ids of origins in `fitting` are not shortened: other ids of these origins are whole keys.
+        An id that fits several images means the one nearest to its origin (see `Origin.level`). Ids
+        that do not fit near their origin are searched farther away only if names are unique: if an
+        id fits images both near and far, the other ids belong to missing images. AmbiguousIdError
+        if several images are equally near, or if all are of another split. Ids of origins in
+        `fitting` are not shortened: other ids of these origins are whole keys.
         """
         texts = paths_of(texts)
         origins = origins or Coded.constant(Origin(), len(texts))
@@ -195,9 +195,10 @@ class KeyIndex:
     def _near(
         self, texts: Texts, found: Ints, is_many: Bools, origin: Origin, where: str
     ) -> tuple[Ints, Bools]:
-        """Return the nearest key of each id, and whether it is not of another split.
+        """Return the nearest key of each id or −1, and False for keys of another split.
 
-        `found` are the keys that fit alone. Ids that fit no key near enough have −1.
+        `found` has the key of each id that fits one key alone. Other ids are in `is_many` or fit
+        none.
         """
         folders = self.keys.folders
         firsts = folders.firsts()
@@ -232,10 +233,10 @@ class KeyIndex:
     def _with_foreign(
         self, texts: Texts, found: Ints, is_home: Bools, origins: Coded[Origin], where: str
     ) -> Ints:
-        """Return `found` without keys of another split than the origin's, unless they are meant.
+        """Return `found` with −1 for keys of another split than the origin's, unless meant.
 
-        They are meant if the folder of the id names their split, or if names are unique: no key
-        also fits an id from its own split.
+        A key is meant if the folder of the id names its split, or if names are unique: no key also
+        fits an id from its own split.
         """
         foreign = np.flatnonzero((found >= 0) & ~is_home)
         stated = texts.take(foreign).folders.map(lambda path: given_split(path.split("/")))
@@ -362,7 +363,7 @@ class KeyIndex:
         return folder_splits(self.keys)
 
     def _grouped(self, positions: Sequence[int], depth: int) -> dict[str, list[int]]:
-        """Return the positions by their last `depth` folders."""
+        """Return last `depth` folders of a key → the `positions` of keys with these folders."""
         groups: defaultdict[str, list[int]] = defaultdict(list)
         for i in positions:
             *folders, _ = self._names[i].rsplit("/", depth + 1)
@@ -388,7 +389,7 @@ def unused_entries(where: str, lost: Sequence[str], number: int, keys: Iterable[
 
 
 class WholeKeyIndex(KeyIndex):
-    """Keys, searched for ids as `report --list` prints them: a whole key fits only itself."""
+    """Keys, searched for ids that `report --list` prints: a whole key fits only itself."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         super().__init__([printable(key) for key in keys])
@@ -399,7 +400,7 @@ class WholeKeyIndex(KeyIndex):
         where: str,
         origins: Coded[Origin] | None = None,
         *,
-        fitting: Collection[Origin] = (),  # noqa: ARG002 - whole keys tell them
+        fitting: Collection[Origin] = (),  # noqa: ARG002 - whole keys decide this
     ) -> Ints:
         """Return positions as `KeyIndex.find_all` does; `texts` are cells of a table."""
         return self.find_keys([from_cell(one) for one in texts], where, origins)
@@ -437,7 +438,7 @@ def paths_of(texts: Texts) -> Texts:
 
 
 def _add(positions: dict[str, int | list[int]], name: str, position: int) -> None:
-    """Add a position of a name. A single one is stored without a list: a million lists are slow."""
+    """Add a position. A name with one position has no list: a million lists are slow."""
     known = positions.setdefault(name, position)
     if isinstance(known, list):
         known.append(position)

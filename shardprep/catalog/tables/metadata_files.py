@@ -1,4 +1,4 @@
-"""Files other than images: label tables and lists; in the source or on disk."""
+"""Label tables, lists and other documents, in the source or on disk."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _OF_EXPORT = frozenset((
     "labels", "target", "classes", "columns", "boxes", "masks", "mask_values", "instances",
     "points", "unlisted", "exclude", "images", "crowds",
 ))  # fmt: skip
-"""Options that the facts of an export may set; a stranger may have written them."""
+"""Options that an `export.json` may set: it is untrusted, so others are ignored."""
 _NUMBERED = re.compile(
     r"^(\S*(?:/\S+|\.[A-Za-z]{3,4})(?=\s)|\S+(?=(?:\s+[0-9]+){2}))(?:\s+[0-9]+)+$"
 )
-"""Line of a list: a path and labels as numbers, or a name and several numbers (Oxford Pets)."""
+"""Matches a line of a list: a path and numbers, or a name and several numbers (Oxford Pets)."""
 
 
 class Documents:
@@ -51,14 +51,13 @@ class Documents:
     def __init__(
         self, others: Sequence[Member], recipe: Recipe, columns: Table | None = None
     ) -> None:
-        """`columns` are the columns of array files that are not images, if there are any."""
+        """`columns` is the table of cells in array files, or None."""
         self.of_images: set[str] = set()
         """Keys of the files of single images that were read as rows of a table."""
         self._others = others
         self._recipe = recipe
         self._columns = None if columns is None else columns.without(recipe.null)
         self.are_read = columns is not None
-        """Whether a table was read."""
 
     def label_tables(self) -> list[Table]:
         rules = self._recipe.rules
@@ -80,14 +79,14 @@ class Documents:
     ) -> Table:
         """Return the table that `--boxes` names: a row for each object, or JSON lists in its cells.
 
-        Documents of single images give `columns`, and fields beside them that end in `further`.
+        Documents of single images give `columns`, and sibling fields that end in `further`.
         """
         if not rule.files:
             return self.only_table("boxes", columns)
         return self.box_rows(rule.table, further)
 
     def box_rows(self, rule: BoxTableRule, further: Sequence[str] = ()) -> Table:
-        """Return the rows of a table of boxes; of JSON with paths, a row for each object."""
+        """Return the rows of a table of boxes; with paths into JSON, a row for each object."""
         columns = [*(rule.boxes.names if rule.boxes else ()), *filter(None, [rule.label_column])]
         if "{" in (file := rule.files[0]) and file.lower().endswith(".json"):
             return self._of_pattern(file, columns, partial(object_rows, further=further))
@@ -95,7 +94,7 @@ class Documents:
         return self.table(rule.files, (rule.id_column, *columns) if has_paths else ())
 
     def only_table(self, option: str, columns: Sequence[str]) -> Table:
-        """Return the columns of array files, or the only table; else SourceError."""
+        """Return the columns of array files, or the only table; SourceError for several or none."""
         tables = self.tables if self._columns is None else [self._columns]
         if len(tables) == 1:
             return self._with(tables[0], self._recipe.rules.join)
@@ -117,7 +116,7 @@ class Documents:
 
     @cached_property
     def export_facts(self) -> dict[str, Any]:
-        """The facts about an export of shardprep if the source is one, or {}."""
+        """The content of `export.json` if the source is an export of shardprep, otherwise {}."""
         for member in self.members("export.json"):
             with contextlib.suppress(MemberError, ValueError, RecursionError, TypeError, KeyError):
                 facts = json.loads(member.extent.read())
@@ -130,7 +129,7 @@ class Documents:
         return str(self.export_facts.get("layout", ""))
 
     def export_options(self) -> dict[str, Any]:
-        """Return the options that build the export again; {} if one of its files is elsewhere."""
+        """Return the options that build the export again; {} if one of its files is missing."""
         with contextlib.suppress(RecipeError, LookupError, TypeError, AttributeError):
             stated = self.export_facts["build"].items()
             given = {key: value for key, value in stated if key in _OF_EXPORT}
@@ -290,7 +289,7 @@ class Documents:
 
 
 def _numbered(line: str) -> dict[str, str]:
-    """Return the cells between commas, or between blanks, by their numbers from 1."""
+    """Return number from 1 → cell of a line, split at commas, or at blanks if it has none."""
     cells = line.split(",") if "," in line else line.split()
     return {str(number): cell.strip() for number, cell in enumerate(cells, 1)}
 

@@ -24,8 +24,8 @@ _MOSTLY = 0.5
 def unfolded(table: Table, sides: Sequence[str]) -> tuple[Table, list[str]]:
     """Return the table with a row for each object, and the columns that are lists of objects.
 
-    `sides` are the columns of boxes; if they are not lists, the table is not changed. Columns that
-    are not lists of objects are repeated. An image without objects keeps a row with empty cells.
+    The table is unchanged unless `sides`, the columns of boxes, are lists. Columns that are not
+    lists of objects are repeated. An image without objects keeps a row with empty cells.
     """
     places = [table.column(one) for one in sides]
     cells = [table.cells(place) for place in range(len(table.header))]
@@ -71,10 +71,10 @@ def paths_of_lists(value: Any, path: str = "", *, is_listed: bool = False) -> It
 def object_rows(
     data: bytes, name: str, columns: Sequence[str] = (), further: Sequence[str] = ()
 ) -> list[dict[str, str]]:
-    """Return a row of values in the document of one image, each as JSON.
+    """Return one row for the document of an image: path → its value as JSON.
 
-    The paths are `columns`, and fields beside them whose names end in `further`. Without `columns`,
-    they are the paths of all lists.
+    The paths are `columns` and sibling fields that end in `further`, or all lists without
+    `columns`.
     """
     try:
         document = json.loads(decoded(data))
@@ -94,7 +94,7 @@ def object_rows(
 
 
 def _lists(cells: Texts) -> list[list[Any]] | None:
-    """Return the lists in cells; None if they are not JSON lists."""
+    """Return the JSON list in each cell; None if a cell is anything else."""
     if not next(filter(None, cells), "").startswith("["):
         return None
     try:

@@ -34,7 +34,7 @@ _OF_IDS = frozenset(("id", "image", "img", "file", "filename", "name", "path", "
 _SAMPLE_ROWS = 500
 """Approximate number of rows to search in order to detect the column of ids."""
 _MOST_NESTED, _MOST_COMPOSED = 16, 200_000
-"""Maximum number of tables that may contain another, and of images whose names have cells."""
+"""Maximum number of tables that may contain another, and of images to search names for cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def match_table(index: KeyIndex, table: Table, id_column: str = "") -> TableMatc
     column = id_column if "{" in id_column else find_ids(index, table, id_column)
     key = "match", id(table), column
     if key not in index.known:
-        index.known[key] = table, _match(index, table, column)  # no other table gets this id
+        index.known[key] = table, _match(index, table, column)  # keeps the id of `table` unique
     found: TableMatch = index.known[key][1]
     return found
 
@@ -123,7 +123,7 @@ def _origins(table: Table) -> Coded[Origin]:
 
 
 def is_of_splits(title: str) -> bool:
-    """Return whether a column with this title states splits if its cells name them."""
+    """Return True for a usual title of a column of splits, such as subset or train-valid."""
     name = title.lower().rpartition(".")[2]
     return name in _SPLIT_COLUMNS or len(words_of_split(name)[0]) > 1  # train-valid
 
@@ -175,7 +175,7 @@ def _has_numbers(table: Table) -> bool:
 
 
 def joined_title(table: Table, other: Table, title: str) -> str:
-    """Return the title of a column of `other` after a join: `classes.2` if `table` has a 2, too."""
+    """Return the title of a column of `other` after a join: `classes.2` if both tables have a 2."""
     is_taken = _has_numbers(other) and title in table.header
     return f"{stem(other.name)}.{title}" if is_taken else title
 
@@ -209,7 +209,7 @@ def _united(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
     found = [stacked(group) for group in groups]
     for whole, group in zip(found, groups, strict=True):
         start = 0
-        for table in group if len(group) > 1 else ():  # cells are held once
+        for table in group if len(group) > 1 else ():  # cells are stored once
             stop = start + len(table.rows)
             if isinstance(table.rows, Rows) and isinstance(whole.rows, Rows):
                 table.rows.columns = whole.rows[start:stop].columns
@@ -218,7 +218,7 @@ def _united(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
 
 
 def _is_within(table: Table, tables: Sequence[Table]) -> bool:
-    """Return whether a larger table with another number in its name has all ids: test_800."""
+    """Return True if a larger table, named alike except for numbers, has all ids of `table`."""
     larger = (one for one in tables[:_MOST_NESTED] if len(one.rows) > len(table.rows) > 0)
     larger = (one for one in larger if _NUMBER.sub("", one.name) == _NUMBER.sub("", table.name))
     pairs = ((table.cells(0)[:_SAMPLE_ROWS], one.cells(0)) for one in larger if one.header)
@@ -240,7 +240,7 @@ def _are_parts(index: KeyIndex, tables: Sequence[Table]) -> bool:
     except SourceError:
         return False
     ids, own = Texts.joined([one.cells(place) for one in others]), last.cells(place)
-    if _has_numbers(last) and not index.num_found(own):  # numbers for titles prove nothing
+    if _has_numbers(last) and not index.num_found(own):  # titles 1, 2, … are no proof
         return False
     if _are_ends(own, ids) or _are_ends(ids, own):
         return False
@@ -248,7 +248,7 @@ def _are_parts(index: KeyIndex, tables: Sequence[Table]) -> bool:
 
 
 def _are_ends(names: Texts, paths: Texts) -> bool:
-    """Return whether most names without a folder are ends of paths, so that images are the same."""
+    """Return True if `names` have no folders, and most of them are the file names of `paths`."""
     has_slash = [pc.any(pc.match_substring(x.array, "/")).as_py() for x in (names, paths)]
     if has_slash != [False, True]:
         return False
@@ -315,7 +315,7 @@ def match_ids(index: KeyIndex, table: Table) -> TableMatch:
 
 
 def clear_ids(index: KeyIndex, table: Table) -> str:
-    """Return the column or the path of columns with the ids, also if some fit several images."""
+    """Return the column or path template of the ids, even if some ids fit several images."""
     try:
         return match_ids(index, table).id_column
     except AmbiguousIdError:
@@ -323,16 +323,16 @@ def clear_ids(index: KeyIndex, table: Table) -> str:
 
 
 def _paths_of_columns(index: KeyIndex, table: Table) -> list[str]:
-    """Return the paths of columns that fit an image of a row, in order of the images they fit."""
+    """Return the templates of `_paths`, sorted by how many ids fit one image, most first."""
     ids = {path: {*row_ids(table, path)[1][:_SAMPLE_ROWS]} for path in _paths(index, table)}
     return sorted(ids, key=lambda path: -sum(len(index.find(one)) == 1 for one in ids[path]))
 
 
 def _paths(index: KeyIndex, table: Table) -> Iterator[str]:
-    """Yield paths of columns that fit an image of a row: `{dataset}/{image}`, `v{n}/{i}`.
+    """Yield path templates that fit an image of one row: `{dataset}/{image}`, `v{n}/{i}`.
 
-    A folder is a cell, or the word of a title and a cell: `video_0` for 0 in `video_id`. The cells
-    of the row are all different, if there is such a row.
+    A folder is a cell, or the word of a title and a cell: `video_0` for 0 in `video_id`. The row is
+    the first whose cells all differ, otherwise the first.
     """
     some = [table.rows[at] for at in range(min(_SAMPLE_ROWS, len(table.rows)))]
     row = next((one for one in some if len({*one}) == len(one)), [*some, []][0])
@@ -353,9 +353,9 @@ def _paths(index: KeyIndex, table: Table) -> Iterator[str]:
 
 
 def _composed(index: KeyIndex, titles: Mapping[str, str]) -> Iterator[str]:
-    """Yield the template of the name that has most letters of a row: `p_{patient}_x_{x_coord}`.
+    """Yield the template of the name with most letters from cells: `p_{patient}_x_{x_coord}`.
 
-    `titles` has the column of each cell. The name has two or more of the cells as words.
+    `titles` maps a cell to its column. The name must have two or more of the cells as words.
     """
     titles = {cell: one for cell, one in titles.items() if _FIELD.fullmatch(f"{{{one}}}")}
     letters = np.zeros(len(index.keys), np.int64)

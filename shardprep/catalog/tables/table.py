@@ -88,9 +88,9 @@ class Table:
     parts: tuple[tuple[str, int], ...] = ()
     """Name and number of rows of each stacked table; () for a single table."""
     faults: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Column → file and problem, if a cell spans lines; "" → the same, if a quote is open."""
+    """Column with a cell that spans lines → file and problem; "" → the same for an open quote."""
     is_own: bool = False
-    """Whether the table is from array files; its first column has the keys of their images."""
+    """Whether the table is of array files or items; its first column has the keys of images."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", Rows.of(self.rows, len(self.header)))
@@ -110,7 +110,7 @@ class Table:
         return ",".join(self.file_names)
 
     def with_cells(self, name: str, cells: Mapping[str, str]) -> Table:
-        """Return the table under another name, with columns whose cell is the same in all rows."""
+        """Return the table under another name, with a column of equal cells for each of `cells`."""
         number = np.zeros(len(self.rows), np.int64)
         kept = [i for i, title in enumerate(self.header) if title not in cells]
         columns = [Texts.of([cell]).take(number) for cell in cells.values()]
@@ -196,10 +196,10 @@ def parse_table(
     """Return the table in the bytes of a CSV file; SourceError if it is empty or not a CSV.
 
     The delimiter is the most frequent of comma, semicolon, tab and bar in the first line, or runs
-    of blanks if these make columns, which then show if there is a header. Short rows are filled
-    with "", long rows are cut. Without a header, columns are called 1, 2, 3 …; cells in `null`
-    become "". Open quotes only become `faults`, because files that are not label tables may have
-    them. With `is_strict`, and among blanks, a long row is an error.
+    of blanks if these make columns. Short rows are filled with "", long rows are cut. Without a
+    header, columns are called 1, 2, 3 …; a table of blanks has a header if its first line is unlike
+    the others. Cells in `null` become "". Open quotes only become `faults`, because files that are
+    not label tables may have them. With `is_strict` or blanks, a long row is an error.
     """
     stream = text_lines(data)
     num_above, words = _columns_of_blanks(stream)
@@ -229,9 +229,9 @@ def parse_table(
 def _columns_of_blanks(stream: TextIO) -> tuple[int, list[list[str]]]:
     """Return the number of lines above a table of blanks, and the words of its first lines.
 
-    Comments are above, and a line with the number of rows. All lines must have as many words, and
-    a column of numbers or of file names; otherwise the result is 0 and []. The first line may lack
-    the title of the column of ids.
+    Lines above are comments and a number of rows. Other lines must have equal numbers of words, and
+    a column of numbers or file names, or else the result is 0 and []. The first line may lack the
+    title of the column of ids.
     """
     lines = [*islice(stream, _LOOKED_AT)]
     above = next((i for i, one in enumerate(lines) if one.strip() and one[:1] != "#"), 0)
@@ -284,12 +284,12 @@ def json_rows(
 ) -> list[dict[str, str]]:
     """Return the rows of a list of JSON objects, of JSON lines, or of a document with lists.
 
-    An annotation of COCO is a row. It also has the keys of its image, and `category`, the name of
-    its category. Without columns, another document has the columns of its longest list,
-    as `images.filename`. With `is_of_image`, the document describes one image.
-    Values that are lists or objects are left out unless a column is a path into them, as
-    `points.x`: an object of the list `points` is then a row. An object of flags, as
-    `{"cat": true, "dog": false}`, is a cell: the names that are true.
+    An annotation of COCO is a row with the keys of its image and `category`, the name of its
+    category. Without `columns`, another document has the columns of its longest list, such as
+    `images.filename`. With `is_of_image`, the document describes one image. Lists and objects are
+    left out unless a column is a path into them, such as `points.x`: an object of the list `points`
+    is then a row. An object of flags, such as `{"cat": true, "dog": false}`, is a cell: the true
+    names.
     """
     try:
         if name.lower().endswith(".jsonl"):

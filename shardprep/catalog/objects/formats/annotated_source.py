@@ -28,12 +28,12 @@ MOST_BYTES = 16 << 20
 MOST_VALUES = 2_000_000
 """Maximum number of values in JSON that is parsed as a whole; each takes up to 100 bytes."""
 NO_CLASSES = ("__ignore__", "_background_")
-"""Labels of LabelMe, also in documents made from its files, that are not classes."""
+"""Labels of LabelMe that are not classes; documents of other formats may have them as well."""
 ENOUGH = 0.5
 """Minimum share of images outside test splits that a detected format must list."""
 _NUM_SAMPLES = 16
 _MOST_SHARED = 64
-"""Maximum number of documents to search for a format with a document for many images."""
+"""Maximum number of shared documents to search for a format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Sign:
     """Boxes, masks or keypoints that were detected in a source."""
 
     key: str
-    """Name of the option that selects them: "boxes", "masks" or "points"."""
+    """Option that selects the detected objects: "boxes", "masks" or "points"."""
     option: str
     """Value of this option."""
     how: str
@@ -139,9 +139,9 @@ def has_many_values(data: bytes) -> bool:
 def shared_documents(
     source: AnnotatedSource, rule: FormatRule, is_one: Callable[[bytes], bool], suffix: str
 ) -> list[str]:
-    """Return the names of the rule's documents, or keys of all shared ones that `is_one` accepts.
+    """Return the names of the rule's documents, or keys of shared documents that `is_one` accepts.
 
-    SourceError if none is found or one cannot be read.
+    Raise SourceError if none is found or one cannot be read.
     """
     if rule.files:
         return list(rule.files)
@@ -224,7 +224,7 @@ def by_sample(
     option: str,
     title: str,
 ) -> list[Sign]:
-    """Return the `Sign` of a format with a document for each image; [] if too few of them fit."""
+    """Return the `Sign` of a format with a document for each image; [] if less than half fit."""
     named = coverage(source.index, [member.key for member in members])
     fit = [not text.fault and is_one(text.data) for text in read_each(sampled(members))]
     if sum(fit) < ENOUGH * len(fit):

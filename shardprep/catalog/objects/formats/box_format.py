@@ -34,8 +34,7 @@ _MOST_RELATIVE = 1.0001
 _BAD = 0.01
 """Maximum share of wrong boxes in the detected form, and in the form that an error proposes."""
 _FAR = 10
-"""If both forms have wrong boxes, the better one is used only if the other has this many times as
-many."""
+"""If both forms have wrong boxes, the worse form must have this many times more to decide."""
 _TOLERANCE = 1.01, 1.0
 """A valid box may exceed its image by a share of the side (the factor minus 1) plus pixels."""
 _HEAD_BYTES = 256 << 10
@@ -284,7 +283,7 @@ def pasted_runs(
     """Return the box and the runs in the whole image of a mask inside a rectangle.
 
     `starts` and `stops` number the rectangle's pixels by rows, from 0. `place` is its left, top and
-    width; `size` is the height and width of the image. ValueError without a pixel.
+    width; `size` is the height and width of the image. ValueError for no pixel or too many runs.
     """
     left, top, width = place
     rows = starts // width

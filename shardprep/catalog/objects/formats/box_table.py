@@ -67,7 +67,7 @@ _POLYGON = re.compile(
     r"[\[(]\s*([\[(]\s*-?[\d.]+[,\s]+-?[\d.]+\s*[\])][,\s]*){3,}[\])]"
     r"|POLYGON\s*\(\(\s*(-?[\d.]+\s+-?[\d.]+[,\s]*){3,}\)\)"
 )
-"""Cell with the points of a polygon, x first."""
+"""Matches a cell with the points of a polygon, x first."""
 _BRACKETS = re.compile(r"\s*\[[\[(\s]*(-?[\d.]+\s*[,\s]\s*){3}-?[\d.]+\s*[\])]|\s*\[\s*\{.*:")
 _MOST_SEEN = 100
 _NUMBERS = re.compile(r"(\s-?\d[\d.]*){4}")
@@ -83,7 +83,7 @@ _FURTHER: dict[str, Callable[[AnnotatedSource], bool]] = {
     "segmentation": attrgetter("outlines"),
     "keypoints": attrgetter("keypoints"),
 }
-"""End of the title of another column with lists in COCO's form → whether to read it."""
+"""End of the title of a further column of objects in COCO's form → whether to read it."""
 _FORMS: dict[str, BoxForm] = {"parquet": "xywh", "webdataset": "yxyx"}
 """Layout of an export → form of its boxes."""
 _MOST_ODD = 0.01
@@ -142,7 +142,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     for row, image in enumerate(match.key_of.tolist()):
         if image >= 0 and index.keys[image] not in blank:
             objects.list_image(image, _side(table.rows[row], sides) if sides else None)
-    if rule.kind != "column":  # such a row is of a mask, or of an image that is left out
+    if rule.kind != "column":  # such a row may be of a mask or a left-out image
         objects.missing.update(_without_image(boxes, match))
     unit = "shares of the sides" if is_relative else "pixels"
     meaning = f"{box_format.WORDS[form]}{told}, in {unit}"
@@ -285,7 +285,7 @@ def _find_columns(table: Table) -> BoxColumns:
 
 
 def _find_label(table: Table, columns: BoxColumns, id_column: str, lists: Sequence[str]) -> str:
-    """Return the class column: first lists of texts, then lists of numbers, then other columns."""
+    """Return the class column or "": lists of texts before lists of numbers, then other columns."""
     others = [t for t in table.header if t not in (*columns.names, id_column)]
     titles = [title for title in others if _LABELS.search(_PATH.sub("_", title))]
     cells = {title: table.cells(table.column(title))[:_MOST_SEEN] for title in titles}
@@ -296,7 +296,7 @@ def _find_label(table: Table, columns: BoxColumns, id_column: str, lists: Sequen
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the `Sign` of the first table with clear boxes, else of the first with any, or []."""
+    """Return the `Sign` of the first table with clear boxes, otherwise with any boxes, or []."""
     unclear: list[Sign] = []
     for table in united(source.index, source.documents.tables):
         option, id_column, is_once = _rule_of(table, source)
@@ -346,10 +346,10 @@ def recognise_documents(source: AnnotatedSource) -> list[Sign]:
 
 
 def _rule_of(table: Table, source: AnnotatedSource, documents: str = "") -> tuple[str, str, bool]:
-    """Return the `--boxes` value of a table or "", its id column, and whether it is unclear.
+    """Return the `--boxes` value of a table or "", its id column, and whether the table is unclear.
 
-    A table has boxes if it has usual column names, a column of numbers in brackets, or lists of
-    objects, as a table of `documents` must have. Four columns are unclear if no id is repeated.
+    `documents` is FILE:ID of a table made from JSON documents, which must have lists of objects.
+    Four columns of boxes are unclear if no id is repeated.
     """
     try:
         columns = _find_columns(table)
@@ -374,7 +374,7 @@ def _rule_of(table: Table, source: AnnotatedSource, documents: str = "") -> tupl
 
 
 def _says_whether(table: Table, columns: BoxColumns, label: str) -> bool:
-    """Return whether a column has no classes, but 1 in rows with a box and 0 in rows without."""
+    """Return True if a column of classes has 1 in all rows with a box and 0 in all others."""
     place, side = table.column(label), table.column(columns.names[0])
     pairs = {(row[place], row[side] in _NO_BOXES) for row in table.rows}
     return pairs == {("1", False), ("0", True)}

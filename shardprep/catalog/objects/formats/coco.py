@@ -54,7 +54,7 @@ _BOX = re.compile(rb'"bbox"\s*:')
 _KEYPOINTS = re.compile(rb'"keypoints"\s*:\s*\[\s*-?\d')
 _LISTS = tuple(re.compile(rb'"%s"\s*:\s*\[' % name) for name in (b"images", b"annotations"))
 _OUTLINE = re.compile(rb'"segmentation"\s*:\s*\[\s*\[([^],]*,){9}|"counts"\s*:')
-"""A polygon of more than four corners, or run lengths: no box."""
+"""Matches a polygon of more than four corners, or run lengths."""
 _SEGMENTS = re.compile(rb'"segments_info"\s*:')
 _MOST_SEGMENTS = 1 << 24
 """Number of ids that a colour can encode; id 0 means no segment."""
@@ -78,7 +78,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return a `Sign` for each of the `_alternatives` of documents with boxes that name images."""
+    """Return a `Sign` for each alternative group of documents with boxes that name images."""
     names: dict[str, list[str]] = {}
     num_boxes: dict[str, int] = {}
     with_points, has_outlines = set(), False
@@ -102,7 +102,7 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
 
 
 def _unions(contents: Mapping[str, tuple[Sequence[str], int]]) -> list[str]:
-    """Return the documents that join others: with all of their images, and as many boxes."""
+    """Return documents with exactly the images, and as many boxes, as several others together."""
     parts, found = list[tuple[set[str], int]](), list[str]()
     for key, (several, number) in sorted(contents.items(), key=lambda pair: len(pair[1][0])):
         names = {*several}
@@ -116,10 +116,10 @@ def _unions(contents: Mapping[str, tuple[Sequence[str], int]]) -> list[str]:
 
 
 def _alternatives(index: KeyIndex, names: Mapping[str, Sequence[str]]) -> list[list[str]]:
-    """Return the documents in one group, or in several that describe the same images.
+    """Return the documents as one group, or as several groups if they describe the same images.
 
-    A group has the documents of a folder whose names differ only in words for splits. Groups in
-    folders without images below are left out, unless all groups are.
+    A group has the documents of a folder whose names differ only in words for splits. Of several
+    groups, groups without images below their folder are left out, unless all are.
     """
     of_name = defaultdict[tuple[str, str], list[str]](list)
     for key in names:
@@ -138,7 +138,7 @@ def _alternatives(index: KeyIndex, names: Mapping[str, Sequence[str]]) -> list[l
 
 
 def _are_same(index: KeyIndex, pairs: Sequence[tuple[str, str, str]]) -> bool:
-    """Return whether a file name in two documents means one image; `pairs` are (name, key, key)."""
+    """Return True if a name means one image in two documents; `pairs` are (name, key, key)."""
     pairing = Pairing(index)
     with contextlib.suppress(SourceError):  # the name fits several images
         found = [
@@ -173,7 +173,7 @@ def stated_names(data: bytes) -> list[str]:
 def chosen(keys: Sequence[str], *, keypoints: bool = False) -> list[str]:
     """Return the documents called instances_*.json, or all if there are none.
 
-    In COCO, the others describe the same images. With `keypoints`, the name is
+    COCO's other documents describe the same images. With `keypoints`, the name is
     person_keypoints_*.json.
     """
     begin = "person_keypoints" if keypoints else "instances"
@@ -274,7 +274,7 @@ class _Reader:
         """Position of an image → key of its document, and name of its mask file."""
         self._skeletons: dict[str, Skeleton] = {}
         self._unread: Counter[str] = Counter()
-        """Number of objects with keypoints that are not read, by the key of the keypoints."""
+        """Field of keypoints that are not read → number of objects with such keypoints."""
         self._findings: list[str] = []
 
     def leave_out(self, keys: Sequence[str]) -> None:

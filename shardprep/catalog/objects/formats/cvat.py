@@ -238,10 +238,7 @@ def _object(shape: _Shape, size: tuple[int, int] | None) -> tuple[tuple[float, .
 def _mask(
     facts: Mapping[str, str], size: tuple[int, int] | None
 ) -> tuple[tuple[float, ...], Outline]:
-    """Return box and runs of a mask, whose counts follow the rows of its own rectangle.
-
-    The first count is the number of pixels before the first run.
-    """
+    """Return box and runs of a mask; its counts follow the rows of its box, background first."""
     left, top, width, height = (int(facts[one]) for one in ("left", "top", "width", "height"))
     if size is None or not (
         0 <= left < left + width <= size[1] and 0 <= top < top + height <= size[0]

@@ -25,9 +25,9 @@ _HINT = "download or export it again"
 def elements(data: bytes, where: str) -> Iterator[tuple[str, list[Any]]]:
     """Yield the keys of a JSON object in order, each with a list of elements of its value.
 
-    A long array is yielded in parts, with its key repeated; a value that is not an array is a list
-    of one element. NaN and infinities are allowed. SourceError if the document is damaged, nested
-    too deeply or not a JSON object, or has too large an element.
+    A long array is yielded in parts, each with the key. Another value is a list of one element. NaN
+    and infinities are allowed. SourceError if the document is damaged, nested too deeply or not a
+    JSON object, or has an element above `MOST_BYTES`.
     """
     reader = _Reader(data)
     try:

@@ -157,7 +157,7 @@ def _points_of(document: dict[str, Any]) -> list[_Point]:
 
 
 class _Poses:
-    """The keypoints of objects, collected until all files have shown which names there are."""
+    """The keypoints of objects, collected until the names in all files are known."""
 
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
@@ -169,7 +169,7 @@ class _Poses:
         return bool(self._rows)
 
     def take(self, table: ObjectTable, image: int, points: Sequence[_Point], rows: Rows) -> None:
-        """Take the points of an image; `rows` are the rows of its objects by `group_id`."""
+        """Add the points of an image. `rows` maps `group_id` to the row of an object."""
         self.num_points += len(points)
         of_row: dict[int, dict[int, tuple[float, float]]] = {}
         for one in points:

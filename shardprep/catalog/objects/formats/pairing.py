@@ -1,4 +1,4 @@
-"""Match annotation documents to images by the names that they state, or by their own paths."""
+"""Match annotation documents to images by names in the documents, or by their paths."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from shardprep.source.names import composed, without_archive_suffix
 
 _MOST_FOLDERS = 8
 _ABSOLUTE = re.compile(r"^([A-Za-z]:)?/|(^|(?<=/))\.{1,2}/")
-"""Start of an absolute path, and the steps ./ and ../; keys of a source have neither."""
+"""Matches the start of an absolute path, and the steps ./ and ../: keys have neither."""
 
 
 class Pairing:
     """Finds the image of a document.
 
-    The search starts in the folder of the document. Next are its path with one folder left out or
-    replaced by a folder of images (`labels/a/1.txt`, `images/a/1.jpg`), the last folders of the
-    path, and the name alone. In each place, an image of the split that the document states comes
-    before an image without a split; an image of another split never fits.
+    These folders are searched in turn: the folder of the document; its path with one folder left
+    out or replaced by a folder of images (`labels/a/1.txt`, `images/a/1.jpg`); its last folders;
+    all folders. In each, an image of the split that the document states comes before an image
+    without a split. An image of another split never fits.
     """
 
     def __init__(self, index: KeyIndex) -> None:
@@ -42,10 +42,10 @@ class Pairing:
         """Position of an image → document, name and split of its last entry."""
         self._places: dict[tuple[str, str], tuple[str | None, list[str]]] = {}
         self._unlike: list[str] = []
-        """Documents that state another image of the source than the one of their own name."""
+        """Documents that state another image of the source than the image of the same name."""
 
     def of_document(self, key: str, stated: str) -> int | None:
-        """Return the position of the image named like a document, else of the one it states."""
+        """Return the position of the image named like a document, else of the `stated` image."""
         try:
             found = self.find(stem(key), key)
         except AmbiguousIdError:
@@ -95,7 +95,7 @@ class Pairing:
             raise SourceError(document, what, hint)
 
     def find_listed(self, name: str, document: str, split: str) -> int | None:
-        """Return the image of a name on the list of a split; `split` decides between several."""
+        """Return the position of an image; if several fit, of the image of `split`."""
         try:
             return self.find(name, document)
         except AmbiguousIdError:
@@ -132,7 +132,7 @@ class Pairing:
                 return found[0]
             if found and not several:
                 several, is_near = found, bool(place)
-        # By name alone, the image is missing if other documents have their images nearby.
+        # Several images elsewhere count as none if other documents have their images nearby.
         if several and (is_near or not self._has_near):
             one, two = self._index.keys[several[0]], self._index.keys[several[1]]
             hint = f"leave out one of them, with {OptionName('exclude')} or {OptionName('root')}"

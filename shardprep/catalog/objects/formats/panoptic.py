@@ -31,7 +31,7 @@ class SegmentMasks(NamedTuple):
 def segment_masks(
     recipe: Recipe, members: Sequence[Member], documents: Documents
 ) -> dict[str, SegmentMasks]:
-    """Return the masks of the panoptic documents that the recipe names, by key of the document."""
+    """Return key of each panoptic document that the recipe names → the masks of the document."""
     rules = (recipe.rules.boxes, recipe.rules.masks.outlines)
     coco = sorted({(one.text, one.files) for one in rules if one.kind == "coco"})
     found: dict[str, SegmentMasks] = {}
@@ -99,7 +99,7 @@ def masks_of_segments(
 
 
 def with_segments(found: Found, panoptic: Found) -> Found:
-    """Return the objects of a document, with the segments of a panoptic document as areas.
+    """Return the objects of `found`, with the segments of `panoptic` as areas.
 
     An image is listed if both documents list it. Classes of objects keep their indices; further
     classes of segments come after them.

@@ -14,7 +14,7 @@ from shardprep.errors import OptionName, SourceError, shown
 from shardprep.recipe.object_rules import PointRule, named_box_columns
 
 _AXIS = re.compile(r"(?<![A-Za-z])x(?![A-Za-z])", re.IGNORECASE)
-"""The axis in names of columns: nose_x, x_3, x1, "left eye x"."""
+"""Matches the axis in names of columns: nose_x, x_3, x1, "left eye x"."""
 _ONLY = "point"
 """Name of the keypoint of columns called x and y."""
 _MOST_SHOWN = 60
@@ -106,7 +106,7 @@ def _add(points: PointList, image: int, cells: Mapping[str, tuple[str, str]]) ->
 
 
 def _pairs_of(rule: PointRule, table: Table) -> dict[str, tuple[str, str]]:
-    """Return the columns of x and y by the name of the keypoint."""
+    """Return name of a keypoint → its columns of x and y."""
     pairs = _named_pairs(table.header)
     if rule.columns:
         known = {pair: name for name, pair in pairs.items()}

@@ -123,7 +123,7 @@ def _entries_of_lines(data: bytes) -> Iterator[dict[str, Any]]:
 
 def _entries(data: bytes) -> list[dict[str, Any]]:
     document = json.loads(data)
-    return list(document.get("_via_img_metadata", document).values())  # of a project
+    return list(document.get("_via_img_metadata", document).values())  # a project
 
 
 def _regions(entry: dict[str, Any]) -> list[dict[str, Any]]:
@@ -132,9 +132,9 @@ def _regions(entry: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _class_attributes(entries: Iterable[dict[str, Any]]) -> list[str]:
-    """Return the name of the attribute that holds the class, then of others that may hold it.
+    """Return the attributes that may hold the class, the one to use first; [""] without attributes.
 
-    A usual name is returned alone; otherwise the most frequent ones; [""] without attributes.
+    A usual name is returned alone, otherwise the most frequent names.
     """
     counts: Counter[str] = Counter()
     for entry in entries:

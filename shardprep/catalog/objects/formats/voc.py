@@ -37,7 +37,7 @@ _SIDES = ("xmin", "ymin", "xmax", "ymax")
 _MOST_DEPTH = 100
 """Maximum depth of elements in a file; an annotation has 4 or 5."""
 _PARTS = ((b"<", 1), (b"=", 4), (b"\n", 1), (b"\r", 1), (b"&", 1))
-"""Bytes that each tag, attribute or text contains in any encoding, and the weight of each byte."""
+"""Byte that occurs in each tag, attribute or text, in any encoding, and its weight."""
 _MOST_PARTS = 1_000_000
 """Maximum weight of a file: a unit takes 100 bytes of memory, 100 objects weigh 4,000."""
 _FEW_BYTES = 100_000

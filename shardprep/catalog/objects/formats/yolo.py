@@ -41,8 +41,7 @@ _MOST_DEPTH = 64
 _ID = re.compile(r"\d{1,9}", re.ASCII)
 _MOST_SHOWN = 60
 _MOST_LIKE_POSES = 0.5
-"""Maximum share of polygons that may be poses, because the first four numbers would be a box that
-contains all further points."""
+"""If more than this share of objects may be poses instead of polygons, a finding says so."""
 _EDGE = 1e-6
 _CORNERS = 4
 _NO_SHAPE = (None, "", "~", "null")
@@ -158,7 +157,7 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
 
 
 def _is_outline(one: _Object) -> bool:
-    """Return whether an object is a polygon, and neither an oriented box nor a pose."""
+    """Return True for a polygon of more than four corners that cannot be a pose."""
     outline = None if one.may_be_pose else one.outline
     return isinstance(outline, Polygons) and len(outline.rings[0]) > _CORNERS
 
@@ -177,8 +176,8 @@ def _names(source: AnnotatedSource, argument: str) -> NameFile | None:
 def _name_files(source: AnnotatedSource, *, is_strict: bool = False) -> list[NameFile]:
     """Return the files that name classes, in order of precedence.
 
-    If there are label files below the folders of some of them, the others are left out. With
-    `is_strict`, a damaged file with a usual name is an error.
+    Files without label files below their folder are left out, unless all are. With `is_strict`, a
+    damaged file with a usual name is an error.
     """
     found = []
     for member in source.documents.members(*_NAME_SUFFIXES):
@@ -326,7 +325,7 @@ _ANY_POSE = _Pose(is_wanted=False)
 
 
 def is_yolo(data: bytes, shape: _Pose = _ANY_POSE) -> bool:
-    """Return True if a text has objects and no other lines: boxes, poses or polygons."""
+    """Return True if a text has lines, and all of them are boxes, poses or polygons."""
     lines = [line for line in decoded(data).splitlines() if line.strip()]
     try:
         shapes = [_object(line.split(), shape) for line in lines]
@@ -352,10 +351,7 @@ class _Lines(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Number of objects and malformed lines; 0 if no line is an object.
-
-        A file without an object can be another kind of text.
-        """
+        """Number of objects and malformed lines; 0 without an object: it may be another text."""
         return len(self.objects) + self.num_bad if self.objects else 0
 
 
