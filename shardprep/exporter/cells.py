@@ -197,7 +197,7 @@ def point_cells(sample: ExportSample) -> list[float | None]:
 
 
 def cells_of(sample: ExportSample, schema: Schema) -> list[object]:
-    """Return the value of each column of `titles`. Missing values are None, class indices −1."""
+    """Return a value for each column of `titles`; None if missing, a missing class index is −1."""
     target, cells = sample.target, list[object]()
     if schema.target == TARGETS and isinstance(target, list):
         cells += target

@@ -72,7 +72,7 @@ _YOLO_SPLITS = {"train": "train", "validation": "val", "test": "test"}
 
 @dataclass(frozen=True, slots=True)
 class FolderNames:
-    """Path patterns of a layout: `{}` is the split, `{images}` the image's folder. None: no file."""
+    """Path patterns: `{}` is the split, `{images}` the folder of the image; None if not written."""
 
     images: str
     masks: str
@@ -291,7 +291,7 @@ def outlines(sample: ExportSample) -> list[list[float]]:
 def _corners(pixels: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Return the corners of one polygon around the set pixels, int64[n, 2]: x and y.
 
-    A grid point is a corner if one or three of its four pixels are set, and two corners if a
+    A grid point is a corner if one or three of its four pixels are set, and two corners if only a
     diagonal pair is set. The rings around parts and holes are joined at their first corners.
     """
     padded = np.pad(pixels, 1)
