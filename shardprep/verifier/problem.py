@@ -80,7 +80,7 @@ def hash_problem(file: str, digest: str, expected: str) -> Problem:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Verification(Card):
-    """The problems of a dataset, and how many shards, records and bytes were read."""
+    """Result of a verification: the problems, and the number of shards, records and bytes read."""
 
     path: Path
     problems: tuple[Problem, ...]
