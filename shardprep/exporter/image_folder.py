@@ -72,7 +72,7 @@ _YOLO_SPLITS = {"train": "train", "validation": "val", "test": "test"}
 
 @dataclass(frozen=True, slots=True)
 class FolderNames:
-    """Path patterns: `{}` is the split, `{images}` the folder of the image; None if not written."""
+    """Path patterns. `{}` is the split, `{images}` the folder of the image; None means no file."""
 
     images: str
     masks: str

@@ -250,7 +250,7 @@ class ScanResult:
     """Result of a pixel pass, or of a part of it."""
 
     numbers: Ints
-    """Measured records, ascending."""
+    """Numbers of the measured records, ascending."""
     measures: np.ndarray[Any, Any]
     """`MEASURES` of each record in `numbers`."""
     tiles: dict[int, tuple[int, Ints]]

@@ -54,7 +54,7 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem of a dataset."""
+    """A problem of a file of a dataset, or of a record in that file."""
 
     kind: Kind
     file: str

@@ -137,7 +137,7 @@ def _is_of_the_set(finding: Finding) -> bool:
 
 
 def of_the_set(finding: Finding) -> Finding:
-    """Return the finding. The text of a note about a third of the images or more says so."""
+    """Return the finding. If a note is about a third of the images or more, say so in `what`."""
     if not _is_of_the_set(finding):
         return finding
     what = f"{finding.what}: a third or more, so it is a property of this set"

@@ -241,7 +241,7 @@ def _distance(first: Numbers, second: Numbers) -> float:
 
 
 def _class_distance(contents: Contents, split: str) -> float:
-    """Return the total variation distance of class shares to train; 0 if small or chance."""
+    """Return the total variation distance of class shares from train; 0 if small or chance."""
     names = contents.schema.labels
     both = [contents.manifest.splits[first].label_counts for first in (TRAIN, split)]
     first, second = (np.array([counts[name] for name in names], float) for counts in both)

@@ -37,7 +37,7 @@ def hex_colour(label: int) -> str:
 
 
 def chip(label: int) -> Html:
-    """Return a square in the colour of a class."""
+    """Return a square in the colour of a class; −1 means no class."""
     square = tag("rect", width=1, height=1, fill=hex_colour(label))
     return tag("svg", square, viewBox="0 0 1 1", class_="chip", aria_hidden="true")
 
@@ -72,7 +72,7 @@ def histogram_chart(
     splits: Sequence[str],
     threshold: tuple[float, bool] | None = None,
 ) -> Html:
-    """Return a chart of shares by split, and its table. `threshold`: value to mark, `is_below`."""
+    """Return a chart of shares by split, with a table. `threshold`: (value to mark, `is_below`)."""
     shares = {
         name: [count / max(sum(counts), 1) for count in counts]
         for name, counts in histogram.counts.items()

@@ -100,7 +100,7 @@ class Pictures:
     """Record → thumbnail. Damaged records and records beyond the budget are missing."""
     means: dict[int, Thumbnail]
     overlays: dict[int, Overlay]
-    """Gallery record → overlay, in datasets with boxes or masks."""
+    """Gallery record → overlay, in datasets with boxes, masks or keypoints."""
 
 
 def draw_pictures(report: ReportData) -> Pictures:
