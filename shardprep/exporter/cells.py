@@ -245,7 +245,7 @@ def _without_suffix(key: str) -> str:
 
 
 def _readable(text: str, *, dots: bool) -> str:
-    if text.isascii() and text.isalnum():  # often: this shortcut is three times as fast
+    if text.isascii() and text.isalnum():  # a common case, three times as fast
         return text
     name = _UNSAFE.sub("_", unicodedata.normalize("NFC", text)) or "_"
     return name if dots else name.replace(".", "_")

@@ -424,7 +424,7 @@ def _classes(layout: str, schema: Schema) -> tuple[str, ...]:
 def _titles(layout: str, schema: Schema) -> list[tuple[str, Role]]:
     """Return the name and role of each column or field that the layout has for an image."""
     found = titles(schema, TAKEN.get(layout, FILE_COLUMNS))
-    if layout == "parquet":  # it has one column for a class, and one list for a vector
+    if layout == "parquet":  # Parquet has one column per class, one list per vector
         own = [*schema.class_features, *filter(None, [schema.target])]
         others = [one for one in found if one[1] in ("points", "column")]
         return [*((one, "target") for one in own), *others]

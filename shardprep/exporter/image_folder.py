@@ -172,7 +172,6 @@ def _write_masks(
 
 
 def _row(sample: ExportSample, path: str, split: str, schema: Schema) -> list[object]:
-    """Return the row of a sample in `labels.csv`. A list becomes JSON."""
     height, width = sample.size
     cells = cells_of(sample, schema)
     texts = (json.dumps(one, ensure_ascii=False) if isinstance(one, list) else one for one in cells)

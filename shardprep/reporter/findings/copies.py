@@ -145,7 +145,6 @@ def _copies(
     numbers: Sequence[int],
     link: Callable[[int, int], _Link] = lambda *_: _Link(),
 ) -> Copies:
-    """Return a group of the records `numbers`. `link(first, other)` compares two of them."""
     first = contents.kept_of(numbers)
     order = sorted(numbers, key=lambda number: (number != first, number))
     splits = np.unique(contents.split[list(numbers)]).tolist()
