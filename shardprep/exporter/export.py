@@ -94,8 +94,9 @@ class Exported(Card):
     num_new_shards: int
     """Number of shards that this run exported. Interrupted earlier runs exported the others."""
     num_files: int
+    """Number of files of the export, also in subfolders."""
     num_bytes: int
-    """Total size of the files."""
+    """Total size of the files in bytes."""
     elapsed_s: float = 0.0
     """Wall time of this run."""
 
