@@ -1,13 +1,12 @@
-"""Make the columns, the COCO annotations and the file name of each image of an export.
+"""Columns, COCO annotations and file names of the images of an export.
 
-Columns are in `labels.csv` and in the JSON of WebDataset. COCO's objects are in pixels, and its
-classes count from 1: https://cocodataset.org/#format-data. A document is written entry by entry, to
-save memory.
+In COCO, coordinates are in pixels, and class numbers start at 1
+(https://cocodataset.org/#format-data). A COCO document is written entry by entry, to save memory.
 
-A file name is safe on any file system, readable if possible, and unique in a split. It is the last
-part of a key without its suffix. If two names of one split would be equal or any name too long, all
-names are whole keys. Names that are still equal or too long end in `~` and a hash of the key. No
-other name contains `~`, so no key can be made to get the name of another.
+A file name is valid on any file system, and unique in its split. It is the last part of the key,
+without the suffix. If such a name is repeated in a split or too long, all names are whole keys with
+`__` for `/`. Names that are still repeated or too long end in `~` and a hash of the key. No other
+name contains `~`, so no key can be chosen to get the name of another key.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def pixel_boxes(sample: ExportSample) -> list[list[float]]:
 
 
 def pixel_points(sample: ExportSample, keypoints: Keypoints) -> list[list[float]]:
-    """Return x and y in pixels and visibility of each keypoint."""
+    """Return [x, y, visibility] of each keypoint, with x and y in pixels."""
     height, width = sample.size
     return [
         [round(x * width, _DIGITS), round(y * height, _DIGITS), visible]
@@ -63,20 +62,20 @@ def pixel_points(sample: ExportSample, keypoints: Keypoints) -> list[list[float]
 
 
 def mask_pixels(sample: ExportSample) -> Iterator[NDArray[np.uint8]]:
-    """Yield the mask of each object, uint8[height, width] of 0 and 1."""
+    """Yield the mask of each object, uint8[height, width] of 0 and 1. RecordError if damaged."""
     from shardprep.dataset.stored_size import open_stored
 
     for i, mask in enumerate(sample.objects.masks):
         try:
             with open_stored(mask, "PNG") as image:
                 yield np.asfortranarray(np.asarray(image) != 0, np.uint8)
-        except Exception as error:  # decoders raise anything
+        except Exception as error:  # decoders raise any type of exception
             what = f"the mask of object {i} cannot be decoded"
             raise RecordError(sample.key, what, "run `shardprep verify --decode`") from error
 
 
 def run_lengths(sample: ExportSample) -> list[dict[str, Any]]:
-    """Return the masks of the objects as COCO's compressed run lengths."""
+    """Return the mask of each object in COCO's compressed run-length encoding; [] without masks."""
     if not sample.objects.masks:
         return []
     from pycocotools import mask as coco
@@ -86,7 +85,7 @@ def run_lengths(sample: ExportSample) -> list[dict[str, Any]]:
 
 
 def coco_entry(sample: ExportSample, file_name: str, image_id: int) -> dict[str, Any]:
-    """Return COCO's `image` of a sample and its `annotations`, which get their `id` later."""
+    """Return COCO's `image` and `annotations` of a sample. `write_coco` adds the annotation ids."""
     from pycocotools import mask as coco
 
     height, width = sample.size
@@ -117,7 +116,7 @@ def coco_entry(sample: ExportSample, file_name: str, image_id: int) -> dict[str,
 def write_coco(
     file: BinaryIO, lines: Iterable[bytes], again: Iterable[bytes], schema: Schema
 ) -> None:
-    """Write COCO's document of a split. `lines` and `again` yield its entries, for two passes."""
+    """Write a COCO document. `lines` and `again` both yield all its `coco_entry` dicts as JSON."""
     more = skeleton(schema.features[KEYPOINTS]) if KEYPOINTS in schema.features else {}
     classes = schema.features[BOX_LABEL].labels
     categories = [{"id": i + 1, "name": name, **more} for i, name in enumerate(classes)]
@@ -135,7 +134,7 @@ def write_coco(
 
 
 def skeleton(keypoints: Feature) -> dict[str, Any]:
-    """Return the names and edges of keypoints as COCO's `keypoints` and `skeleton`."""
+    """Return COCO's `keypoints` (names) and `skeleton` (edges, as keypoint numbers from 1)."""
     edges = [[one + 1, other + 1] for one, other in keypoints.edges]
     return {"keypoints": [*keypoints.points], "skeleton": edges}
 
@@ -145,22 +144,22 @@ def _json(value: Any) -> bytes:
 
 
 Role = Literal["target", "number", "points", "column"]
-"""Use of a column in a build of the export: target, unused class index, keypoints, feature."""
+"""Use of a column in a build from the export. "number", a class index, is not used there."""
 
 VISIBLE = "visible"
 TAKEN = {
     "webdataset": ("key", "height", "width", "objects"),
     "parquet": ("image", "key", "width", "height"),
 }
-"""Layout → its own fields. Columns get other names."""
+"""Layout → names of its fixed fields, which columns cannot have."""
 
 
 def titles(
     schema: Schema, taken: Iterable[str], more: Sequence[str] = ()
 ) -> list[tuple[str, Role]]:
-    """Return the columns and their roles; `more` are further columns at the end.
+    """Return the name and role of each column. `more` are the names of additional last columns.
 
-    A name in `taken`, or equal to an earlier column, gets a prefix such as "column/".
+    A name that is in `taken` or belongs to an earlier column gets a prefix, such as "column/".
     """
     found: list[tuple[str, Role]] = []
     known = {*taken}
@@ -184,13 +183,13 @@ def titles(
 
 
 def point_titles(schema: Schema) -> list[str]:
-    """Return the columns of the keypoints of images: x, y and visibility of each."""
+    """Return three column names for each keypoint of an image: NAME_x, NAME_y, NAME_visible."""
     names = schema.features[POINTS].points if POINTS in schema.features else ()
     return [f"{name}_{part}" for name in names for part in ("x", "y", VISIBLE)]
 
 
 def point_cells(sample: ExportSample) -> list[float | None]:
-    """Return x and y in pixels and visibility of each keypoint; None for an unknown place."""
+    """Return the values of `point_titles`. x and y are in pixels, or None if visibility is 0."""
     cells: list[float | None] = []
     for x, y, visible in pixel_points(sample, sample.points):
         cells += [x, y, visible] if visible else [None, None, 0]
@@ -198,7 +197,7 @@ def point_cells(sample: ExportSample) -> list[float | None]:
 
 
 def cells_of(sample: ExportSample, schema: Schema) -> list[object]:
-    """Return the values of the columns of `titles`; None if missing, a list for several values."""
+    """Return a value for each column of `titles`; None if missing, a missing class index is −1."""
     target, cells = sample.target, list[object]()
     if schema.target == TARGETS and isinstance(target, list):
         cells += target
@@ -218,14 +217,14 @@ def _name(label: int, names: Sequence[str]) -> str | None:
 
 
 _UNSAFE = re.compile(r"[^\w+=@,.-]|^[.-]")
-"""Characters that become `_`: special in shells or on Windows, or a leading dot or hyphen."""
+"""Characters replaced by `_`: special in shells or on Windows, or a leading dot or hyphen."""
 _MOST_BYTES = 120
-"""Maximum bytes of a name without hash and suffix; file systems allow 255 in total."""
+"""Maximum bytes of a name without hash and suffix. File systems allow 255 bytes in total."""
 _HASH_DIGITS = 32
 
 
 def file_names(keys: Sequence[str], scopes: Sequence[str], *, dots: bool = True) -> list[str]:
-    """Return a file name without suffix for each key, unique in its scope, ignoring case."""
+    """Return a file name without suffix per key. Names of a scope (split) differ, ignoring case."""
     stems = [_without_suffix(key) for key in keys]
     names = [_readable(stem.rpartition("/")[2], dots=dots) for stem in stems]
     if not _repeated(names, scopes) and not any(_is_long(name) for name in names):
@@ -246,7 +245,7 @@ def _without_suffix(key: str) -> str:
 
 
 def _readable(text: str, *, dots: bool) -> str:
-    if text.isascii() and text.isalnum():  # such as a number: three times as fast
+    if text.isascii() and text.isalnum():  # a common case, three times as fast
         return text
     name = _UNSAFE.sub("_", unicodedata.normalize("NFC", text)) or "_"
     return name if dots else name.replace(".", "_")
@@ -257,7 +256,7 @@ def _is_long(name: str) -> bool:
 
 
 def _repeated(names: Iterable[str], scopes: Sequence[str]) -> set[int]:
-    """Return the hash of each pair of scope and name that occurs twice, ignoring case."""
+    """Return the hash of each pair (scope, name) that occurs more than once, ignoring case."""
     counts = Counter(
         hash((scope, name.casefold())) for name, scope in zip(names, scopes, strict=True)
     )
@@ -265,7 +264,7 @@ def _repeated(names: Iterable[str], scopes: Sequence[str]) -> set[int]:
 
 
 def _distinct(names: Sequence[str], texts: Sequence[str], scopes: Sequence[str]) -> list[str]:
-    """Return the names; repeated and too long ones end in a hash of their text."""
+    """Return the names. A repeated or too long name is cut and ends in a hash of its text."""
     repeated = _repeated(names, scopes)
     distinct = []
     for name, text, scope in zip(names, texts, scopes, strict=True):

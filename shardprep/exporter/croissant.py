@@ -1,8 +1,8 @@
-"""Describe a dataset, or its export to Parquet, in Croissant 1.0: JSON-LD for machine learning.
+"""Croissant 1.0 description (JSON-LD) of a dataset, or of its export to Parquet.
 
-Croissant (https://docs.mlcommons.org/croissant/docs/croissant-spec.html) names the files, with
-their hashes, and the columns of tables. It has no TFRecords: a dataset is described by its shards
-and the rows of its item table, an export also by its images.
+Croissant (https://docs.mlcommons.org/croissant/docs/croissant-spec.html) lists files with their
+hashes, and the columns of tables. It cannot describe the records of TFRecord files. So a dataset is
+described by its shard files and its item table, and an export by its tables, with images.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from shardprep.storage.regular_file import sha256_of
 
 CROISSANT_FILE = "croissant.json"
 IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
-"""A column of images, as Hugging Face `datasets` stores it."""
+"""Type of an image column in Hugging Face `datasets`."""
 _WORDS = (
     *("citeAs", "column", "extract", "field", "fileObject", "fileProperty", "fileSet", "format"),
     *("equivalentProperty", "includes", "isLiveDataset", "jsonPath", "key", "md5", "parentField"),
@@ -49,18 +49,18 @@ _CONTEXT = {
 }
 _PARQUET, _TFRECORD = "application/x-parquet", "application/x-tfrecord"
 _SPLIT = "(?:data/)?([a-z0-9_]+)(?:-.*)?"
-"""Matches the path of a file, and the split itself: mlcroissant applies a transform twice."""
+"""Finds the split in a file path. Also matches a split: mlcroissant applies the pattern twice."""
 _NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_./-]")
 _Node = dict[str, Any]
 _Classes = Mapping[str, Sequence[str]]
-"""Column of class indices → names of the classes."""
+"""Field of class indices → class names."""
 
 
 def write_croissant(dataset: OpenDataset, *, overwrite: bool = False) -> Exported:
-    """Write `croissant.json` into the folder of a dataset. Return what was written.
+    """Write `croissant.json` into the folder of a dataset, and return what was written.
 
-    Its tables are the item table, the splits and the classes. BuildError if another file has its
-    name, unless `overwrite`; RecipeError for a dataset in object storage.
+    It describes the item table, the splits and the classes. BuildError if the file exists with
+    other content, unless `overwrite`. RecipeError if the dataset is in object storage.
     """
     folder = dataset.folder("export --croissant")
     manifest, schema = dataset.manifest, dataset.schema
@@ -89,7 +89,7 @@ def write_croissant(dataset: OpenDataset, *, overwrite: bool = False) -> Exporte
 
 
 def parquet_croissant(manifest: Manifest, schema: Schema, columns: pa.Schema) -> bytes:
-    """Return the `croissant.json` of an export to Parquet files with these columns."""
+    """Return the content of `croissant.json` for an export to Parquet files with `columns`."""
     files = {"@type": "cr:FileSet", "@id": "parquet", "encodingFormat": _PARQUET,
              "includes": "data/*.parquet"}  # fmt: skip
     source = {"fileSet": {"@id": "parquet"}}
@@ -141,7 +141,7 @@ def _document(
 
 
 def _rows(table: str, names: tuple[str, str], rows: Sequence[Any], data_type: str) -> _Node:
-    """Return a record set of two columns, with the rows as its data."""
+    """Return a record set with two fields and inline data. The first field is its key."""
     ids = [f"{table}/{name}" for name in names]
     fields = [
         {"@type": "cr:Field", "@id": place, "name": name,
@@ -154,7 +154,7 @@ def _rows(table: str, names: tuple[str, str], rows: Sequence[Any], data_type: st
 
 
 def _fields(table: str, columns: pa.Schema, classes: _Classes, source: _Node) -> list[_Node]:
-    """Return the fields of the columns, except maps, which Croissant does not have."""
+    """Return the fields of all columns except maps, which Croissant does not support."""
     found = []
     for column in columns:
         extract = {**source, "extract": {"column": column.name}}
@@ -164,14 +164,14 @@ def _fields(table: str, columns: pa.Schema, classes: _Classes, source: _Node) ->
 
 
 def _id(name: str) -> str:
-    """Return the name with characters escaped that mlcroissant refuses in an `@id`."""
+    """Escape the characters of a name that mlcroissant refuses in an `@id`."""
     return _NOT_IN_IDS.sub(lambda match: f"~{ord(match[0]):x}~", name)
 
 
 def _field(
     place: str, column: pa.Field, classes: _Classes, extract: _Node, steps: list[_Node]
 ) -> _Node:
-    """Return a field; `steps` lead from the column to the value, for the members of a struct."""
+    """Return a field. For a member of a struct, `steps` are the transforms to get it."""
     kind = column.type
     field = {"@type": "cr:Field", "@id": place, "name": column.name}
     while pa.types.is_list(kind):

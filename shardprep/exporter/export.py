@@ -1,8 +1,8 @@
-"""Export a dataset. An export is complete or absent, and can be resumed.
+"""Export a dataset to a folder. The folder is complete or absent, and an export can be resumed.
 
 Files are written to `<out>.incomplete/`, where `.export.json` identifies the export. If the same
-export runs again, it continues after the finished shards. `export.json` is written last; it has the
-options that build the export again. Then the folder is renamed.
+export runs again, it continues after the finished shards. `export.json` is written last. It has the
+build options that read the export. Then the folder is renamed to `<out>`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ LAYOUTS = {
 """Layout → name of the module that writes it, which is imported on demand."""
 _EXPORT_FILE, _STATE_FILE = "export.json", ".export.json"
 _REPLACED = ".replaced"
-"""Folder inside the new export, to which the old export is moved before it is removed."""
+"""Folder in the new export for the old export, which is deleted after the replacement."""
 _MOST_FACTS = 64 << 20
 
 
@@ -74,29 +74,29 @@ class Chosen(NamedTuple):
     """Records of a dataset to export."""
 
     name: str
-    """Name of the split or selection; it is written to `export.json`."""
+    """Name of the split or selection, as written to `export.json`."""
     numbers: Ints
     """Record numbers in the dataset, int64[records], ascending; at least one."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Exported(Card):
-    """A dataset in another layout, or its Croissant description."""
+    """Result of an export: a dataset in another layout, or its Croissant description."""
 
     path: Path
     """Folder of the export, or the file croissant.json."""
     layout: str
-    """The layout: webdataset, parquet, folder, coco, yolo or croissant."""
+    """webdataset, parquet, folder, coco, yolo or croissant."""
     was_there: bool
     """True if the export was already complete."""
     splits: dict[str, int]
     """Number of records by split."""
     num_new_shards: int
-    """Number of the dataset's shards exported by this run; earlier runs exported the others."""
+    """Number of shards that this run exported. Interrupted earlier runs exported the others."""
     num_files: int
-    """Number of files of the export."""
+    """Number of files of the export, also in subfolders."""
     num_bytes: int
-    """Size of all files."""
+    """Total size of the files in bytes."""
     elapsed_s: float = 0.0
     """Wall time of this run."""
 
@@ -112,8 +112,9 @@ def export_dataset(
 ) -> Exported:
     """Write a dataset, or its `chosen` records, in another layout. Return what was written.
 
-    `out` is `exports/<name>-<version>-<layout>` by default. Progress is in bytes of shards. With
-    `overwrite`, a different export in `out` is replaced when the new one is complete.
+    `out` is `exports/<name>-<version>-<layout>` by default. With `overwrite`, another export in
+    `out` is replaced when the new export is complete. RecipeError if the layout does not support
+    the dataset. BuildError if `out` is in use or the disk is too full.
     """
     if layout not in LAYOUTS:
         raise OptionError(OptionName("to"), value=layout, allowed=tuple(LAYOUTS))
@@ -154,7 +155,7 @@ class _Source(NamedTuple):
     dataset: OpenDataset
     numbers: Ints | slice = slice(None)
     written: pa.Table | None = None
-    """Item rows of all records; None if they have not been read."""
+    """Item rows of all records, or None if not read yet."""
 
 
 def _excerpt(dataset: OpenDataset, chosen: Chosen) -> tuple[_Source, Manifest]:
@@ -165,7 +166,7 @@ def _excerpt(dataset: OpenDataset, chosen: Chosen) -> tuple[_Source, Manifest]:
 
 
 def _written(dataset: OpenDataset, columns: Sequence[str] = ()) -> pa.Table:
-    """Return the item rows of all records, with `columns` and the columns that `_rows` needs."""
+    """Return the item rows of all records, with `_COLUMNS` and `columns`."""
     table = dataset.item_rows([*dict.fromkeys((*_COLUMNS, *columns))])
     check_items(dataset, table)
     return with_status(table, WRITTEN)
@@ -237,7 +238,7 @@ _NO_ROWS = ShardRows((), ())
 
 
 def _rows(source: _Source, *, dots: bool) -> dict[str, tuple[ShardRows, Sequence[str | None]]]:
-    """Return the rows and file names of each shard; a record to leave out has the name None."""
+    """Return the item rows and file names of each shard. The name of a left-out record is None."""
     table = _written(source.dataset) if source.written is None else source.written
     names = np.full(len(table), None, object)
     # numpy is faster than `to_pylist`.
@@ -296,7 +297,7 @@ def _check_free(out: Path, *, overwrite: bool) -> None:
 
 
 def _prepare(work: Path, out: Path, facts: dict[str, Any]) -> None:
-    """Undo an interrupted replacement, and remove files in `work` that another export wrote."""
+    """Undo an interrupted replacement of `out`, and delete another export's files from `work`."""
     if (work / _REPLACED).is_dir() and not os.path.lexists(out):
         (work / _REPLACED).rename(out)
     complete, begun = _facts_in(work / _EXPORT_FILE), _facts_in(work / _STATE_FILE)
@@ -335,14 +336,14 @@ def _remove(path: Path) -> None:
 
 
 def _tidy(out: Path) -> None:
-    (out / LOCK_FILE).unlink(missing_ok=True)  # only now: until here it kept other runs out
+    (out / LOCK_FILE).unlink(missing_ok=True)  # last, because it locks out other runs
     if (out / _REPLACED).is_dir():
         shutil.rmtree(out / _REPLACED)
 
 
 _KINDS = {feature: kind for kind, feature in TARGET_FEATURES.items() if feature != TARGETS}
 _NO_MARK = frozenset(",:;{}|\n")
-"""Characters that a rule of options cannot have in a name."""
+"""Characters with a meaning in build options, so names in options cannot have them."""
 _ROWS_OF = {"parquet": "column:", "webdataset": "csv:{folder}/{id}.json:{folder}/{id}:"}
 _TABLE = "csv:labels.csv:file_name:"
 _MASKS = {
@@ -362,10 +363,7 @@ _OBJECTS = {
 
 
 def options_of(layout: str, schema: Schema) -> dict[str, Any]:
-    """Return the options of a build that reads an export.
-
-    {} if a name has characters that a rule does not allow, and for stacks and target images.
-    """
+    """Return the build options that read an export; {} if options cannot describe the export."""
     if schema.is_stack or TARGET_IMAGE in schema.features:
         return {}
     start = _ROWS_OF.get(layout, _TABLE)
@@ -398,7 +396,7 @@ def options_of(layout: str, schema: Schema) -> dict[str, Any]:
 
 
 def lost_in(layout: str, schema: Schema) -> list[str]:
-    """Return the features of an export that a build of it cannot read."""
+    """Return the features of a dataset that a build from its export cannot restore."""
     lost = {one for one in schema.features if one.startswith(ROWS)}
     if layout == "yolo":
         lost |= {CROWD, *([OBJECT_MASK] if KEYPOINTS in schema.features else ())}
@@ -414,7 +412,7 @@ def _kind(schema: Schema) -> str:
 
 
 def _classes(layout: str, schema: Schema) -> tuple[str, ...]:
-    """Return the names for `--classes`, in order; () if an object or mask class has such a name."""
+    """Return the class names for `--classes`, in order; () if objects or masks also use one."""
     parts = [one for one in (BOX_LABEL, MASK) if one in schema.features]
     has_more = parts or POINTS in schema.features
     labels: tuple[str, ...] = schema.labels if schema.target in (LABEL, LABELS) else ()
@@ -425,9 +423,9 @@ def _classes(layout: str, schema: Schema) -> tuple[str, ...]:
 
 
 def _titles(layout: str, schema: Schema) -> list[tuple[str, Role]]:
-    """Return the columns or fields of the values of an image, and their roles."""
+    """Return the name and role of each column or field that the layout has for an image."""
     found = titles(schema, TAKEN.get(layout, FILE_COLUMNS))
-    if layout == "parquet":  # a class is one column there, and the numbers of a vector are a list
+    if layout == "parquet":  # Parquet has one column per class, one list per vector
         own = [*schema.class_features, *filter(None, [schema.target])]
         others = [one for one in found if one[1] in ("points", "column")]
         return [*((one, "target") for one in own), *others]

@@ -1,17 +1,18 @@
 """Write images and masks to folders, with `labels.csv`, and objects as COCO or YOLO files.
 
 `folder` has `split/class/name.jpg`, or for stacks `split/class/name/00000.jpg`. `coco` has
-`images/train/name.jpg` and `annotations/instances_train.json`, whose file names are relative to the
-images of the split, as torchvision's CocoDetection and pycocotools expect.
+`images/train/name.jpg` and `annotations/instances_train.json`. File names in the JSON are relative
+to the image folder of the split, as torchvision's CocoDetection and pycocotools expect.
 
 `yolo` has `images/train/name.jpg`, `labels/train/name.txt` and `data.yaml`, as Ultralytics reads
-them (https://docs.ultralytics.com/datasets/detect/). A label file has a line for each object: its
-class from 0, then the centre, width and height of its box as shares of the image, or the corners of
-its mask. Such a polygon runs along edges of pixels, so that drawing it gives the mask again. Parts
-and holes of a mask are joined by lines that the polygon follows there and back. Images without
-objects have an empty file. YOLO has no notation for crowds: they are left out, and the table has
-their number. A shard counts as written when its part of the table exists. This part is written
-after the images are on the disk. The parts are joined at the end.
+them (https://docs.ultralytics.com/datasets/detect/). A label file has one line per object: class
+from 0, then centre, width and height of the box as shares of the image, or a polygon around the
+mask. The polygon follows pixel edges, so filling it restores the mask. Parts and holes of a mask
+are connected by lines that the polygon follows in both directions. Images without objects have an
+empty file. YOLO cannot mark crowds, so crowds are left out and counted in `labels.csv`.
+
+Each shard writes its part of `labels.csv` after its images are on the disk. A shard with such a
+part is complete. The parts are joined at the end.
 """
 
 from __future__ import annotations
@@ -66,25 +67,22 @@ DATA_FILE = "data.yaml"
 CROWDS_COLUMN = "crowds_left_out"
 _UNLABELLED = "_unlabelled"
 _YOLO_SPLITS = {"train": "train", "validation": "val", "test": "test"}
-"""Split → key of its folder in `data.yaml`."""
+"""Split → its key in `data.yaml`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FolderNames:
-    """Folders and files of a layout; None for no such file.
-
-    `{}` is replaced by the split, in folders of masks `{images}` by the folder of the image.
-    """
+    """Path patterns. `{}` is the split, `{images}` the folder of the image; None means no file."""
 
     images: str
     masks: str
     object_masks: str | None
     document: str | None
-    """File of COCO's annotations of a split."""
+    """COCO annotation file of a split."""
     by_class: bool = False
-    """Whether images are in folders of their class; COCO's `file_name` then has the folders."""
+    """Whether each class has an image folder. COCO's `file_name` then includes the folders."""
     columns: tuple[str, ...] = ()
-    """Additional columns of the table; samples have them last in `ExportSample.columns`."""
+    """Additional last columns of `labels.csv`, also last in `ExportSample.columns`."""
 
 
 def _part(_: Export, place: ShardPlace, suffix: str = "csv") -> str:
@@ -104,7 +102,7 @@ def _write(
         for number, sample in enumerate(samples, place.first + 1):
             is_of_class = len(of_classes) > 1 and isinstance(sample.target, int)
             folder = of_classes[sample.target] if is_of_class else of_classes[0]  # type: ignore[index]
-            if folder not in there:  # torchvision's ImageFolder rejects empty class folders
+            if folder not in there:  # on demand: torchvision rejects empty class folders
                 there[folder] = _mask_folders(folders, schema, place.split, folder)
                 for one in (folder, *there[folder].values()):
                     (work / one).mkdir(parents=True, exist_ok=True)
@@ -124,14 +122,14 @@ def _write(
 
     def commit() -> None:
         if hasattr(os, "sync"):
-            os.sync()  # one call for thousands of files, before the part is written
+            os.sync()  # one call for all images, before the part marks the shard as complete
         write_durably(work / _part(export, place), text.getvalue().encode())
 
     return commit
 
 
 def _class_folders(folders: FolderNames, export: Export, split: str) -> list[str]:
-    """Return the folder of each class, then of unlabelled images; or only the split's folder."""
+    """Return the folders of the classes, then of unlabelled images; or only the split's folder."""
     folder = folders.images.format(split)
     if export.schema.target != LABEL or not folders.by_class:
         return [folder]
@@ -142,7 +140,7 @@ def _mask_folders(folders: FolderNames, schema: Schema, split: str, images: str)
     patterns = {MASK: folders.masks, OBJECT_MASK: folders.object_masks}
     patterns[TARGET_IMAGE] = "{}-target"
     if folders is _YOLO and KEYPOINTS not in schema.features:
-        del patterns[OBJECT_MASK]  # the label files have them
+        del patterns[OBJECT_MASK]  # the label files have the masks as polygons
     return {
         name: one.format(split, images=images)
         for name, one in patterns.items()
@@ -174,7 +172,6 @@ def _write_masks(
 
 
 def _row(sample: ExportSample, path: str, split: str, schema: Schema) -> list[object]:
-    """Return the cells of a sample; several values are a JSON list."""
     height, width = sample.size
     cells = cells_of(sample, schema)
     texts = (json.dumps(one, ensure_ascii=False) if isinstance(one, list) else one for one in cells)
@@ -217,7 +214,7 @@ def _write_yolo(
 
 
 def _labelled(folder: Path, samples: Iterable[ExportSample]) -> Iterator[ExportSample]:
-    """Write the label file of each sample, and yield the sample with a column for its crowds."""
+    """Write the label file of each sample, and yield the sample with its number of crowds."""
     for sample in samples:
         (folder / f"{sample.name}.txt").write_text("".join(_yolo_lines(sample)), "ascii")
         columns = {**sample.columns, CROWDS_COLUMN: sum(sample.objects.crowds)}
@@ -261,7 +258,7 @@ def _describe_yolo(export: Export) -> None:
     write_durably(export.work / DATA_FILE, ("\n".join(lines) + "\n").encode())
 
 
-# Split names have no hyphen, so these cannot be folders of another split.
+# Split names have no hyphen, so `{}-object-masks` cannot be the folder of another split.
 _FOLDER = FolderNames(
     "{}", "class-masks/{images}", "{}-object-masks", "{}.coco.json", by_class=True
 )
@@ -279,10 +276,7 @@ WRITERS = {
 
 
 def outlines(sample: ExportSample) -> list[list[float]]:
-    """Return the corners of each mask as x, y, x, y …, in shares of the sides.
-
-    An object without pixels gets the corners of its box.
-    """
+    """Return the polygon around each mask as x, y, x, y … in 0..1; of an empty mask, the box."""
     height, width = sample.size
     found = []
     for pixels, (top, left, bottom, right) in zip(
@@ -294,7 +288,11 @@ def outlines(sample: ExportSample) -> list[list[float]]:
 
 
 def _corners(pixels: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return the corners of a polygon that encloses the pixels, int64[n, 2]: x and y."""
+    """Return the corners of one polygon around the set pixels, int64[n, 2]: x and y.
+
+    A grid point is a corner if one or three of its four pixels are set, and two corners if only a
+    diagonal pair is set. The rings around parts and holes are joined at their first corners.
+    """
     padded = np.pad(pixels, 1)
     parts = padded[:-1, :-1], padded[:-1, 1:], padded[1:, :-1], padded[1:, 1:]
     is_corner = np.bitwise_xor.reduce(parts)
@@ -304,14 +302,14 @@ def _corners(pixels: NDArray[np.uint8]) -> NDArray[np.int64]:
     rings = _rings(corners)
     closed = itertools.chain.from_iterable((*ring, ring[0]) for ring in rings)
     places = [*closed, *(ring[0] for ring in rings[-2::-1])]
-    places += places[:1] * (len(places) % 3 == 2)  # or its numbers could be a box and keypoints
+    places += places[:1] * (len(places) % 3 == 2)  # 4 + 3n numbers could be a box and keypoints
     return corners[places]
 
 
 def _rings(corners: NDArray[Any]) -> list[list[int]]:
-    """Return the rings as indices of their corners, in the order of drawing.
+    """Return the rings as lists of corner indices, in drawing order.
 
-    Along each row and each column, the first two corners bound an edge, then the next two, …
+    In each row and in each column, corners 0 and 1 bound an edge, corners 2 and 3, and so on.
     """
     order = np.lexsort((corners[:, 1], corners[:, 0])).reshape(-1, 2)
     ends = np.empty(len(corners), np.int64)

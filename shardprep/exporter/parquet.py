@@ -1,8 +1,8 @@
-"""Write Parquet files with the features of Hugging Face `datasets`, a card and a Croissant file.
+"""Write Parquet files for Hugging Face `datasets`, a dataset card and a Croissant file.
 
-The schema's metadata has the features as JSON, as `datasets` writes them, so that readers know
-which bytes are images and which numbers are classes. The card is README.md with the YAML of the
-hub: https://huggingface.co/docs/hub/datasets-cards
+The metadata of the Parquet schema has the features in the JSON form of `datasets`. It tells readers
+which bytes are images and which numbers are classes. The card is README.md, which starts with the
+YAML of https://huggingface.co/docs/hub/datasets-cards.
 """
 
 from __future__ import annotations
@@ -91,7 +91,6 @@ def _titles(schema: Schema, wanted: Role) -> list[str]:
 
 
 def _object_features(schema: Schema) -> dict[str, Any]:
-    """Return the features of the column `objects`, each a list with a value for each object."""
     features = {
         BOX: ("bbox", [_value("float32")]),
         BOX_LABEL: ("category", _classes(schema.features[BOX_LABEL].labels)),
@@ -168,7 +167,7 @@ def _write(
 
 
 def _leaves(schema: pa.Schema) -> list[str]:
-    """Return the paths of the leaf columns, as Parquet names them."""
+    """Return the names of the leaf columns in Parquet, such as "image.bytes"."""
     out = pa.BufferOutputStream()
     pq.write_table(schema.empty_table(), out)
     leaves = pq.ParquetFile(pa.BufferReader(out.getvalue())).schema
@@ -198,7 +197,7 @@ def _row(sample: ExportSample, schema: Schema, names: list[str]) -> dict[str, An
 
 
 def _image(data: Buffer, path: str) -> dict[str, Any]:
-    """Return an image for `datasets` with a copy of its bytes: a view keeps a block in memory."""
+    """Return an image cell with a copy of the bytes: a view would keep its block in memory."""
     return {"bytes": bytes(data), "path": path}
 
 
@@ -258,7 +257,7 @@ def _tasks(schema: Schema) -> list[str]:
 
 
 def _plain(feature: Any) -> dict[str, Any]:
-    """Return a feature in the form of a card's YAML."""
+    """Return a feature in the YAML form of a dataset card."""
     if isinstance(feature, list):
         inner = _plain(feature[0])
         short = next(iter(inner.values())) if list(inner) in (["dtype"], ["struct"]) else inner

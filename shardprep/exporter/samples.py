@@ -1,8 +1,7 @@
 """The samples of an export, and the interface of the layouts that write them.
 
-`read_samples` yields the parsed records of a shard in order, and compares their checksums. If
-records are damaged, the export ends with an error that names them: no record is missing without
-notice.
+`read_samples` yields the parsed records of a shard in order, and checks their checksums. If records
+are damaged, the export fails with an error that names them, so that no record is lost silently.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ Keypoints = Sequence[tuple[float, float, int]]
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """The objects of an image: lists of equal length, except () for values it does not have."""
+    """Objects of an image, as lists of equal length; () for a value that the dataset lacks."""
 
     boxes: Sequence[tuple[float, float, float, float]] = ()
     """ymin, xmin, ymax, xmax as shares of the stored image, 0 to 1."""
@@ -81,7 +80,7 @@ class Objects:
 
     @property
     def crowds(self) -> Sequence[int]:
-        """0 or 1 for each object: whether it is a crowd; () if the dataset does not say."""
+        """1 for each object that is a crowd, else 0; () if the dataset does not mark crowds."""
         return self.more.get(CROWD.removeprefix(f"{OBJECTS}/"), ())
 
 
@@ -92,8 +91,7 @@ class ExportSample(NamedTuple):
     name: str
     """File name without suffix, unique in the split."""
     images: Sequence[Buffer]
-    """JPEG or PNG files: the stored bytes, or PNGs that were made of raw pixels. One image, or all
-    images of a stack."""
+    """One image, or all images of a stack: stored JPEG or PNG files, or PNGs made of raw pixels."""
     encoding: Literal["jpeg", "png"]
     size: tuple[int, int]
     """Height and width in pixels."""
@@ -103,8 +101,7 @@ class ExportSample(NamedTuple):
     objects: Objects = Objects()
     """Objects of the image; empty lists if the dataset has no boxes."""
     class_masks: Sequence[Buffer] = ()
-    """Grey PNG of the class of each pixel, or one for each image of a stack; () if the dataset has
-    no class masks."""
+    """Grey PNG of the pixel classes, for a stack one per image; () without class masks."""
     points: Keypoints = ()
     """Keypoints of the image; () if the dataset has none."""
     columns: Mapping[str, int | float | str | None] = MappingProxyType({})
@@ -132,7 +129,7 @@ class Export:
     """An export in progress."""
 
     work: Path
-    """Working folder. It is renamed to the folder of the export at the end."""
+    """Working folder, which is renamed to the final folder at the end."""
     manifest: Manifest
     schema: Schema
 
@@ -157,25 +154,25 @@ class ShardPlace:
     count: int
     """Number of shards of the split."""
     first: int
-    """Number of the split's records in the shards before this one."""
+    """Number of records in earlier shards of the split."""
 
 
 FILE_COLUMNS = ("file_name", "split", "key", "width", "height")
 """First columns of `labels.csv`."""
 PARTS = ".parts"
-"""Folder in the working folder, for files that are joined after the last shard."""
+"""Subfolder of the working folder for files that are joined after the last shard."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How to write an export in one format."""
+    """Functions and properties of an export format."""
 
     write_shard: Callable[[Export, ShardPlace, Iterable[ExportSample]], Callable[[], None]]
-    """Writes a shard, and returns a function that commits it while the next shard is written."""
+    """Writes a shard. Returns a function to commit it, called while the next shard is written."""
     done: Callable[[Export, ShardPlace], str]
     """Returns the path in `work` of a file that exists only if the whole shard is on the disk."""
     write_documents: Callable[[Export], None] | None
-    """Writes files about the whole export after the last shard; None without such files."""
+    """Writes the files about the whole export, after the last shard. None without such files."""
     record_bytes: int
     """Maximum bytes that a record takes in addition to its stored bytes."""
     dots: bool = True
@@ -192,7 +189,7 @@ def further_objects(schema: Schema) -> dict[str, Feature]:
 
 
 def table_columns(schema: Schema) -> dict[str, str]:
-    """Return the dtype of each table column by name; columns of `--rows` are JSON texts."""
+    """Return label table column → dtype. Columns of `--rows` become JSON texts, so bytes."""
     named = schema.columns
     return {
         name: named.get(name, "bytes")
@@ -202,7 +199,7 @@ def table_columns(schema: Schema) -> dict[str, str]:
 
 
 def sample_parser(schema: Schema) -> Callable[[memoryview, str, str], ExportSample]:
-    """Return a function of (payload, key, name) that returns a sample with views of the payload."""
+    """Return a parser (payload, key, name) → sample with views of the payload, or RecordError."""
     size, is_raw, pictures = schema.image_size, schema.image.encoding == "raw", schema.image_name
     known = {FILENAME} if size is None else {FILENAME, HEIGHT, WIDTH}
     decoder = ExampleDecoder(schema.dtypes, {*schema.dtypes} - known)
@@ -318,7 +315,7 @@ def _rows(values: Sequence[Any], feature: Feature) -> list[Any]:
 def _keypoints(
     values: dict[str, Any], schema: Schema, places: str, visible: str
 ) -> list[Keypoints]:
-    """Return the keypoints of each object, or a list with the keypoints of the image."""
+    """Return the keypoints of each object, or one entry with the keypoints of the image."""
     if places not in schema.features or visible not in schema.features:
         return []
     number = len(schema.features[places].points)
@@ -366,11 +363,11 @@ def read_samples(
     names: Sequence[str | None],
     moved: Callable[[int], None],
 ) -> Iterator[ExportSample]:
-    """Yield the records of a shard in order, read block by block (`_BLOCK_BYTES`).
+    """Yield the samples of a shard in record order.
 
-    `names` are the file names without suffix of all records; None leaves a record out. `moved` is
-    called with the size of each block. After a damaged record, the others are only checked; then
-    RecordError is raised. DatasetError if `rows` do not match the shard.
+    `names` are the file names without suffix of all records. None leaves a record out. `moved` is
+    called with the size of each block read. After a damaged record, the others are only checked,
+    then RecordError names the damaged ones. DatasetError if `rows` do not match the shard.
     """
     where, hint = f"{dataset}/{shard.name}", f"run `shardprep verify {dataset}`"
     ends = list(itertools.accumulate(rows.lengths, initial=0))

@@ -1,8 +1,8 @@
 """WebDataset: a tar for each shard, with the files of each record.
 
-https://github.com/webdataset/webdataset: files of a sample have equal names up to the first dot.
-`.cls` is an integer, `.txt` a text, `.json` the rest. The tars contain no times, so another run
-gives equal bytes.
+Files of a record have equal names up to the first dot (https://github.com/webdataset/webdataset).
+`.cls` is a class index, `.txt` a text, and `.json` has all values. The tars contain no times, so
+equal exports have equal bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from shardprep.exporter.samples import Buffer, Export, ExportSample, Layout, Sha
 from shardprep.storage.atomic_file import DurableFile
 
 _BATCH_BYTES = 128 << 10
-"""Bytes of images to write at a time, at least. Fewer would take twice as much system time."""
+"""Minimum bytes of images in a write call. Smaller calls take twice as much system time."""
 _BLOCK = 512
 _PADDING, _END = bytes(_BLOCK), bytes(2 * _BLOCK)
 _EMPTY = tarfile.TarInfo().tobuf(tarfile.USTAR_FORMAT)
@@ -39,7 +39,7 @@ _NAME_BYTES = 100
 _LARGEST = 8**11 - 1
 """Maximum size in bytes of a file with a plain header."""
 _MODE_TO_GROUP, _TIME, _REST = _EMPTY[100:124], _EMPTY[135:148], _EMPTY[154:]
-"""Parts of a header: mode to group, time, and all after the digits of the checksum."""
+"""Constant parts of a header: mode to group, time, and all after the digits of the checksum."""
 _SUM = sum(_EMPTY[:124] + _EMPTY[135:148] + 8 * b" " + _EMPTY[156:])
 """Checksum of a header without name and size; the checksum field counts as blanks."""
 
@@ -79,13 +79,13 @@ def _header(name: str, num_bytes: int) -> bytes:
         info.size = num_bytes
         return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
     behind, checksum = _behind_name(num_bytes)
-    checksum += zlib.adler32(raw, 0) & 0xFFFF  # the sum of at most 100 bytes
+    checksum += zlib.adler32(raw, 0) & 0xFFFF  # its low half is the sum of up to 100 bytes
     return b"%b%b%06o%b" % (raw.ljust(_NAME_BYTES, b"\0"), behind, checksum, _REST)
 
 
 @functools.lru_cache(1024)
 def _behind_name(num_bytes: int) -> tuple[bytes, int]:
-    """Return the header between name and checksum, and the checksum of all but the name."""
+    """Return the header from name to checksum, and the checksum of all fields except the name."""
     size = b"%011o" % num_bytes
     return _MODE_TO_GROUP + size + _TIME, _SUM + sum(size)
 
@@ -111,7 +111,7 @@ def _described(schema: Schema) -> Callable[[ExportSample], str]:
         return _text(_facts(ExportSample("", "", (b"",), "jpeg", size, value), schema, names))
 
     def describe(sample: ExportSample) -> str:
-        # 0.0 and -0.0 are equal keys of a cache, but differ in JSON.
+        # Floats are not cached: 0.0 and -0.0 are the same cache key, but differ in JSON.
         is_plain = not (is_annotated or sample.columns or sample.classes)
         if not is_plain or isinstance(sample.target, float | list):
             rest = _text(_facts(sample, schema, names))
@@ -126,7 +126,7 @@ _text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def _facts(sample: ExportSample, schema: Schema, names: Sequence[str]) -> dict[str, Any]:
-    """Return the JSON fields of a record after its key. All records have the same fields."""
+    """Return the JSON fields of a record, without its key. All records have the same fields."""
     height, width = sample.size
     facts: dict[str, Any] = {"height": height, "width": width}
     facts |= zip(names, map(_number, cells_of(sample, schema)), strict=True)

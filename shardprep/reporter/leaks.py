@@ -20,7 +20,7 @@ from shardprep.reporter.report import measure_contents
 
 
 def find_leaks(dataset: OpenDataset, watcher: Watch) -> LeakSearch:
-    """Return the leaks of a dataset; images are decoded unless their measures are cached here."""
+    """Return the leaks of a dataset. Decode its images unless their measures are cached."""
     contents = read_contents(dataset)
     measured = measure_contents(contents, watcher)
     groups = (*exact_copies(contents), *near_copies(contents, measured))
@@ -71,18 +71,18 @@ class SharedImage(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Overlap(Card):
-    """The images that two datasets share. With such images, the command exits with 3."""
+    """The images that two datasets share. If there are any, the command exits with 3."""
 
     first: str
-    """The first dataset."""
+    """Location of the first dataset."""
     second: str
-    """The second dataset."""
+    """Location of the second dataset."""
     num_first: int
-    """Number of images of the first that were compared."""
+    """Number of compared images of the first dataset."""
     num_second: int
-    """Number of images of the second that were compared."""
+    """Number of compared images of the second dataset."""
     shared: tuple[SharedImage, ...]
-    """The images of the first that have a copy in the second, in their order."""
+    """Images of the first dataset that have a copy in the second, in record order."""
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -94,7 +94,7 @@ class Overlap(Card):
 
 @dataclass(frozen=True, slots=True)
 class ComparedImages:
-    """The images of one side of a comparison."""
+    """The images of one of two compared datasets, in record order."""
 
     where: str
     keys: list[str]
@@ -106,7 +106,7 @@ class ComparedImages:
 
 
 def images_of(dataset: OpenDataset, watcher: Watch) -> ComparedImages:
-    """Return the images of a dataset; they are decoded unless their measures are cached here."""
+    """Return the images of a dataset. Decode them unless their measures are cached."""
     contents = read_contents(dataset)
     return ComparedImages(
         str(dataset),
@@ -118,7 +118,7 @@ def images_of(dataset: OpenDataset, watcher: Watch) -> ComparedImages:
 
 
 def compare_images(first: ComparedImages, second: ComparedImages) -> Overlap:
-    """Return the images of the first that have a copy in the second."""
+    """Return the images of the first dataset that have an exact or near copy in the second."""
     known: dict[str, int] = {}
     for place, original in enumerate(second.originals):
         if original:
@@ -135,7 +135,7 @@ def compare_images(first: ComparedImages, second: ComparedImages) -> Overlap:
 
 
 def _near(first: ComparedImages, second: ComparedImages) -> dict[int, tuple[int, str]]:
-    """Return position in `first` → position of the first copy in `second`, and the change."""
+    """Return index in `first` → index of its first near copy in `second`, and the change."""
     if not second.keys:
         return {}
     number, both = len(first.keys), np.concatenate([first.thumbnails, second.thumbnails])

@@ -1,8 +1,8 @@
 """Stored images by record number, and the pixel pass that measures them.
 
 The pass decodes each image at a reduced size, and a sample also in full. Most measures come from
-tiles of one size, so values of two images are comparable. The result is cached under the hash of
-the manifest. A result with damaged records is not cached: a repair does not change that hash.
+tiles of one size, so that values of different images are comparable. The result is cached under the
+hash of the manifest. A repair does not change that hash, so a result with damage is not cached.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ Payload = bytes | memoryview
 BOXES = np.dtype(
     [("record", "<i8"), ("label", "<i8"), ("corners", "<f4", (4,)), ("size", "<i8", (2,))]
 )
-"""A box: record number; class or −1; ymin, xmin, ymax, xmax as shares (0..1) of the stored image;
-height and width of that image in pixels, 0 if unknown."""
+"""A box. `label` is −1 without a class. `corners` are ymin, xmin, ymax, xmax as shares (0..1) of
+the stored image. `size` is the height and width of that image in pixels, 0 if unknown."""
 TILE = 56
-"""Side in pixels of the square from which an image is measured."""
+"""Side in pixels of the square to which an image is reduced for most measures."""
 MEASURES = np.dtype(
     [
         *THUMBNAIL.descr,
@@ -70,14 +70,14 @@ _VERSION = 5
 """Version of the measures. Increase it when the same pixels give other values."""
 _AT_ONCE = 64
 _SMALL = 3 * 256**2
-"""Maximum number of values of a small image."""
+"""Maximum number of channel values of a small image; see `_measure`."""
 NUM_EXACT = 10_000
-"""Maximum number of images to decode in full for channel mean and deviation."""
+"""Maximum number of images to decode in full, for the mean and deviation of channels."""
 _CACHED = {"measures", "channels", "labels", "counts", "tiles", "boxes", "pairs"}
 _SQUARES = (np.square(np.arange(256) / 255)[None] * np.array([[0.241], [0.691], [0.068]])).astype(
     np.float32
 )
-"""float32[3, 256]: what each level of red, green and blue adds to squared perceived brightness."""
+"""float32[3, 256]: part of each red, green and blue level in squared perceived brightness."""
 
 
 def open_images(dataset: OpenDataset, split: AnySplit | None = None) -> StoredImages:
@@ -103,7 +103,7 @@ class StoredImages:
         return self._records.read(np.asarray(numbers))
 
     def image(self, payload: Payload) -> bytes:
-        """Return the encoded image of a record, in a stack the middle one; ValueError if none."""
+        """Return the encoded image of a record (of a stack, the middle one), or ValueError."""
         features = self._decoder.find(payload) or example.decode(bytes(payload))
         values = features.get(self._name, [])
         has_image = len(values) == 1 or (self.schema.is_stack and values)
@@ -134,7 +134,7 @@ class StoredImages:
     def pixels(self, data: bytes, least_side: int = 0) -> Pixels:
         """Return an image as RGB, uint8[height, width, 3].
 
-        With `least_side`, a JPEG may be decoded smaller, with sides of at least that many pixels.
+        With `least_side`, a JPEG may be decoded at a reduced size, with at least that shorter side.
         """
         if self._size is None:
             check_stored(data)
@@ -148,9 +148,9 @@ class StoredImages:
 def sharpness(pixels: Pixels) -> float:
     """Return the strength of edges of an image, uint8[height, width, 3]; 0 without contrast.
 
-    It is the standard deviation of the Laplacian divided by the standard deviation of the grey
-    levels, so that low contrast alone does not count as blur. It depends on resolution, so larger
-    images are first reduced to a shorter side of `LEAST_SIDE`.
+    This is the standard deviation of the Laplacian divided by that of the grey levels. The division
+    prevents low contrast from counting as blur. Sharpness depends on resolution, so larger images
+    are first reduced to a shorter side of `LEAST_SIDE`.
     """
     image = Image.fromarray(pixels).convert("L")
     ratio = LEAST_SIDE / min(image.size)
@@ -182,7 +182,7 @@ def tile(pixels: Pixels) -> Pixels:
 
 
 def measured(tiles: Pixels) -> np.ndarray[Any, Any]:
-    """Return the `MEASURES` of tiles, uint8[n, 56, 56, 3], without sharpness and thumbnail."""
+    """Return the `MEASURES` of tiles, uint8[n, 56, 56, 3]; sharpness and thumbnail stay 0."""
     measures = np.zeros(len(tiles), MEASURES)
     if not len(tiles):
         return measures
@@ -250,7 +250,7 @@ class ScanResult:
     """Result of a pixel pass, or of a part of it."""
 
     numbers: Ints
-    """Measured records, ascending."""
+    """Numbers of the measured records, ascending."""
     measures: np.ndarray[Any, Any]
     """`MEASURES` of each record in `numbers`."""
     tiles: dict[int, tuple[int, Ints]]
@@ -267,7 +267,7 @@ class ScanResult:
 
 @dataclass(frozen=True, slots=True)
 class PassPlan:
-    """Records of a pixel pass, determined by the dataset and the options."""
+    """The records that a pixel pass measures, and how. A plan identifies a cached result."""
 
     mark: str
     """Identity of the dataset and its scope, see `Contents.mark`."""
@@ -275,7 +275,7 @@ class PassPlan:
     exact: np.ndarray[Any, np.dtype[np.bool_]]
     """Whether each record is also decoded in full, for the channels."""
     classes: Ints
-    """Class of each record, if the tiles of that class are summed, otherwise −1."""
+    """Class of each record, or −1 if the tiles of its class are not summed."""
 
     @property
     def file(self) -> Path:
@@ -302,7 +302,7 @@ def plan_pass(mark: str, classes: Ints, most: int, seed: int) -> PassPlan:
 
 
 def measure(plan: PassPlan, images: Callable[[], StoredImages], watcher: Watch) -> ScanResult:
-    """Return the cached result of a pixel pass, or run it and cache a result without damage."""
+    """Return the result of a pixel pass, from the cache if possible. Cache it if undamaged."""
     result = kept(plan)
     if result is None:
         result = _pass(plan, images(), watcher)
@@ -347,8 +347,8 @@ def _pass(plan: PassPlan, images: StoredImages, watcher: Watch) -> ScanResult:
 def _measure(plan: PassPlan, images: StoredImages, lock: Lock, start: int) -> ScanResult:
     """Return the measures of `_AT_ONCE` images of the plan, from index `start`.
 
-    Images are decoded in several threads. The many short steps for a small image hold Python's GIL
-    and are slower in several threads, so `lock` lets only one thread at a time run them.
+    Several threads decode images. The many short steps for a small image hold Python's GIL and are
+    slower in several threads, so `lock` lets only one thread at a time run these steps.
     """
     numbers = plan.numbers[start : start + _AT_ONCE]
     tiles = np.zeros((len(numbers), TILE, TILE, 3), np.uint8)
@@ -369,7 +369,7 @@ def _measure(plan: PassPlan, images: StoredImages, lock: Lock, start: int) -> Sc
                 sharpnesses[i] = sharpness(small)
             if plan.exact[start + i]:
                 channels += Channels.of(images.pixels(data))
-        except Exception as error:  # decoders raise anything
+        except Exception as error:  # decoders raise any type of exception
             bad[number] = images.damaged(number, error)
     boxes = np.concatenate(parts)
     boxes["corners"] = np.nan_to_num(boxes["corners"]).clip(-1, 2)

@@ -36,7 +36,7 @@ Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 STATUSES = (item_table.WRITTEN, item_table.REJECTED, item_table.SKIPPED)
 _LARGEST = (1 << 31) - 1
-"""Sizes in pixels or bytes are clipped to this, so that width x height fits 64 bits."""
+"""Maximum of sizes in pixels or bytes, so that width × height fits 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Contents:
-    """Columns of the records of a dataset, or of a scope. Record numbers are indexes into them."""
+    """Columns of the records of a dataset or of a scope, by record number."""
 
     dataset: OpenDataset
     manifest: Manifest
@@ -136,7 +136,7 @@ class Contents:
 
     @cached_property
     def target_codes(self) -> Ints:
-        """A number for each record, equal if the targets are equal; −1 without a target."""
+        """A code for each record: equal codes mean equal targets, −1 means no target."""
         target = self.schema.target
         if self.schema.target_lists:
             rows = pa.table({name: self.written[name] for name in TARGET_COLUMNS.names})
@@ -166,7 +166,7 @@ class Contents:
 
     @cached_property
     def original_codes(self) -> Ints:
-        """A number for each record, equal if the originals have equal bytes; −1 if unknown."""
+        """A code for each record: equal codes mean equal original bytes, −1 means unknown."""
         # Encode all rows, then select: selecting first would copy 70 MB for a million hashes.
         return _codes(self.items.column("original_sha256"))[self.written.numbers]
 
@@ -235,7 +235,10 @@ class Contents:
 
 
 def read_contents(dataset: OpenDataset, split: AnySplit | None = None) -> Contents:
-    """Return the columns of the records of `split`; if None, of all records and left-out inputs."""
+    """Return the columns of the records of `split`; if None, of all records and left-out inputs.
+
+    DatasetError if the rows of the item table differ from the records in the manifest.
+    """
     manifest, items = dataset.manifest, dataset.item_file()
     words, known = coded(items.column("status"))
     places = [STATUSES.index(one) if one in STATUSES else len(STATUSES) - 1 for one in known]
@@ -278,7 +281,7 @@ def coded(words: pa.ChunkedArray) -> tuple[Ints, list[str | None]]:
 
 
 def _codes(values: pa.ChunkedArray) -> Ints:
-    # Sort, because dictionary encoding takes 200 MB for a million hashes.
+    # Sort instead of dictionary encoding, which takes 200 MB for a million hashes.
     order = pc.sort_indices(values)
     ranked = values.take(order)
     is_next = pc.fill_null(pc.not_equal(ranked[1:], ranked[:-1]), False)  # noqa: FBT003 - of pyarrow

@@ -31,7 +31,7 @@ class Report(ReportData):
     page: Path | None = None
 
     def facts(self) -> dict[str, Any]:
-        # A notebook server accepts only paths below its own folder.
+        # A notebook server accepts only relative paths, below its own folder.
         page = {} if self.page is None else {"page": Link(os.path.relpath(self.page))}
         known = super().facts()
         return {"dataset": known.pop("dataset"), **page, **known}
@@ -46,7 +46,7 @@ class Report(ReportData):
 def make_report(
     dataset: OpenDataset, options: ReportOptions, watcher: Watch, split: AnySplit | None = None
 ) -> Report:
-    """Return the report on a dataset or one of its splits; measure pixels if the options say so."""
+    """Return the report on a dataset or a split. Measure pixels if `options.has_pixels`."""
     contents = read_contents(dataset, split)
     if not options.has_pixels or not len(contents):
         return _report(contents, options, None, None)
@@ -63,7 +63,7 @@ def make_report(
 
 
 def known_report(contents: Contents) -> Report:
-    """Return a report without reading shards; pixel measures are included if they are cached."""
+    """Return a report without reading shards. It has pixel measures only if they are cached."""
     from shardprep.reporter import pixels
 
     options = ReportOptions()
@@ -72,7 +72,7 @@ def known_report(contents: Contents) -> Report:
 
 
 def measure_contents(contents: Contents, watcher: Watch) -> ScanResult:
-    """Return the measures of all images; a report on up to `MOST_MEASURED` shares the cache."""
+    """Return the measures of all images. Up to `MOST_MEASURED` images, reports share the cache."""
     from shardprep.reporter import pixels
 
     plan = _plan(contents, ReportOptions(sample=max(MOST_MEASURED, len(contents))))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shardprep.reporter.pixels import Channels, ScanResult, StoredImages
 
 MOST_MEASURED = 100_000
-"""Default maximum number of images to measure; counts from the documents cover all images."""
+"""Default maximum number of images to measure. Counts from the documents cover all images."""
 MOST_PICTURED = 40
 
 
@@ -36,9 +36,9 @@ class ReportOptions:
     defaults: Mapping[str, object] = field(default_factory=dict)
     """Default build options. The page lists options with other values."""
     predictions: Numbers | None = None
-    """Predicted probability of each class, float[records, classes]; NaN for records without."""
+    """Predicted probability of each class, float[records, classes]; NaN if not predicted."""
     predicted: str = ""
-    """Which predictions are used, in a sentence."""
+    """Sentence that tells which predictions are used; "" without predictions."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,7 +49,7 @@ class ReportData(Card):
     options: ReportOptions
     findings: tuple[Finding, ...]
     copies: tuple[Copies, ...]
-    """Groups of exact copies, then of near copies, each sorted by first record."""
+    """Groups of exact copies, near copies and scenes, each by lowest record number."""
     qualities: tuple[Quality, ...]
     wrong_labels: tuple[WrongLabel, ...]
     measured: ScanResult | None
@@ -100,7 +100,7 @@ class ReportData(Card):
         return {"dataset": title, "looked at": looked, **(findings or {"found": "nothing"})}
 
     def pictures(self) -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]:
-        """Yield small images from all parts of the dataset, uint8[height, width, 3]."""
+        """Yield small images at even distances in the dataset, uint8[height, width, 3]."""
         if self.images is None:
             return
         from shardprep.image.drawing import SIDE
@@ -108,7 +108,7 @@ class ReportData(Card):
         numbers = np.unique(np.linspace(0, len(self.contents) - 1, MOST_PICTURES).astype(int))
         with contextlib.suppress(ShardprepError, OSError):  # the shards may have been deleted
             for payload in self.images.payloads(numbers.tolist()):
-                with contextlib.suppress(Exception):  # decoders raise anything
+                with contextlib.suppress(Exception):  # decoders raise any type of exception
                     if not isinstance(payload, RecordError):
                         yield self.images.pixels(self.images.image(payload), SIDE)
 

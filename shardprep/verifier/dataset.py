@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _LABELS = re.compile(r"[^.].*\.labels\.txt")
 _WORKER_BYTES = 128 << 20
-"""Minimum bytes of shards per process; with fewer, its start takes longer than the reading."""
+"""Minimum bytes of shards per process. For fewer bytes, starting a process takes longer."""
 _TICK_S = 0.2
 _ROW_COLUMNS = (
     "key", "status", "offset", "length", "label", "labels", "target", "text", "object_labels",
@@ -57,11 +57,11 @@ _ROW_COLUMNS = (
 def verify_dataset(
     files: DatasetFiles, *, decode: bool, num_workers: int, watcher: Watch
 ) -> Verification:
-    """Return every problem of a dataset, without changing anything.
+    """Return every problem of a dataset, without changing the dataset.
 
-    `decode` also decodes every image and mask. In object storage, each of `num_workers` copies a
-    shard at a time to the folder for temporary files. DatasetError if the folder does not exist,
-    the build is not finished, or a worker died; ChangedError if the dataset was replaced.
+    With `decode`, every image and mask is decoded. In object storage, each worker copies one shard
+    at a time to the folder for temporary files. DatasetError if the folder does not exist, the
+    build is not finished, or a worker died. ChangedError if the dataset was replaced.
     """
     start = time.monotonic()
     with files.unchanged():
@@ -110,7 +110,7 @@ class FolderContents:
 
 
 def read_contents(stored: DatasetFiles) -> FolderContents:
-    """Return the contents of a dataset; no shard is opened."""
+    """Return the documents and files of a dataset, without opening a shard."""
     files: Mapping[str, Path | StoredObject]
     if isinstance(stored, RemoteFiles):
         folder = stored.copies()
@@ -146,7 +146,7 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _gone(there: set[str], shards: Mapping[str, Shard]) -> list[str]:
-    """Return the names of missing shards, from the manifest or from the counts in file names."""
+    """Return the names of missing shards. Without a manifest, file names give the shard count."""
     if shards:
         return sorted(shards.keys() - there)
     matches = [match for name in there if (match := SHARD.fullmatch(name))]
@@ -159,7 +159,7 @@ def _gone(there: set[str], shards: Mapping[str, Shard]) -> list[str]:
 
 
 def _unknown(files: Iterable[str], shards: set[str]) -> list[str]:
-    """Return the files that no build writes; a draft counts as one file."""
+    """Return the files that no build writes. A draft folder is listed once, without its files."""
     known = {*DOCUMENT_FILES, INDEX_DIR, *shards, *map(index_name, shards)}
     names = [name for name in files if name not in known and not _LABELS.fullmatch(name)]
     drafts = [
@@ -185,7 +185,7 @@ def _task(
 def _holdings(
     shards: Mapping[str, Shard], reports: Mapping[str, ShardReport]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the name of each file with the bytes of a shard, and the name of that shard."""
+    """Yield (file name, shard name) for each file that has the SHA-256 of a shard."""
     by_hash = {shard.sha256: name for name, shard in shards.items()}
     for name, report in reports.items():
         if name in shards and shards[name].sha256 == report.sha256:
@@ -216,7 +216,7 @@ def _shard_problems(
 
 
 def _in_another(problem: Problem, intact: Mapping[str, str]) -> Problem:
-    """Return the problem; for a missing shard, also name the file that has its bytes, if any."""
+    """Return the problem. If another file has the bytes of a missing shard, name that file."""
     if problem.kind != "missing" or problem.file not in intact:
         return problem
     what = f"is not there; its bytes are in {intact[problem.file]}"
@@ -248,7 +248,7 @@ def _check_shards(tasks: list[ShardTask], num_workers: int, watcher: Watch) -> l
 
 
 def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watch) -> list[ShardReport]:
-    """Check each task in a worker process and return the reports; DatasetError if a worker dies."""
+    """Return the report of each task, from worker processes. DatasetError if a worker is killed."""
     context = SpawnedContext()
     done = context.Value("Q", 0)
     with ProcessPoolExecutor(num_workers, context, begin_worker, (done,)) as pool:

@@ -139,7 +139,7 @@ class CheckedDocuments:
 
 
 def read_document(folder: Path, name: str, most_bytes: int = MAX_DOCUMENT_BYTES) -> bytes | Problem:
-    """Return the bytes of a file, or the problem that it is missing or cannot be read."""
+    """Return the bytes of a file, or a problem if the file is missing or cannot be read."""
     return _attempt(name, lambda: read_regular(folder / name, most_bytes))
 
 
@@ -155,7 +155,10 @@ def _attempt(name: str, read: Callable[[], _Result]) -> _Result | Problem:
 def index_problem(
     folder: Path, shard: str, places: Sequence[tuple[int, int]] | None, rows: ShardRows | None
 ) -> Problem | None:
-    """Return the first problem of a shard's index; without `places`, only if it cannot be read."""
+    """Return the first problem of a shard's index, or None.
+
+    `places` are the offset and length of each record. If None, the index is only read.
+    """
     name = index_name(shard)
     expected = "".join(f"{offset} {length}\n" for offset, length in places or ())
     data = read_document(folder, name, 2 * len(expected) + MAX_DOCUMENT_BYTES)
@@ -194,7 +197,7 @@ def _sum_problems(table: pa.Table) -> Iterator[Problem]:
 def _table_problems(
     manifest: Manifest, schema: Schema | None, table: pa.Table, rows: dict[str, pa.Table]
 ) -> Iterator[Problem]:
-    """Yield rows of unknown shards, repeated keys, and counts that differ from the manifest."""
+    """Yield problems: rows of unknown shards, repeated keys, counts unlike in the manifest."""
     for shard in rows:
         if shard not in manifest.shards:
             what = f"has rows of {shard}, which the manifest does not name"
@@ -222,7 +225,7 @@ def _table_problems(
 def _counted(
     manifest: Manifest, schema: Schema | None, table: pa.Table, rows: dict[str, pa.Table]
 ) -> dict[str, object]:
-    """Return the counts of the rows by manifest key; `annotations` only if there is a schema."""
+    """Return `splits`, `totals` and, with a schema, `annotations` of a manifest for these rows."""
     recipe = recorded_recipe(manifest, "-", "-").settled(annotated=bool(manifest.annotations))
     tally = Tally(recipe.image_spec)
     statuses = (WRITTEN, item_table.REJECTED, item_table.SKIPPED)
@@ -250,7 +253,7 @@ def _counted(
 
 
 def differences(here: Any, expected: Any, path: str = "") -> Iterator[str]:
-    """Yield how a JSON value differs from the expected one: "totals.num_written is 3, not 4"."""
+    """Yield each difference from the expected JSON, such as "totals.num_written is 3, not 4"."""
     if isinstance(here, dict) and isinstance(expected, dict):
         for key in [*expected, *(key for key in here if key not in expected)]:
             where = f"{path}.{key}" if path else str(key)
@@ -268,7 +271,7 @@ def differences(here: Any, expected: Any, path: str = "") -> Iterator[str]:
 
 
 def json_faults(data: bytes, text: str) -> Iterator[str]:
-    """Yield why a document is not JSON, or its differences from `text`; none if `text` is empty."""
+    """Yield why a document is not JSON, or its differences from the JSON `text` (if not empty)."""
     try:
         check_size(data)
         here = from_json(data)

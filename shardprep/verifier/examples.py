@@ -1,4 +1,4 @@
-"""Checks of a record against the schema and its row in `items.parquet`; no file is read here."""
+"""Checks of a record against the schema and against its row of `items.parquet`, without I/O."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ _Size = tuple[int, int]
 
 
 class ExampleCheck:
-    """Checks of records against the schema of a dataset."""
+    """A check of records against the schema of a dataset, and against their item rows."""
 
     def __init__(self, schema: Schema | None, *, decode: bool) -> None:
-        """Check by `schema` (None: any Example is valid); `decode` decodes images and masks too."""
+        """Check by `schema`; if None, any Example is valid. `decode`: decode images and masks."""
         features = schema.features if schema else {}
         dtypes = schema.dtypes if schema else {}
         names = (schema.target, *schema.class_features) if schema else ()
@@ -72,7 +72,7 @@ class ExampleCheck:
             return Fault("example", error.what)
 
     def faults(self, features: Features, rows: RecordRows | None, record: int) -> Iterator[Fault]:
-        """Yield the faults of a record, at most one for each feature, as features can be long."""
+        """Yield the faults of a record. `record` is its index in `rows`; None: compare no row."""
         if not self._plain:
             return
         sound: dict[str, Sequence[Any]] = {}
@@ -104,7 +104,7 @@ class ExampleCheck:
         size: _Size | None,
         sound: dict[str, Sequence[Any]],
     ) -> Iterator[Fault]:
-        """Yield the faults of some features; add the values of intact features to `sound`."""
+        """Yield the faults of the `expected` features. Add the values of intact ones to `sound`."""
         for name, feature in expected.items():
             values = features.get(name)
             if values is None:
@@ -186,10 +186,7 @@ class ExampleCheck:
                 yield Fault("items", what)
 
     def _labelled(self, sound: Mapping[str, Sequence[Any]]) -> list[int] | None:
-        """Return the number of labelled keypoints of each object, then of the image.
-
-        None if the dataset has no keypoints, or if they are damaged.
-        """
+        """Return the labelled keypoints per object, then per image; None if missing or damaged."""
         names = [name for name in ALL_POINTS.values() if name in self._annotated]
         if not names or not sound.keys() >= {*names}:
             return None
@@ -222,7 +219,7 @@ def _form_fault(values: Sequence[Any], feature: Feature) -> str:
 
 
 def _value_fault(values: Sequence[Any], feature: Feature, num_classes: int) -> Fault | None:
-    """Return the fault of the values, or None; their type and number are already checked."""
+    """Return the fault of values whose type and number have been checked, or None."""
     if feature.dtype == "bytes" and not KINDS[feature.kind].moves:
         for value in values:
             try:
@@ -316,12 +313,12 @@ def _row_faults(
     for target in targets.keys() & sound.keys() & rows.targets.keys():
         here = sound[target] if target in (LABELS, TARGETS, TEXTS) else sound[target][0]
         there = rows.targets[target][record]
-        if here != there and repr(here) != repr(there):  # NaN differs from itself
+        if here != there and repr(here) != repr(there):  # NaN is not equal to NaN
             yield Fault("items", f"{target}: is {here!r}, items.parquet says {there!r}")
 
 
 def _outer_fault(data: bytes, image: Feature, size: _Size | None) -> str:
-    """Return the fault in an image's length, or in its first or last bytes, or "" if none."""
+    """Return the fault of an image's length, first bytes or last bytes, or "". Do not decode."""
     if image.encoding == "raw":
         height, width = size or (0, 0)
         height, width = image.shape[0] or height, image.shape[1] or width
@@ -341,9 +338,9 @@ def _outer_fault(data: bytes, image: Feature, size: _Size | None) -> str:
 
 
 def _pixel_fault(data: bytes, image: Feature, size: _Size | None) -> str:
-    """Decode a whole image, and return the fault in its pixels or size, or "" if none."""
+    """Return the fault of an image's pixels or size, or "". Decode the whole image."""
     if image.encoding == "raw":
-        return ""  # its length is all that can be wrong
+        return ""  # `_outer_fault` has checked the length, and any pixels are valid
     try:
         is_png = _codec(data) == "png"
         shape = _png_shape(data, is_deep=image.is_deep) if is_png else _jpeg_shape(data)
@@ -368,7 +365,7 @@ def _codec(data: bytes) -> Encoding | None:
 
 
 def _jpeg_shape(data: bytes) -> tuple[int, int, int]:
-    """Return height, width and channels of a JPEG as TensorFlow reads it; any error if damaged."""
+    """Return height, width and channels of a JPEG as in TensorFlow; any exception if damaged."""
     height, width, space, _ = simplejpeg.decode_jpeg_header(data)
     check_stored_size(height, width)
     simplejpeg.decode_jpeg(data)
@@ -376,9 +373,9 @@ def _jpeg_shape(data: bytes) -> tuple[int, int, int]:
 
 
 def _png_shape(data: bytes, *, is_deep: bool) -> tuple[int, int, int]:
-    """Return height, width and channels of a fully checked PNG; any error if damaged.
+    """Return height, width and channels of a PNG; any exception if damaged.
 
-    Channels are 0 unless it is 16-bit grey (with `is_deep`), or 8-bit grey, RGB or RGBA (without).
+    With `is_deep`, it must be 16-bit grey, else 8-bit grey, RGB or RGBA. If not, channels are 0.
     """
     with open_stored(data, "PNG") as image:
         image.verify()
@@ -394,7 +391,7 @@ def _dimensions(shape: tuple[int | None, ...]) -> str:
 
 
 def _mask_header_fault(data: bytes, feature: Feature, size: _Size | None) -> str:
-    """Return the fault in a mask's first or last bytes, or "" if none; nothing is decoded."""
+    """Return the fault of a mask's header or last bytes, or "". Do not decode."""
     if not data.startswith(_PNG) or len(data) < _PNG_HEADER.size:
         return f"is not a PNG (it starts with {data[:8]!r})"
     _, chunk, width, height, bits, colours = _PNG_HEADER.unpack_from(data)
@@ -415,7 +412,7 @@ def _pixel_counts(data: bytes) -> dict[int, int]:
 
 
 def _first(wrong: Sequence[float], what: str, begin: str = "") -> str:
-    """Return text with the first wrong value and the number of others, or "" without any."""
+    """Return a text with the first wrong value and the number of others; "" if none is wrong."""
     if not wrong:
         return ""
     more = f", and so are {len(wrong) - 1:,} more" if len(wrong) > 1 else ""

@@ -54,7 +54,7 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem of a dataset."""
+    """A problem of a file of a dataset, or of a record in that file."""
 
     kind: Kind
     file: str
@@ -80,7 +80,7 @@ def hash_problem(file: str, digest: str, expected: str) -> Problem:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Verification(Card):
-    """The problems of a dataset, and how many shards, records and bytes were read."""
+    """Result of a verification: the problems, and the number of shards, records and bytes read."""
 
     path: Path
     problems: tuple[Problem, ...]

@@ -1,4 +1,4 @@
-"""The rows of a shard that its records are compared with, from the item table or an index."""
+"""The expected records of a shard, from the item table or from the shard's index."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ class RecordRows(ShardRows):
     """The expected records of a shard, from the item table or an index."""
 
     targets: Mapping[str, Sequence[object]] = field(default_factory=dict)
-    """Feature of the target → its value in each record: class index, float32 or UTF-8 bytes, or a
-    list of these."""
+    """Target feature → value in each record: class index, float32, UTF-8 bytes, or a list."""
     annotations: Sequence[Mapping[str, Any]] = ()
     """For each record, its cells in the existing columns of `_ANNOTATIONS`."""
 

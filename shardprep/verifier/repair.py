@@ -36,8 +36,8 @@ def repair_dataset(
     """Build a dataset again from its source with the same bytes, and return the result.
 
     Extra shards are removed, other unknown files are kept. DatasetError if the manifest is damaged,
-    or the dataset was moved or repacked. BuildError, without changing the dataset, if inputs,
-    options, versions or the rebuilt bytes differ. Other errors as in `build_dataset`.
+    or the dataset was moved or repacked. BuildError if inputs, options, versions or the rebuilt
+    bytes differ; the dataset is then unchanged. Other errors as in `build_dataset`.
     """
     manifest = _trusted_manifest(verification)
     if REPACKED in manifest.fingerprint.versions:
@@ -61,7 +61,7 @@ def repair_dataset(
 
 
 def settle(files: RemoteFiles) -> None:
-    """Complete the publishing of a finished dataset in object storage if it was interrupted."""
+    """Complete an interrupted publishing of a finished dataset in object storage."""
     workspace = ObjectWorkspace(files.url)
     with contextlib.suppress(DatasetError):  # a damaged manifest: `verify` reports it
         manifest = workspace.finished()
@@ -79,7 +79,6 @@ def _out(verification: Verification, manifest: Manifest) -> str:
 
 
 def _trusted_manifest(verification: Verification) -> Manifest:
-    """Return the manifest; DatasetError if damaged: nothing else has the hashes of the shards."""
     if any(problem.file == MANIFEST_FILE for problem in verification.problems):
         what = "is damaged, and no other file has the hashes of the shards"
         hint = f"build the set again with {OptionName('overwrite')}"

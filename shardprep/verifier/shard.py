@@ -1,8 +1,9 @@
 """Checks of one shard file: its hash, and the frame and content of every record, in one pass.
 
-If a frame is damaged, or is not at the offset in its row, the file is searched for all intact
-records in a second pass. After a damaged frame, the search continues at the next offset in the
-rows. If the file is too long or too short, it tries offsets shifted by the difference as well.
+If a frame is damaged, or not at the offset in its row, a second pass searches the file for all
+intact records. After a damaged frame, the search continues where the frame should end. If no frame
+starts there, it continues at the next offset of a row. If the file is too long or too short,
+offsets of rows are also tried shifted by the difference.
 
 Worker processes import this module, so it must not import the writer.
 """
@@ -66,7 +67,7 @@ class ShardTask:
     table: pa.Table | None
     """Rows of the shard's items, or None if `items.parquet` has none."""
     index: RecordRows | None
-    """Offsets and lengths from the shard's index, used without `table`."""
+    """Offsets and lengths from the shard's index; None with `table` or a damaged index."""
     check: ExampleCheck
     most_bytes: int | None = None
     """Maximum size in bytes of a file to read; None for no limit."""
@@ -102,7 +103,7 @@ class ShardReport:
 
 
 def check_shard(task: ShardTask, moved: Callable[[int], None]) -> ShardReport:
-    """Return the report of a shard file; after each read, `moved` gets the number of bytes read."""
+    """Return the report of a shard file. `moved` is called with the byte count of each read."""
     if task.most_bytes is not None and task.num_bytes > task.most_bytes:
         what = f"has {task.num_bytes:,} bytes, far more than the manifest says: it is not read"
         return ShardReport("", 0, (), (Problem("size", task.name, what),))
@@ -116,7 +117,6 @@ def check_shard(task: ShardTask, moved: Callable[[int], None]) -> ShardReport:
 
 @contextlib.contextmanager
 def _opened(file: Path | StoredObject) -> Iterator[io.FileIO]:
-    """Yield the opened file; an object is copied to a temporary file first."""
     if not isinstance(file, StoredObject):
         with open_regular(file) as stream:
             yield stream
@@ -210,7 +210,7 @@ def _record_problems(
 def _measured(
     task: ShardTask, digest: str, num_bytes: int, num_records: int | None
 ) -> Iterator[Problem]:
-    """Yield differences from the manifest; `num_records` is compared unless it is unknown."""
+    """Yield differences from the manifest. A `num_records` of None is not compared."""
     name, expected = task.name, task.expected
     if expected is None:
         return
@@ -272,7 +272,7 @@ class _Search:
         self._count = 0
 
     def __iter__(self) -> Iterator[tuple[int | None, Record]]:
-        """Yield each intact record in file order, after its number in the shard (None: unknown)."""
+        """Yield (number in the shard or None, record) for each intact record in file order."""
         breaks: list[tuple[int | None, int, Kind, str]] = []
         at = 0
         while at < self._num_bytes:
@@ -323,10 +323,7 @@ class _Search:
         return self._num_bytes
 
     def _numbered(self, record: Record) -> int | None:
-        """Return a record's number in the shard, or None if no row has its key or its offset.
-
-        Report a record that is repeated or out of order.
-        """
+        """Return a record's number, None if no row fits; report it if repeated or out of order."""
         if self._rows is None:
             number: int | None = self._count
         else:

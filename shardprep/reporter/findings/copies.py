@@ -43,7 +43,7 @@ Part = tuple[float, ...]
 
 
 class _Link(NamedTuple):
-    """Relation of the first image of a group to another image of it; see `Copies`."""
+    """How an image differs from the first image of its group. The attributes are as in `Copies`."""
 
     change: str = ""
     turn: int = 0
@@ -54,17 +54,17 @@ class _Link(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """A group of images that are copies of each other."""
+    """A group of images that are copies of each other, or that show one scene."""
 
     kind: Kind
     numbers: tuple[int, ...]
-    """Record numbers: first the record that deduplication keeps, then the others ascending."""
+    """Record numbers: first the record that `--dedup` keeps, then the others in ascending order."""
     changes: tuple[str, ...]
     """How each image differs from the first, in words; "" for the first and for exact copies."""
     turns: tuple[int, ...]
-    """Turn that makes each image look like the first, an argument of `near_candidates.turned`."""
+    """Turn that aligns each image with the first, as an argument of `near_candidates.turned`."""
     parts: tuple[tuple[Part, ...], ...]
-    """Parts of each image that cropped copies show, as shares; see `shown_part`."""
+    """Parts of each image that cropped copies show: x, y, width and height as shares."""
     splits: tuple[str, ...]
     is_conflict: bool
 
@@ -92,16 +92,16 @@ class Copies:
 
 
 def exact_copies(contents: Contents) -> tuple[Copies, ...]:
-    """Return groups of images whose originals have the same bytes, sorted by first record."""
+    """Return the groups of images whose originals have equal bytes, by lowest record number."""
     codes = contents.original_codes
     known = np.flatnonzero(codes >= 0)
     return tuple(_copies(contents, "exact", one) for one in _groups(known, codes[known]))
 
 
 def near_copies(contents: Contents, measured: ScanResult) -> Iterator[Copies]:
-    """Yield groups of near copies, then of images of one scene, each sorted by first record.
+    """Yield the groups of near copies, then of images of one scene, each by lowest record number.
 
-    Leaves out groups of exact copies alone, and scenes whose images are all near copies.
+    Groups of only exact copies are left out, and scenes of only near copies.
     """
     numbers, pairs = measured.numbers, measured.pairs
     ends = numbers[np.stack([pairs["inner"], pairs["outer"]], axis=1)].tolist()
@@ -130,7 +130,7 @@ def near_copies(contents: Contents, measured: ScanResult) -> Iterator[Copies]:
 
 
 def _groups(numbers: Ints, codes: Ints) -> Iterator[list[int]]:
-    """Yield the groups of at least two `numbers` with equal `codes`, ordered by lowest number."""
+    """Yield groups of two or more `numbers` with equal `codes`, ordered by lowest number."""
     order = np.lexsort((numbers, codes))
     starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
     counts = np.diff(starts, append=len(order))
@@ -145,7 +145,6 @@ def _copies(
     numbers: Sequence[int],
     link: Callable[[int, int], _Link] = lambda *_: _Link(),
 ) -> Copies:
-    """Return the group of records `numbers`; `link(first, other)` returns their relation."""
     first = contents.kept_of(numbers)
     order = sorted(numbers, key=lambda number: (number != first, number))
     splits = np.unique(contents.split[list(numbers)]).tolist()
@@ -167,7 +166,7 @@ def _copies(
 def copy_findings(
     contents: Contents, copies: Sequence[Copies], num_measured: int
 ) -> Iterator[Finding]:
-    """Yield the findings about copies; `num_measured` is the number of images with a hash."""
+    """Yield the findings about copies. `num_measured` is the number of decoded images."""
     left_out: dict[Kind, tuple[str, Sequence[int]]] = {
         "exact": ("--dedup", _left_out(contents, [one for one in copies if one.kind == "exact"])),
         "near": (
@@ -211,7 +210,7 @@ def copy_findings(
 
 
 def _left_out(contents: Contents, copies: Sequence[Copies]) -> list[int]:
-    """Return the records that `--dedup` leaves out: all but one of each group of linked copies."""
+    """Return the records that `--dedup` leaves out. Groups with a common record count as one."""
     pairs = [(one.numbers[0], other) for one in copies for other in one.numbers[1:]]
     numbers = np.arange(len(contents))
     groups = _groups(numbers, joined(numbers, np.array(pairs, np.int64).reshape(-1, 2)))

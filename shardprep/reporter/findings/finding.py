@@ -65,10 +65,10 @@ OF_ANNOTATIONS = (
     "missing-object-classes", "dropped-objects", "unmatched-objects", "unlisted-images",
     *OF_BOXES, *OF_MASKS, *OF_POINTS,
 )  # fmt: skip
-"""Kinds that only datasets with boxes or masks can have."""
+"""Kinds that only datasets with boxes, masks or keypoints can have."""
 
 _PROPERTY = 1 / 3
-"""A note about at least this share of the images is taken as a property of the dataset."""
+"""Share of images from which a note is a property of the dataset and not a defect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,8 @@ class Finding:
     what: str
     """The finding in a sentence."""
     keys: tuple[str, ...] = ()
-    """Keys of the images to leave out to resolve the finding. One image of each group of copies is
-    not listed. Unlabelled images outside train are not listed: a submission needs all of them."""
+    """Keys of the images to leave out to resolve the finding. Not listed are one image of each
+    group of copies, and unlabelled images outside train, because a submission needs them."""
     flag: str = ""
     """Option of `shardprep build` that resolves the finding; "" if no option does."""
     num_dropped: int = 0
@@ -103,10 +103,10 @@ def leaving_out(
     numbers: Sequence[int],
     option: tuple[str, Sequence[int]] | None = None,
 ) -> Finding:
-    """Return a finding with the keys of the images to leave out, and the build option to do so.
+    """Return a finding with the keys of the records to leave out, and the build option to do so.
 
-    `option` is a build option with the records that it leaves out. It replaces `--exclude-list`,
-    unless it leaves out an unlabelled image outside train. A property of the dataset has no option.
+    `option` is a build option and the records that it leaves out. If one of them is an unlabelled
+    image outside train, the option is `--exclude-list`. A property (`_PROPERTY`) has no option.
     """
     listed = [number for number in numbers if not contents.is_spared[number]]
     finding = replace(finding, keys=contents.keys_of(listed))
@@ -137,7 +137,7 @@ def _is_of_the_set(finding: Finding) -> bool:
 
 
 def of_the_set(finding: Finding) -> Finding:
-    """Return the finding; if a note is about a third of the images or more, its text says so."""
+    """Return the finding. If a note is about a third of the images or more, say so in `what`."""
     if not _is_of_the_set(finding):
         return finding
     what = f"{finding.what}: a third or more, so it is a property of this set"

@@ -27,17 +27,17 @@ TRAIN = "train"
 _IMBALANCE = 10
 """Ratio of the largest to the smallest class from which imbalance is a finding."""
 _TELLING = 0.9
-"""Probability that an image of a class has more (or less) of a property than an image of another
-class. Above this, the property reveals the class. 0.5 is chance."""
+"""A property reveals a class if images of the class have more (or less) of it than other images in
+more than this share of pairs. 0.5 is chance."""
 _LEAST_IMAGES = 20
 _DRIFT = 0.15
-"""Distance of two distributions (0..1) above which two splits are reported as different."""
+"""Distance of two distributions (0..1) above which a split is reported as different from train."""
 _LEVEL = 1.95
 """Factor of the Kolmogorov-Smirnov bound at significance level 0.1 %."""
 _IGNORED = 0.5
 """An image is reported if more than this share of its mask pixels is ignored."""
 _AT_ONCE = 1 << 10
-_SLACK = 1e-6  # of probabilities, as in cleanlab
+_SLACK = 1e-6  # tolerance of probabilities, as in cleanlab
 
 
 def input_findings(contents: Contents) -> Iterator[Finding]:
@@ -97,7 +97,7 @@ def class_findings(contents: Contents) -> Iterator[Finding]:
 
 
 class WrongLabel(NamedTuple):
-    """A label that is probably wrong; `score` is the predicted probability of the given class."""
+    """A label that is probably wrong. `score` is the predicted probability of class `given`."""
 
     number: int
     given: str
@@ -106,7 +106,7 @@ class WrongLabel(NamedTuple):
 
 
 def wrong_labels(contents: Contents, predicted: Numbers) -> list[WrongLabel]:
-    """Return labels that are probably wrong, lowest score first. `predicted`: see `ReportOptions`.
+    """Return labels that are probably wrong, lowest score first, by `ReportOptions.predictions`.
 
     The method is confident learning (Northcutt et al. 2021, arXiv:1911.00068). The result equals
     cleanlab's `find_label_issues(…, filter_by="confident_learning")`, sorted by self-confidence.
@@ -117,7 +117,7 @@ def wrong_labels(contents: Contents, predicted: Numbers) -> list[WrongLabel]:
     scores = predicted[rows, given]
     counts = np.bincount(given, minlength=len(names))
     means = np.bincount(given, scores, minlength=len(names)) / np.maximum(counts, 1)
-    # A prediction of a class is confident from the mean probability of images with this label.
+    # A prediction is confident from the mean predicted probability of images with that label.
     least = np.where(counts > 0, np.maximum(means - _SLACK, _SLACK), np.inf)
     is_confident = predicted >= least
     num_confident = is_confident.sum(axis=1)
@@ -144,7 +144,7 @@ def wrong_label_findings(
 
 
 def _properties(contents: Contents, measured: ScanResult | None) -> dict[str, Numbers]:
-    """Return property that should not reveal classes → its value in each record, NaN if unknown."""
+    """Return name → values by record (NaN: unknown) of properties that must not reveal classes."""
     sides = (contents.width > 0) & (contents.height > 0)
     area = np.where(sides, contents.width * contents.height, np.nan)
     aspect = np.where(sides, contents.width / np.maximum(contents.height, 1), np.nan)
@@ -181,7 +181,7 @@ def property_findings(contents: Contents, measured: ScanResult | None) -> Iterat
 
 
 def _telling(contents: Contents, known: Mapping[str, Numbers]) -> list[tuple[float, str]]:
-    """Return strength and text of the best property for each revealed class, strongest first."""
+    """Return (strength, text) of the best property for each revealed class, strongest first."""
     num_classes = len(contents.schema.labels)
     best: dict[int, tuple[float, str, bool]] = {}
     for name, values in known.items():
@@ -230,7 +230,7 @@ def _class_drifts(contents: Contents) -> Iterator[tuple[float, str]]:
 
 
 def _distance(first: Numbers, second: Numbers) -> float:
-    """Return the Kolmogorov-Smirnov distance of two samples, 0 if it may be chance."""
+    """Return the Kolmogorov-Smirnov distance of two samples; 0 if small or possibly chance."""
     if min(len(first), len(second)) < _LEAST_IMAGES:
         return 0.0
     both = np.sort(np.concatenate([first, second]))
@@ -241,7 +241,7 @@ def _distance(first: Numbers, second: Numbers) -> float:
 
 
 def _class_distance(contents: Contents, split: str) -> float:
-    """Return the total variation of class shares from train to a split, 0 if it may be chance."""
+    """Return the total variation distance of class shares from train; 0 if small or chance."""
     names = contents.schema.labels
     both = [contents.manifest.splits[first].label_counts for first in (TRAIN, split)]
     first, second = (np.array([counts[name] for name in names], float) for counts in both)

@@ -1,7 +1,7 @@
 """Quality of images: a measured value per image, a threshold, and the images beyond it.
 
-Thresholds follow CleanVision (https://github.com/cleanlab/cleanvision) where it defines one. They
-are opinions, so the page also shows the histogram and the images with the worst values.
+Thresholds follow CleanVision (https://github.com/cleanlab/cleanvision) where it defines one.
+Thresholds are opinions, so the page also shows a histogram and the images with the worst values.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ NUM_BINS = 40
 _COLOURED = 0.03
 """Median distance between channels (0..1) from which a dataset counts as coloured."""
 _ORDINARY = 1.5
-"""A threshold applies if the lower quartile of the values is at least this multiple of it; for an
-upper limit, the distances to 1 are compared. Photographs reach 2 to 3 times each threshold.
+"""A threshold applies if the lower quartile of the values is at least this multiple of it. For an
+upper limit, distances from 1 are compared. Photographs reach 2 to 3 times each threshold.
 Microscopy of glowing cells on black does not."""
 _ELSEWHERE = 1 / 8
-"""Factor for a threshold that does not apply: only black, white or blank images are found then."""
+"""Factor for a threshold that does not apply. Then only black, white or blank images are found."""
 _ODD_ASPECT = 3
 """Ratio of the longer to the shorter side from which an original is odd."""
 
@@ -47,7 +47,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """One measured property of all images."""
+    """A measured property of the images, and the images beyond its threshold."""
 
     name: str
     what: str
@@ -57,7 +57,7 @@ class Quality:
     found: tuple[int, ...]
     """Records beyond the threshold, worst first."""
     nearest: tuple[int, ...]
-    """Records with the worst values (`values`), worst first, beyond the threshold or not."""
+    """The records with the worst values, worst first, with those values in `values`."""
     values: tuple[float, ...]
 
 
@@ -73,7 +73,7 @@ _PIXEL_RULES: tuple[tuple[str, str, str, float, bool, float, float], ...] = (
 
 
 def pixel_qualities(contents: Contents, measured: ScanResult) -> Iterator[Quality]:
-    """Yield the properties from the pixel pass that apply to this dataset."""
+    """Yield the properties measured in the pixel pass; colour only for a coloured dataset."""
     decoded = measured.measures["decoded"]
     numbers, measures = measured.numbers[decoded], measured.measures[decoded]
     for name, measure, what, threshold, is_below, low, high in _PIXEL_RULES:
@@ -85,7 +85,7 @@ def pixel_qualities(contents: Contents, measured: ScanResult) -> Iterator[Qualit
 
 
 def _in_set(values: Numbers, threshold: float, *, is_below: bool) -> float:
-    """Return `threshold`, or a stricter one if `_ORDINARY` rules it out for these values."""
+    """Return `threshold`, or a stricter one if it does not apply to `values` (`_ORDINARY`)."""
     distance, limit = (values, threshold) if is_below else (1 - values, 1 - threshold)
     if np.quantile(distance, 0.25) >= _ORDINARY * limit:
         return threshold
@@ -155,7 +155,7 @@ def histogram(
     bounds: tuple[float, float],
     num_bins: int = NUM_BINS,
 ) -> Histogram:
-    """Return a histogram of `values` by split; `numbers` are their records, `bounds` its ends."""
+    """Return a histogram by split. `numbers` are the records of `values`, `bounds` its two ends."""
     low, high = bounds
     bins = np.clip(((values - low) / (high - low) * num_bins).astype(np.int64), 0, num_bins - 1)
     split = contents.split[numbers]

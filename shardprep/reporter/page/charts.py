@@ -13,7 +13,7 @@ _WIDTH, _HEIGHT = 420, 130
 """Size of a histogram in SVG units."""
 _AXIS = 20
 _MOST_ROWS = 10
-"""Approximate number of rows in the table of a histogram; bins are merged."""
+"""Approximate number of rows in a histogram's table. Neighbouring bins are merged."""
 
 
 def split_class(splits: Sequence[str], name: str) -> str:
@@ -37,7 +37,7 @@ def hex_colour(label: int) -> str:
 
 
 def chip(label: int) -> Html:
-    """Return a square in the colour of a class."""
+    """Return a square in the colour of a class; −1 means no class."""
     square = tag("rect", width=1, height=1, fill=hex_colour(label))
     return tag("svg", square, viewBox="0 0 1 1", class_="chip", aria_hidden="true")
 
@@ -45,7 +45,7 @@ def chip(label: int) -> Html:
 def stacked_bar(
     counts: Mapping[str, int], most: int, splits: Sequence[str], label: str, height: int = 12
 ) -> Html:
-    """Return a bar with one part per split; a sum of `most` fills the width."""
+    """Return a bar with one part per split. Counts with the sum `most` fill the width."""
     at, parts = 0.0, []
     for name, count in counts.items():
         width = count / max(most, 1) * 100
@@ -72,10 +72,7 @@ def histogram_chart(
     splits: Sequence[str],
     threshold: tuple[float, bool] | None = None,
 ) -> Html:
-    """Return a histogram of shares by split.
-
-    `threshold`: a value to mark, and whether the report lists values below it (else above it).
-    """
+    """Return a chart of shares by split, with a table. `threshold`: (value to mark, `is_below`)."""
     shares = {
         name: [count / max(sum(counts), 1) for count in counts]
         for name, counts in histogram.counts.items()

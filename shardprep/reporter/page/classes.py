@@ -35,7 +35,7 @@ _FIRST, _LAST = 30, 10
 _MOST_CLASSES = 50
 _MOST_LISTED = 2_000
 _MOST_SPELLED = 8
-"""Maximum number of classes whose co-occurrence is a table; for more classes, it is a chart."""
+"""Maximum number of classes whose co-occurrence is shown as a table. For more, it is a chart."""
 _MOST_TOGETHER = 30
 _MOST_NUMBERS = 24
 """Maximum number of components of a vector whose distribution is shown."""
@@ -69,7 +69,6 @@ def targets(report: ReportData) -> Html | None:
 
 
 def _several(contents: Contents) -> Iterator[Html]:
-    """Yield the distribution of each of several numbers, classes or texts."""
     schema, splits = contents.schema, list(contents.manifest.splits)
     rows = pa.table({name: contents.written[name] for name in TARGET_COLUMNS.names})
     if schema.target == TEXTS:
@@ -118,7 +117,10 @@ def class_table(
     *,
     has_colours: bool = False,
 ) -> list[Html]:
-    """Return a legend, a table of classes, largest first, and notes. `counts` is [class][split]."""
+    """Return a legend, a table of classes, largest first, and notes.
+
+    `counts` is indexed [class][split]. `further` has the cells of additional columns by title.
+    """
     totals = [sum(row) for row in counts]
     order = sorted(range(len(names)), key=lambda i: (-totals[i], i))
     even = sum(totals) / max(sum(map(bool, totals)), 1)

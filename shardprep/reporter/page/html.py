@@ -12,7 +12,7 @@ _MOST_SHOWN = 240
 """Maximum length of a text on the page; a longer text is cut in the middle."""
 _VOID = frozenset(("br", "img", "input", "link", "meta"))
 _SHAPES = frozenset(("line", "path", "rect"))
-"""SVG elements without children. They must be self-closing, or the next element would nest."""
+"""SVG elements without children. If not self-closed, they would contain the next element."""
 
 
 class Html(str):
@@ -22,7 +22,7 @@ class Html(str):
 
 
 def text(value: str | int) -> Html:
-    """Return `Html` unchanged; shorten other text, and escape its markup and control characters."""
+    """Return `Html` unchanged. Shorten other text and escape its markup and control characters."""
     if isinstance(value, Html):
         return value
     return _escaped(shown(str(value), _MOST_SHOWN))
@@ -33,7 +33,7 @@ def _escaped(value: str) -> Html:
 
 
 def tag(name: str, /, *children: str | int, **attributes: str | float | None) -> Html:
-    """Return an element. Attribute `class_` means class, `_` means `-`, and None is omitted."""
+    """Return an element. Attribute `a_b` becomes `a-b`, and `class_` `class`. None is omitted."""
     parts = [f"<{name}"]
     for key, value in attributes.items():
         if value is not None:
@@ -48,7 +48,7 @@ def tag(name: str, /, *children: str | int, **attributes: str | float | None) ->
 
 
 def joined(*children: str | int) -> Html:
-    """Return the children as one piece of markup; texts are escaped."""
+    """Return the children as markup without an element around them. Texts are escaped."""
     return Html("".join(text(child) for child in children))
 
 
@@ -58,7 +58,7 @@ def capitalized(value: str) -> str:
 
 
 def key(value: str) -> Html:
-    """Return the key of an item as HTML, isolated from the text direction around it."""
+    """Return the key of an item. `bdi` keeps a right-to-left key from reordering its context."""
     return tag("bdi", value, class_="key")
 
 
@@ -68,7 +68,7 @@ def code(value: str) -> Html:
 
 
 def block(value: str) -> Html:
-    """Return a block of code; unlike other text, it is not shortened."""
+    """Return a block of code. Unlike in `text`, the code is not shortened."""
     lines = Html(html.escape("\n".join(map(printable, value.split("\n"))), quote=True))
     return tag("pre", tag("code", lines), tabindex=0)
 
@@ -111,7 +111,7 @@ def pairs(facts: Iterable[tuple[str, str]]) -> Html:
 
 
 def more(title: str, *children: str | int) -> Html:
-    """Return a collapsed part with a title that opens it."""
+    """Return a collapsed part. A click on the title opens it."""
     return tag("details", tag("summary", title), *children)
 
 

@@ -1,4 +1,4 @@
-"""The sections with pictures: gallery, copies, quality, originals."""
+"""The sections with pictures: gallery, copies, wrong labels, quality, originals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _CELLS = 32
 
 
 def gallery(report: ReportData, drawn: Pictures) -> Html | None:
-    """Return the section with sample and mean images of classes; None if it would be empty."""
+    """Return the section with sample and mean images of classes, or None if there are none."""
     if not any(drawn.gallery.values()):
         return None
     names = report.contents.schema.labels
@@ -137,7 +137,7 @@ def _group(report: ReportData, drawn: Pictures, group: Copies) -> Html:
 
 
 def wrong_labels(report: ReportData, drawn: Pictures) -> Html | None:
-    """Return the section with labels that are probably wrong; None without predictions."""
+    """Return the section on labels that are probably wrong, or None without predictions."""
     if not report.options.predicted:
         return None
     items = [
@@ -153,7 +153,7 @@ def wrong_labels(report: ReportData, drawn: Pictures) -> Html | None:
 
 
 def quality(report: ReportData, drawn: Pictures) -> Html | None:
-    """Return the section on the measured pixel properties; None if no property was measured."""
+    """Return the section on the measured pixel properties, or None if none was measured."""
     shown = [one for one in report.qualities if one.name not in OF_ORIGINALS]
     if not shown:
         return None
@@ -184,7 +184,7 @@ def _property(report: ReportData, drawn: Pictures, one: Quality) -> Html:
 
 
 def originals(report: ReportData, drawn: Pictures) -> Html | None:
-    """Return the section on sizes, aspects and formats of the originals; None without sizes."""
+    """Return the section on sizes, aspects and formats of originals, or None without sizes."""
     contents = report.contents
     known = np.flatnonzero((contents.height > 0) & (contents.width > 0))
     if not len(known):

@@ -1,7 +1,8 @@
 """The whole page: a report and its pictures as one HTML file.
 
-One function makes each section from the report and, if needed, its pictures. It returns None if the
-section does not apply. The sections on left-out inputs, channels and provenance are made here.
+Each section is made by a function of the report and, if needed, of the pictures. The function
+returns None for a section that does not apply. This module has the sections on left-out inputs,
+channels and provenance.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from shardprep.reporter.report_data import ReportData
 
 _MOST_KEYS = 20
 _ABSOLUTE = re.compile(r"(?:(?<![\w.])[/~]|\b[A-Za-z]:[\\/])[^:,=]*[\\/]")
-"""Matches the folders of an absolute path: they describe the machine, not the dataset."""
+"""Matches the folders of an absolute path, which describe the machine and not the dataset."""
 
 
 def render(report: ReportData) -> bytes:
@@ -106,7 +107,7 @@ def _left_out(report: ReportData) -> Html:
         of_status = with_status(rows, status)
         values = [f"{one}: " for one in of_status[column].cast("string").to_pylist()]
         for kind, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])):
-            # The text is the kind, or the kind, a colon and a detail.
+            # A reason is the kind alone, or the kind, a colon and a detail.
             places = [i for i, one in enumerate(values) if one.startswith(f"{kind}: ")]
             parts.append(more(f"{title}, {kind}: {count:,}", _inputs(of_status, places)))
     return section("left-out", "Rejected and skipped", *parts)

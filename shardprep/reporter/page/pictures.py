@@ -1,6 +1,6 @@
 """Pictures of a page, within a byte budget: selection, thumbnails and overlays.
 
-An overlay has the boxes and masks of a record. Page and viewer draw it over the picture.
+An overlay has the annotations of a record. The page and the viewer draw it over the picture.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _RING, _CROSS = "m-2 0a2 2 0 1 0 4 0a2 2 0 1 0-4 0", "m-2-2l4 4m0-4l-4 4"
 """SVG paths of a visible and of a hidden keypoint, relative to its position."""
 _AT_ONCE = 16
 _NO_CLASS_TIMES = 4
-"""The gallery of a dataset without classes has this many times the pictures of one class."""
+"""Number of gallery pictures of a dataset without classes, as a multiple of those of one class."""
 _MOST_NAMES, _MOST_LETTERS = 5, 40
 """Maximum number of classes named for a picture, and maximum length of a name."""
 _MOST_LEGEND = 30
@@ -69,12 +69,12 @@ _MOST_LEGEND = 30
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """Boxes and masks of a record, to draw over its thumbnail or image."""
+    """Boxes, masks and keypoints of a record, to draw over its thumbnail or image."""
 
     labels: tuple[int, ...]
     """Class of each object; −1 for an object without a class."""
     boxes: tuple[tuple[int, tuple[float, ...]], ...]
-    """Class, and ymin, xmin, ymax, xmax in pixels, largest first; empty if objects have masks."""
+    """Class and (ymin, xmin, ymax, xmax) in pixels, largest first; empty if objects have masks."""
     mask: bytes
     """WebP of the masks in colour, transparent elsewhere; b"" without masks."""
     size: tuple[int, int]
@@ -100,11 +100,11 @@ class Pictures:
     """Record → thumbnail. Damaged records and records beyond the budget are missing."""
     means: dict[int, Thumbnail]
     overlays: dict[int, Overlay]
-    """Gallery record → overlay, in datasets with boxes or masks."""
+    """Gallery record → overlay, in datasets with boxes, masks or keypoints."""
 
 
 def draw_pictures(report: ReportData) -> Pictures:
-    """Return the pictures of a report, as far as the budget allows; empty if it has no images."""
+    """Return the pictures of a report, up to `_BUDGET_BYTES`; none if the report has no images."""
     if report.images is None:
         return Pictures({}, {}, {}, {})
     gallery = _gallery(report)
@@ -163,7 +163,7 @@ def _overlay(images: StoredImages, payload: Payload) -> Overlay:
 
 
 def draw_overlay(picture: AnnotatedPicture, schema: Schema, side: int = SIDE) -> Overlay:
-    """Return the overlay of a picture; its longer side is at most `side` pixels."""
+    """Return the overlay of a picture, reduced to a longer side of at most `side` pixels."""
     height, width = picture.pixels.shape[:2]
     scale = min(1, side / max(height, width))
     size = max(1, round(width * scale)), max(1, round(height * scale))
@@ -199,7 +199,7 @@ def _painted(picture: AnnotatedPicture, schema: Schema, size: tuple[int, int]) -
 def _in_parallel(
     images: StoredImages, numbers: Sequence[int], make: Callable[[StoredImages, Payload], Made]
 ) -> dict[int, Made]:
-    """Return the result of `make` for each record that can be decoded."""
+    """Return record → result of `make`, without the records that cannot be decoded."""
 
     def made(start: int) -> list[tuple[int, Made]]:
         part = numbers[start : start + _AT_ONCE]
@@ -239,7 +239,7 @@ def classes_of(contents: Contents, number: int, marked: Overlay) -> frozenset[in
 
 
 def switch(schema: Schema, classes: frozenset[int] | None = None) -> Html:
-    """Return the checkbox that shows overlays, and a legend of `classes` (None: all classes)."""
+    """Return the checkbox that shows overlays, and a legend of `classes` (None: all)."""
     words = {
         "boxes": BOX in schema.features and OBJECT_MASK not in schema.features,
         "masks": any(one.kind == "mask" for one in schema.annotations.values()),
@@ -275,7 +275,7 @@ def overlay(
 
 
 def drawn_boxes(schema: Schema, marked: Overlay, size: tuple[int, int]) -> Html:
-    """Return the boxes and keypoints of a record as SVG; `size` is the picture's width, height."""
+    """Return boxes and keypoints of a record as SVG. `size` is (width, height) of the picture."""
     paths: dict[int, list[str]] = {}
     for label, (top, left, bottom, right) in marked.boxes:
         corner, side = f"M{left:g} {top:g}", f"{right - left:.4g}"
@@ -292,7 +292,7 @@ def drawn_boxes(schema: Schema, marked: Overlay, size: tuple[int, int]) -> Html:
 
 
 def drawn_parts(parts: Sequence[Part], thumbnail: Thumbnail) -> Html:
-    """Return the outlines of parts of a thumbnail, given as shares, as SVG."""
+    """Return the outlines of parts of a thumbnail as SVG: x, y, width and height as shares."""
     width, height = thumbnail.width, thumbnail.height
     paths = [
         f"M{x * width:.4g} {y * height:.4g}h{across * width:.4g}v{down * height:.4g}"
@@ -307,7 +307,7 @@ def drawn_parts(parts: Sequence[Part], thumbnail: Thumbnail) -> Html:
 def facts(
     contents: Contents, number: int, marked: Overlay | None, size: tuple[str, str] | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield (title, text) pairs about a record; `size` is the pair for the size of its image."""
+    """Yield (title, text) pairs about a record. `size` is the pair about its image size."""
     schema, place = contents.schema, contents.place(number)
     yield "split", place.split
     if schema.has_target:
@@ -327,14 +327,14 @@ def facts(
 
 
 def copy_facts(contents: Contents, group: Copies, i: int) -> Html:
-    """Return the split, target and changes of the image `i` of a group of copies as HTML."""
+    """Return the split, target and changes of image `i` of a group of copies."""
     place = contents.place(group.numbers[i])
     label = f" · {place.label}" if place.label else ""
     return joined(tag("span", place.split, class_="split"), label, group.change(i))
 
 
 def copy_group(group: Copies, shown: Html, most: int) -> Html:
-    """Return a group of copies: title, the images `shown`, and how many exceed the limit `most`."""
+    """Return a group of copies: title, images `shown`, and the number of images beyond `most`."""
     rest = len(group.numbers) - most
     last = [tag("p", f"and {rest:,} more", class_="dim")] if rest > 0 else []
     class_ = "group leak" if group.is_leak else "group"

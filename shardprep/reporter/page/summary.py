@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _MOST_KEYS = 200
 _MOST_SHARDS = 200
 _RATIOS = re.compile(r"\w+=[\d.]")
-"""Matches the beginning of a `--split` of ratios."""
+"""Matches the beginning of a `--split` of ratios, such as "train=0.8"."""
 SIGNS = {"serious": "✖ serious", "warning": "▲ warning", "note": "● note"}
 REST = (
     "In a command, … means the dataset and the options of this report, or the source and "

@@ -1,8 +1,8 @@
 """The items of a dataset by number, its findings, and the items that match a filter.
 
 Records have the first numbers, in record order. Rejected and skipped inputs follow, in the order of
-the item table. Masks of recent filter conditions are cached for other pages. Findings are
-computed in a thread while the first pages are shown.
+the item table. The matches of recent filter conditions are cached. Findings are computed in a
+thread while the first pages are shown.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _END_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Conditions of a search; an item matches if it meets all. The value "" sets no condition."""
+    """Conditions of a search. An item must meet all of them. The value "" sets no condition."""
 
     split: str = ""
     status: str = ""
@@ -59,7 +59,7 @@ class Filter:
         return cls(**{one.name: query.get(one.name, "") for one in fields(cls)})
 
     def fits(self, schema: Schema) -> bool:
-        """Return False if the filter names a class of images or objects that have no classes."""
+        """Return False if the filter asks for a class of images or objects, but there are none."""
         return not (self.label and not schema.labels) and not (
             self.object and not schema.annotation_labels
         )
@@ -87,7 +87,7 @@ class FindingIndex:
     groups: dict[int, tuple[int, ...]]
     """Record → its groups, as indexes into `copies`."""
     problem: str = ""
-    """Error if the findings could not be computed, else ""."""
+    """The error if the findings could not be computed, or ""."""
 
 
 class BackgroundFindings:
@@ -100,20 +100,20 @@ class BackgroundFindings:
         self._work: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Start the thread, unless it was started. Call it when the first page is ready."""
+        """Start the thread, if it is not started. Call this when the first page is ready."""
         with self._lock:
             if self._work is None:
                 self._work = threading.Thread(target=self._make, name="shardprep-findings")
                 self._work.start()
 
     def close(self) -> None:
-        """Wait at most 0.5 s for the thread, which ends at its next read of a closed table."""
+        """Wait up to 0.5 s for the thread. It ends at its next read of the closed item table."""
         if self._work is not None:
             self._work.join(_END_S)
 
     def _make(self) -> None:
         try:
-            # Imported late, so that the first page does not wait for it.
+            # Imported late, so that the first page does not wait for this import.
             from shardprep.reporter.report import known_report
 
             # With a copy of the contents, columns that only findings need are freed afterwards.
@@ -127,7 +127,7 @@ class BackgroundFindings:
         return self._made.done()
 
     def get(self) -> FindingIndex:
-        """Return the findings; start the thread if needed, and wait until they are ready."""
+        """Return the findings. Start the thread if needed, and wait for its result."""
         self.begin()
         return self._made.result()
 
@@ -252,15 +252,15 @@ class ItemList:
         return _distinct(numbers, column.keys.to_numpy()[: len(numbers)], number)
 
     def selected(self, wanted: Filter) -> Ints:
-        """Return numbers of the matching items, int32: ascending, or in the order of a finding."""
+        """Return the numbers of the matching items, ascending or in the order of the finding."""
         return self._alone(self._selections, wanted)
 
     def counts(self, wanted: Filter) -> dict[str, Counter[str]]:
-        """Return condition → value → number of items with it that meet all other conditions."""
+        """Return condition → value → number of items with the value that meet all others."""
         return self._alone(self._tallies, wanted)
 
     def _alone(self, work: Callable[[Filter], Made], wanted: Filter) -> Made:
-        """Return `work(wanted)`. Only one call runs at a time, to limit the memory for masks."""
+        """Return `work(wanted)`. One call runs at a time, to limit the memory for masks."""
         if wanted.finding:
             self.findings.get()  # waits here, without the lock
         with self._lock:
@@ -324,7 +324,7 @@ def _counted(mask: Mask, pairs: tuple[Ints, Ints]) -> Counter[str]:
 
 
 def _pairs(lists: pa.ChunkedArray) -> tuple[Ints, Ints]:
-    """Return two arrays for a column of lists: the row of each value, and the values."""
+    """Return the row of each value in a column of lists, and the values."""
     column = lists.combine_chunks()
     values = pc.list_flatten(column).to_numpy(zero_copy_only=False)
     return pc.list_parent_indices(column).to_numpy(), values

@@ -159,7 +159,6 @@ def _features(schema: Schema, features: Features) -> Html:
 
 
 def _value(schema: Schema, name: str, feature: Feature | None, values: list[Any]) -> str:
-    """Return the values of a feature as text; for encoded images, the number of bytes."""
     first = values[:_MOST_VALUES]
     if name in {schema.image_name, *MASKS, TARGET_IMAGE}:
         texts = [f"{len(one):,} bytes" for one in first if isinstance(one, bytes)]

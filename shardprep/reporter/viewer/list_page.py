@@ -19,7 +19,7 @@ PAGE_ITEMS = 60
 
 
 def document(contents: Contents, current: str, body: Html) -> Html:
-    """Return a whole page. `current` is its name in `_PAGES`, or the title of another page."""
+    """Return a whole page. `current` is the name of the page in `_PAGES`, or another title."""
     manifest = contents.manifest
     links = [
         tag("li", tag("a", name, href=path, aria_current="page" if name == current else None))
@@ -50,7 +50,7 @@ def _facts_line(contents: Contents) -> Html:
 
 
 def list_page(items: ItemList, wanted: Filter, page: int) -> Html:
-    """Return page `page` (from 1), or the last page, of the items that match a filter."""
+    """Return page `page` (from 1, at most the last) of the items that match a filter."""
     selected = items.selected(wanted)
     num_pages = max(1, -(-len(selected) // PAGE_ITEMS))
     page = min(page, num_pages)
@@ -70,7 +70,7 @@ def list_page(items: ItemList, wanted: Filter, page: int) -> Html:
 
 
 def tile(items: ItemList, number: int, address: str, caption: str | Html, *, picture: str) -> Html:
-    """Return a linked tile with the image at `picture`, or if "", why the item was left out."""
+    """Return a linked tile with the image at `picture`. If "", show why the item was left out."""
     name = items.key(number)
     if picture:
         shown = tag("img", src=picture, alt=name, width=160, height=160, loading="lazy")
@@ -156,7 +156,7 @@ def list_address(wanted: Filter, page: int) -> str:
 
 
 def step(words: str, address: str | None, rel: str | None = None) -> Html:
-    """Return a link, or without an address only its words."""
+    """Return a link with the text `words`, or only the text if there is no address."""
     if address is None:
         return tag("span", words, class_="dim", aria_hidden="true")
     return tag("a", words, href=address, rel=rel)
@@ -180,7 +180,7 @@ def _pager(wanted: Filter, page: int, num_pages: int, where: str) -> Html:
 
 
 def findings_page(items: ItemList) -> Html:
-    """Return the page of the findings, most harmful first, with links to their items."""
+    """Return the page of findings, most harmful first, with links to the items of each."""
     known, number = items.findings.get(), items.num_records
     rows = []
     for finding in known.findings:

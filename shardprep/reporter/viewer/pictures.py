@@ -1,7 +1,7 @@
 """Pictures of records by number: tiles, stored images and overlays.
 
-A shard is opened at the first request for one of its records, so a missing shard affects only its
-own records. A damaged record gives a ShardprepError and does not affect other records.
+A shard is opened at the first request for one of its records. So a missing shard affects only its
+own records. A damaged record raises a ShardprepError and does not affect other records.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _JPEG_START, _PNG_START = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 
 
 class Drawing(NamedTuple):
-    """The size of a record's image, and the overlay."""
+    """The size of a record's image, and its overlay."""
 
     size: tuple[int, int]
     """Width and height of the image in pixels."""
@@ -75,7 +75,7 @@ class RecordPictures:
         self._pool = ThreadPoolExecutor(_NUM_THREADS, "shardprep-view")
 
     def close(self) -> None:
-        """Stop the threads and close the shards. Threads that wait for a tile get an error."""
+        """Stop the threads and close the shards. A thread that waits for a tile gets an error."""
         with self._lock:
             for tile in self._tiles.values():
                 tile.cancel()
@@ -84,10 +84,10 @@ class RecordPictures:
         end.start()
         end.join(_END_S)
         self._images.cache_clear()
-        self._tiles.clear()  # their exceptions keep frames, and so shards, alive
+        self._tiles.clear()  # exceptions in tiles refer to frames, which keep shards open
 
     def _place(self, number: int) -> tuple[int, int]:
-        """Return the index of a record's shard in the dataset, and of the record in the shard."""
+        """Return the index of a record's shard, and the index of the record in the shard."""
         shard = int(np.searchsorted(self._ends, number, "right"))
         return shard, number - int(self._ends[shard]) + self._shards[shard].num_records
 
@@ -96,7 +96,7 @@ class RecordPictures:
         return f"{self._shards[shard].sha256[:32]}-{record}"
 
     def image(self, number: int) -> tuple[bytes, str]:
-        """Return an image and its media type: as stored, or PNG if browsers cannot show that."""
+        """Return the stored image, or a PNG if browsers cannot show it, and the media type."""
         images, payload, record = self._payload(number)
         try:
             if TARGET_IMAGE in images.schema.features:
@@ -111,7 +111,7 @@ class RecordPictures:
             if data.startswith(_PNG_START):
                 return data, "image/png"
             raise ValueError("neither a JPEG nor a PNG")
-        except Exception as error:  # decoders raise anything
+        except Exception as error:  # decoders raise any type of exception
             raise images.damaged(record, error) from error
 
     def record(self, number: int) -> RecordContent:
@@ -120,7 +120,7 @@ class RecordPictures:
         features = example.decode(bytes(payload))
         try:
             picture = annotated_picture(bytes(payload), images.schema)
-        except Exception as error:  # decoders raise anything
+        except Exception as error:  # decoders raise any type of exception
             return RecordContent(features, None, images.damaged(record, error).what)
         try:
             return RecordContent(features, _drawing(picture, images.schema), "")
@@ -132,7 +132,7 @@ class RecordPictures:
         return self.request_tiles((number,))[0].result()
 
     def request_tiles(self, numbers: Sequence[int]) -> list[Future[bytes]]:
-        """Return futures of WebP tiles in the order of `numbers`; start to read missing tiles."""
+        """Return futures of WebP tiles in the order of `numbers`. Start to read missing tiles."""
         tiles, new = [], []
         with self._lock:
             for number in numbers:
@@ -178,7 +178,6 @@ class RecordPictures:
         return images, payload, record
 
     def _opened(self, number: int) -> StoredImages:
-        """Return the images of one shard; DatasetError if it is missing or replaced."""
         contents = self._contents
         places = Places.whole(self._shards[number])
         # staging_bytes=0: do not copy the shard to the local disk.

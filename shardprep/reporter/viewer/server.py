@@ -3,11 +3,11 @@
 The server listens on loopback. The Host header must name this machine, which stops DNS rebinding by
 other websites. Other users of the machine also reach loopback, so requests need a cookie. The
 browser gets the cookie from the printed address, which contains a secret token. Methods other than
-GET and HEAD are refused, so nothing can be changed.
+GET and HEAD are refused, so no request can change a file.
 
 A connection without the cookie is closed after one answer. At the connection limit, a new
 connection replaces the oldest connection without the cookie. So clients without the cookie cannot
-lock out clients that have it.
+lock out clients with the cookie.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 HTML, TEXT = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 MOST_CONNECTIONS = 100
-"""Connection limit; at the limit, a new connection replaces the oldest without the cookie."""
+"""Number of connections from which a new one replaces the oldest one without the cookie."""
 _REQUEST_S = 10.0
-"""Timeout from one answer to the end of the next request."""
+"""Timeout for a whole request, from the previous answer on, and for each part of an answer."""
 _MOST_LINE = 1 << 14
 _MOST_FIELDS = 20
 _HERE = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
@@ -72,7 +72,7 @@ class Answer:
 
 
 def plain(status: HTTPStatus, said: str, **headers: str) -> Answer:
-    """Return an answer of a single line of text: the status code and `said`."""
+    """Return an answer of one line of text: the status code and `said`."""
     return Answer(f"{status.value} {said}\n".encode(), TEXT, status, headers)
 
 
@@ -80,20 +80,17 @@ def plain(status: HTTPStatus, said: str, **headers: str) -> Answer:
 class _Connection:
     thread: threading.Thread
     may_end: bool = True
-    """True until the connection sends the cookie: a newer connection may replace it."""
+    """True until the connection sends the cookie. Until then, a newer connection may replace it."""
 
 
 class Server(TCPServer):
-    """A server on 127.0.0.1 with one thread per connection.
-
-    It is not an `HTTPServer`, because that first looks up the name of this machine in the network.
-    """
+    """A server on 127.0.0.1, a thread per connection. `HTTPServer` would look up the host name."""
 
     allow_reuse_address = True
     request_queue_size = MOST_CONNECTIONS
 
     def __init__(self, port: int, answer: Callable[[PageRequest], Answer]) -> None:
-        """Listen on a port; 0 means any free port. OSError if the port is taken."""
+        """Listen on a port; 0 means any free port. OSError if the port is in use."""
         super().__init__(("127.0.0.1", port), _Handler)
         self.answer = answer
         self.request_s = _REQUEST_S
@@ -108,7 +105,7 @@ class Server(TCPServer):
 
     @property
     def url(self) -> str:
-        """Address with the secret token. Whoever has it gets the cookie."""
+        """Address with the secret token. A browser that opens this address gets the cookie."""
         return f"http://127.0.0.1:{self.port}/?token={self._token}"
 
     @property
@@ -123,7 +120,7 @@ class Server(TCPServer):
         return any(_same(one.strip(), self.cookie) for one in cookies.split(";"))
 
     def trust(self, connection: socket.socket) -> None:
-        """Never replace this connection by a newer one. Call it after the cookie was checked."""
+        """Never replace this connection by a newer one. Call this after a check of the cookie."""
         self._open[connection].may_end = False
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -134,7 +131,7 @@ class Server(TCPServer):
             if oldest is None or len(self._open) >= 2 * MOST_CONNECTIONS:
                 self.shutdown_request(request)
                 return
-            self._open[oldest].may_end = False  # not to be cut again; its thread ends soon
+            self._open[oldest].may_end = False  # do not cut it twice: its thread ends soon
             _cut(oldest)
         thread = threading.Thread(
             target=self._serve, args=(request, client_address), name="shardprep-answer"
@@ -151,7 +148,7 @@ class Server(TCPServer):
             self.shutdown_request(request)
 
     def close(self) -> None:
-        """Accept no more connections, and cut the open ones. Their threads may still be at work."""
+        """Stop listening and cut all connections. Their threads may still run; see `join`."""
         self.is_closed = True
         self.shutdown()
         self.server_close()
@@ -171,7 +168,7 @@ class Server(TCPServer):
 
 
 def _cut(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # it has ended
+    with contextlib.suppress(OSError):  # the connection is already closed
         connection.shutdown(SHUT_RDWR)
 
 
@@ -226,7 +223,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _flush(self) -> None:
-        """Send the buffered answer, with a timeout for each part, so that slow networks work."""
+        """Send the buffered answer. Each part has its own timeout, so that slow networks work."""
         left = self.wfile.getbuffer()
         self.wfile = io.BytesIO()
         self.connection.settimeout(self.server.request_s)
@@ -302,5 +299,5 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _home(headers: Mapping[str, str] | None = None) -> Answer:
-    """Return a redirect to the first page, so that the browser no longer shows the token."""
+    """Return a redirect to the first page, which removes the token from the browser's address."""
     return Answer(b"", TEXT, HTTPStatus.SEE_OTHER, {"Location": "/", **(headers or {})})

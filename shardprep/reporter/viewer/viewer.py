@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from shardprep.reporter.viewer.pictures import RecordPictures
 
 Originals = Callable[[str, str], bytes]
-"""Returns the bytes of an original by key and kind of rejection ("" if written), or raises
-ShardprepError or OSError."""
+"""(key, kind of rejection, or "" if written) → original bytes, or ShardprepError or OSError."""
 _NUMBERED = re.compile(r"/(item|tile|image|mask|original)/([0-9]{1,12})", re.ASCII)
 _PAGE = re.compile("[1-9][0-9]{0,8}", re.ASCII)
 _TYPES = {
@@ -46,7 +45,7 @@ _TYPES = {
     rb"BM": "image/bmp",
     rb".{4}ftypavi[fs]": "image/avif",
 }
-"""First bytes of an original → media type, for the image formats that browsers show."""
+"""Pattern of the first bytes → media type, for the image formats that browsers show."""
 _ASSETS = {
     **dict.fromkeys(STYLES, "text/css; charset=utf-8"),
     SCRIPT: "text/javascript; charset=utf-8",
@@ -59,10 +58,7 @@ _END_S = 0.5
 
 @dataclass(frozen=True, repr=False)
 class Viewer(Card):
-    """A running viewer, which serves a dataset to browsers on this machine until `close`.
-
-    As a context manager, it closes itself at the end of the context.
-    """
+    """A server of a dataset for browsers on this machine, until `close` or the end of a `with`."""
 
     url: str
     """Address to open. It contains a secret token."""
@@ -78,10 +74,7 @@ class Viewer(Card):
         return {"dataset": title, "items": self.num_items, "url": Link(self.url)}
 
     def close(self) -> None:
-        """Stop the viewer within 2 s. Closing again has no effect.
-
-        Threads that are still reading or decoding end later on their own.
-        """
+        """Stop the viewer within 2 s. Threads that are still reading or decoding end later."""
         self.ending.close()
 
     def __enter__(self) -> Self:
@@ -96,8 +89,8 @@ def serve(
 ) -> Viewer:
     """Start and return a viewer in a thread of this process; port 0 means any free port.
 
-    The viewer takes over `ending` and runs its callbacks when it is closed. Without `originals`, it
-    shows no originals. RecipeError if the port is taken.
+    The viewer runs the callbacks of `ending` when it is closed. Without `originals`, it shows no
+    originals. RecipeError if the port is in use.
     """
     contents = read_contents(dataset)
     site = Site(contents, originals)
@@ -109,7 +102,7 @@ def serve(
         raise RecipeError(OptionName("port"), what, "leave it out to use a free port") from error
     ending.callback(server.join, _END_S)
     ending.callback(site.close)
-    ending.callback(server.close)  # runs first
+    ending.callback(server.close)  # an ExitStack runs the last callback first
     name = "shardprep-view"
     threading.Thread(target=server.serve_forever, args=(0.1,), name=name, daemon=True).start()
     manifest = contents.manifest
@@ -134,7 +127,7 @@ class Site:
         self._assets = {f"/static/{name}": _asset(name) for name in _ASSETS}
 
     def close(self) -> None:
-        """Stop all threads. The thread for findings stops at its next read of the item table."""
+        """Close the item table and the shards, and wait up to 0.5 s each for their threads."""
         self.items.contents.items.close()
         self.items.findings.close()
         if self._made is not None:
@@ -142,7 +135,7 @@ class Site:
 
     @property
     def _pictures(self) -> RecordPictures:
-        """The pictures; their module is imported at the first use, so the first page is fast."""
+        """The pictures. Their module is imported at first use, so that the first page is fast."""
         with self._lock:
             if self._made is None:
                 from shardprep.reporter.viewer.pictures import RecordPictures
