@@ -85,7 +85,7 @@ def element_names(schema: Schema, *, as_supervised: bool) -> tuple[str, ...]:
 
 
 def padding(values: Mapping[str, Any]) -> dict[str, int]:
-    """Return name → padding value of the features of objects, named as in `values`; or {}."""
+    """Return name → padding value of the object features in `values`; {} without boxes."""
     if BOX in values:
         return PADDING
     return {KEYS[name]: value for name, value in PADDING.items()} if KEYS[BOX] in values else {}
@@ -107,7 +107,7 @@ def check_options(where: str, schema: Schema, options: Request | BatchOptions) -
 
 
 class BoxLimit:
-    """Maximum number of boxes per image. `warn` warns once that boxes are left out. Thread-safe."""
+    """Limit of boxes per image that warns once if boxes are left out. Thread-safe."""
 
     def __init__(self, max_boxes: int) -> None:
         self.max_boxes = max_boxes

@@ -44,9 +44,9 @@ from shardprep.reader.tf.finish import Finisher
 from shardprep.reader.tf.pipeline import cached_sample, load, make_dataset, undecoded
 
 _NUM_TURNS = 10
-"""The time of a diagnosis is divided into this number of turns. Training takes two or three turns,
-each part of the pipeline one, and each trial one, or four if it alternates with training. If rounds
-do not agree, further rounds follow."""
+"""Number of turns into which the time of a diagnosis is divided. Training takes two or three turns,
+each part of the pipeline one, and each trial one, or four if it alternates with training. Rounds
+that disagree are repeated."""
 _AGREE, _MOST_ROUNDS = 1.1, 6
 """Largest ratio of the rates of two rounds that agree, and maximum number of rounds."""
 _PAIRS = 5
@@ -54,7 +54,7 @@ _PAIRS = 5
 _LEAST_STEPS, _ENOUGH_STEPS = 3, 12
 """A run has at least 3 steps. With fewer than 12 it goes on up to twice its time."""
 _FILL = 4
-"""Time per image to fill a cache, divided by its time in a pipeline; a rough ratio."""
+"""Rough ratio of the time per image to fill a cache and the time per image of a pipeline."""
 _REST_S = 0.01
 """Seconds between two measurements of the processor time until the process is idle."""
 _AT_REST = 0.2
@@ -165,14 +165,14 @@ class _Measurement:
         return conclude(measured, here, changes, unsure, spread=self.spread, longer_s=longer_s)
 
     def _more(self, rounds: list[_Timed]) -> _Timed:
-        """Train once more, and until rounds agree; return these rounds."""
+        """Train once more, and again until rounds agree; return the agreeing rounds as one."""
         run = functools.partial(_run, self.dataset, self.turn, self.train)
         rounds.append(run())
         training, self.is_sure = self._repeated(rounds, run, self._rate)
         return training
 
     def _agreed(self, run: Callable[[float], _Timed], name: str = "") -> _Timed:
-        """Return rounds of `run`, of half a turn each, which agree if possible."""
+        """Return rounds of `run` as one, each of half a turn, repeated until rounds agree."""
         part = functools.partial(run, self.turn / 2)
         found, is_sure = self._repeated([part()], part, lambda one: one.rate)
         if not is_sure:
@@ -255,7 +255,7 @@ class _Measurement:
         return number / seconds
 
     def _tried(self, candidate: Candidate, measured: Measured) -> tuple[Change, float | None]:
-        """Return a change with its figures, and its gain; None if its runs did not alternate."""
+        """Return a change with its figures, and its gain, or None if its runs did not alternate."""
         number = measured.pipeline * self.turn / _FILL
         restarts = self.num_steps is not None and candidate.trial != "repeat"
         gain, advice = None, candidate.advice
@@ -312,7 +312,7 @@ def _run(
 ) -> _Timed:
     """Return the times of training for `seconds`, or longer if there are few steps.
 
-    The run ends after `most` images, if given. It continues the iterator `begun`, if given.
+    The run ends after `most` images, if given. It starts with the iterator `begun`, if given.
     """
     watch, steps, num_images = Stopwatch(), list[Times](), 0
     source, is_restart = begun, begun is None
@@ -338,9 +338,9 @@ def _run(
 
 
 def _settled(batches: Iterable[Any], seconds: float, train: _Train) -> _Timed:
-    """Return the second run of a new iterator; the first is not counted.
+    """Return the second of two runs of a new iterator; the first one is warm-up.
 
-    Paused iterators first get time to fill their buffers, because this occupies the cores.
+    Before them, paused iterators get time to fill their buffers, because this occupies the cores.
     """
     _rest(2 * seconds)
     begun = iter(batches)
@@ -350,7 +350,7 @@ def _settled(batches: Iterable[Any], seconds: float, train: _Train) -> _Timed:
 
 
 def _rest(most: float) -> None:
-    """Wait until the process is idle (all buffers are full), at most `most` seconds."""
+    """Wait until the process is idle (buffers are full), at most `most` seconds."""
     end = time.perf_counter() + most
     is_busy = True
     while is_busy and time.perf_counter() < end:
@@ -411,7 +411,7 @@ class _Changed(NamedTuple):
 def _trial(
     candidate: Candidate, request: Request, train: _Train, num_images: float
 ) -> Iterator[_Changed]:
-    """Yield a candidate's pipeline and step; a sample to cache has about `num_images`."""
+    """Yield the pipeline and step of a candidate; a cached sample has about `num_images`."""
     if candidate.trial == "folder":
         with tempfile.TemporaryDirectory(prefix="shardprep-", dir=candidate.options["cache"]) as at:
             cached = cached_sample(_sample(request, num_images), Path(at))
@@ -430,13 +430,13 @@ def _trial(
 
 
 def _pipeline(request: Request, num_images: float) -> Any:
-    """Return the pipeline of a request; with a cache in memory, of a repeated sample."""
+    """Return the pipeline of a request, of a repeated sample if its cache is in memory."""
     sampled = _sample(request, num_images) if request.cache == "memory" else request
     return load(request if sampled == request else replace(sampled, repeat=True))
 
 
 def _sample(request: Request, num_images: float) -> Request:
-    """Return the request for a sample of about `num_images` records, or unchanged if all fit."""
+    """Return the request for a sample of about `num_images` records, or `request` if all fit."""
     subset = open_request(request)
     least = _SAMPLE_BATCHES * (request.batch_size or 1)
     most = min(num_images, _SAMPLE_BYTES / (_image_bytes(subset, request) or 1))
@@ -451,7 +451,7 @@ def _sample(request: Request, num_images: float) -> Request:
 
 
 def _image_bytes(subset: Subset, request: Request) -> int | None:
-    """Return the size of a decoded image, or None if images differ in size."""
+    """Return the bytes of a decoded image, or None if images differ in size."""
     size = subset.image_size(request)
     return None if size is None else 3 * size[0] * size[1]
 

@@ -79,7 +79,7 @@ class EpochOrder(Protocol):
 
     @property
     def description(self) -> str:
-        """All that decides the order except records and seed, as text for `identity`."""
+        """Text for `identity` of everything that decides the order, except records and seed."""
 
     def __len__(self) -> int:
         """Return the number of places of an epoch."""
@@ -101,7 +101,7 @@ class GroupPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockShuffle:
-    """Each record once: blocks of neighbours in random order, shuffled in groups of blocks.
+    """Order that has each record once: permuted blocks of neighbours, shuffled in groups of blocks.
 
     Positions are cut into *blocks* of equal length, also across shards. An epoch permutes the
     blocks, and shuffles the records of each *group* of successive blocks. So neighbours on the disk
@@ -162,7 +162,7 @@ class BlockShuffle:
 
 
 class _Run(NamedTuple):
-    """Places of an epoch that are in one lane, and the range of the lane that contains them."""
+    """Places of an epoch in one lane, and the smallest range of the lane that contains them."""
 
     lane: int
     start: int
@@ -176,7 +176,7 @@ class _Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class LaneShuffle:
-    """Each record once: every global batch takes a fixed number of records from each lane.
+    """Order that has each record once, and takes a fixed number from each lane per global batch.
 
     Positions are cut into successive ranges, the *lanes*, each an independent `BlockShuffle`. In a
     global batch of `m` places, lane `v` of `V` begins at ⌈v·m / V⌉. Hosts cut a batch in the same
@@ -244,7 +244,7 @@ class LaneShuffle:
         return mix(key, _LANE, lane) if len(self.blocks) > 1 else key
 
     def _runs(self, places: Ints) -> Iterator[_Run]:
-        """Yield a run for each lane that has some of the given places, which must increase."""
+        """Yield a run for each lane with some of `places`, which must increase."""
         number = len(self.blocks)
         if number == 1:
             start, stop = places.item(0), places.item(-1) + 1
@@ -270,12 +270,13 @@ def lane_shuffle(
     block_length: int | None = None,
     group_width: int | None = None,
 ) -> LaneShuffle:
-    """Return an order that reads each record once per epoch, in global batches of `batch_size`.
+    """Return an order with each record once per epoch, for global batches of `batch_size`.
 
     `record_bytes` is the mean size of a record in the manifest, also for records of a decoded
     cache. `block_length` is by default the number of records in 2 MiB, 8 to `BLOCK_LENGTH`.
-    `group_width` blocks are mixed at a time, by default as many as have 32 MiB and at most 16,384
-    records, but at least 16 blocks. Several lanes together mix twice as many, at least 4 each.
+    `group_width` blocks are mixed at a time, by default the number of blocks in 32 MiB with at most
+    16,384 records, but at least 16 blocks. Several lanes together mix twice as many, at least 4
+    each.
 
     The number of lanes is a power of 2, at most 16. Each lane has at least 8 records of a batch (1
     if a batch has fewer than 64) and at least 4 blocks. If all blocks are mixed at a time, there is
@@ -305,7 +306,7 @@ def lane_shuffle(
 
 @dataclass(frozen=True, slots=True)
 class StoredOrder:
-    """Each record once, in the order of the shards."""
+    """Order that has each record once, as in the shards."""
 
     num_records: int
     block_length: int
@@ -373,13 +374,13 @@ class _Latest(Generic[_Key]):
 
 @_Latest
 def _permuted_blocks(passes: list[tuple[BlockShuffle, int]]) -> list[Ints]:
-    """Return for each (order, key) its block numbers, permuted."""
+    """Return the permuted block numbers of each (order, key)."""
     return permutations([blocks.num_blocks for blocks, _ in passes], [key for _, key in passes])
 
 
 @_Latest
 def _group_positions(groups: list[tuple[BlockShuffle, int, int]]) -> list[Ints]:
-    """Return for each (order, key, group) the shuffled positions of the group."""
+    """Return the shuffled positions of each (order, key, group)."""
     stored = []
     for blocks, key, group in groups:
         first = blocks.blocks(key, group)[:, None] * blocks.block_length
@@ -392,12 +393,12 @@ def _group_positions(groups: list[tuple[BlockShuffle, int, int]]) -> list[Ints]:
 
 @lru_cache(maxsize=4)
 def _own_places(batches: GlobalBatches) -> Ints:
-    return batches.places(0, len(batches))  # once, and not for each batch that asks for rows
+    return batches.places(0, len(batches))  # cached, because each batch asks for these
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightedDraws:
-    """Records drawn at random by weight, in one series of draws for all hosts."""
+    """Order of records drawn at random by weight, in one series of draws for all hosts."""
 
     weights: Floats
     """float64[records], weight of each position, not negative."""

@@ -17,7 +17,7 @@ from shardprep.reader.array_types import Ints
 
 
 def cut(number: int, size: int, parts: int) -> int:
-    """Return where part `number` begins if `size` places are cut into `parts`."""
+    """Return the first place of part `number`, if `size` places are cut into `parts`."""
     return -(-number * size // parts)
 
 
