@@ -222,7 +222,7 @@ class _Measurement:
         )
 
     def _compile(self, batch: Any) -> None:
-        """Train on a batch of each size, so that the step is compiled for both."""
+        """Train on a full and a short last batch, so that the step is compiled for both."""
         self.train(batch)
         size, number = self.request.batch_size or 1, self.subset.epoch_records
         rest = number * (self.request.num_epochs or 0) % size
@@ -275,7 +275,7 @@ class _Measurement:
         return Change(advice, candidate.options, rate, run.image_cpu_s), gain
 
     def _alternated(self, changed: _Changed, name: str) -> tuple[_Timed, float]:
-        """Alternate training without and with a change; return the changed run, and median gain."""
+        """Alternate training without and with a change; return its runs as one, and median gain."""
         part = self.turn / _PAIRS
         runs, gains = list[_Timed](), list[float]()
         for _ in range(_PAIRS):

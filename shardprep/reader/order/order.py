@@ -116,7 +116,7 @@ class MixedDraws:
         return [0, *accumulate(blocks.num_records for blocks in self.blocks[:-1])]
 
     def _runs(self, key: int, epoch: int, places: Ints) -> Iterator[tuple[LaneSpan, Ints, Ints]]:
-        """Yield for each pass: span, indices of its draws in `places`, and their places in it."""
+        """Yield for each pass: span, indices in `places` of its draws, their places in the pass."""
         cycle = _cycle(self.shares)
         drawn = places if self.stops_first else places + epoch * len(self)
         turns, slots = np.divmod(drawn, len(cycle.dataset))
