@@ -46,7 +46,7 @@ def usable_cores(root: Path = _ROOT) -> int:
 def check_address_space() -> None:
     """Raise MemoryError if the address space (`ulimit -v`) is limited to less than 384 MiB.
 
-    With less, OpenBLAS and Arrow may abort the process because they cannot start a thread.
+    OpenBLAS and Arrow may abort the process if they cannot start a thread.
     """
     if resource is not None:
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)

@@ -27,8 +27,7 @@ _WHERE = "Dataset.batches"
 def with_shard(options: BatchOptions, schema: Schema) -> BatchOptions:
     """Return options with the `num_shards`, `shard_index` and seed that the sharding decides.
 
-    Processes that hold the same rows get the same index. DatasetError if the sharding does not
-    divide rows equally among processes, or if an option does not work with it.
+    Processes with the same rows get the same index. DatasetError if rows or options do not fit.
     """
     processes = _parts_of_processes(options.sharding)
     own = processes.get(jax.process_index(), ())

@@ -211,7 +211,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         self._saved_at = time.monotonic()
 
     def _read(self) -> Checkpoint | None:
-        """Return the checkpoint of the file, if any, after the batches loaded its state."""
+        """Load the saved state into the batches; return the checkpoint, or None without a file."""
         saved = Checkpoint.read(self._path)
         if saved is None:
             return None

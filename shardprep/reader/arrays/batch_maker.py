@@ -104,17 +104,17 @@ class BatchSource:
 
 @dataclass(slots=True)
 class Filling:
-    """A batch that is being filled: each thread takes the next rows of it until none is left."""
+    """A batch in progress: each thread takes the next group of rows until none is left."""
 
     numbers: list[int]
     keys: list[int]
     """For each row, the key that decides its crop."""
     columns: Columns
     groups: Iterator[range]
-    """Groups of rows; a thread takes a whole group."""
+    """Iterator over the groups of rows that no thread has taken yet."""
     futures: list[Future[None]] = field(default_factory=list)
     errors: dict[int, RecordError] = field(default_factory=dict)
-    """Row of the batch → its error; complete when all futures are done."""
+    """Row of the batch → error of its record; complete when all futures are done."""
 
     def run(self, examples: ExampleReader | DecodedExamples) -> None:
         for rows in self.groups:  # `next` of an iterator is atomic: no two threads get the same

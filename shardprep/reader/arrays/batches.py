@@ -181,7 +181,7 @@ class ArrayBatches:
 
 
 class AheadBatches(ArrayBatches):
-    """Batches that move to a device one batch ahead of use, if they are filled by then.
+    """Batches that are copied to a device one batch ahead of use, if filled by then.
 
     Subclasses define `_moved`, which begins to copy an element to the device and returns the copy.
     """

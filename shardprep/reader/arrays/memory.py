@@ -66,7 +66,7 @@ class FreePieces(Generic[_Piece]):
         return len(self._pieces)
 
     def add(self, piece: _Piece) -> None:
-        """Add a piece whose arrays are gone."""
+        """Add a piece whose arrays were deleted."""
         self._pieces.append((piece, self._memory.fence()))
 
     def add_unread(self, piece: _Piece) -> None:
@@ -74,7 +74,7 @@ class FreePieces(Generic[_Piece]):
         self._pieces.append((piece, _has_ended))
 
     def take(self) -> _Piece | None:
-        """Remove and return the latest piece that no copy reads, or None if there is none."""
+        """Remove and return the latest piece that no copy reads, or return None."""
         read, found = [], None
         while self._pieces and found is None:
             piece, has_ended = self._pieces.pop()

@@ -105,7 +105,7 @@ class Team:
         busy = -(-num_threads * IMAGES_A_TURN // options.batch_size) + 1
         usual = max(2, busy, _WINDOW * self._num_workers)
         self.prefetch = usual if options.prefetch is None else options.prefetch
-        """Number of batches to begin before they are asked for, when all workers are ready."""
+        """Number of batches to begin ahead of use when all workers are ready."""
         self._few = max(2, busy)
         self._threads_a_worker = given or -(-num_threads // (self._num_workers or 1))
         # Without threads, `load` takes single elements: reusing their memory gains too little.
@@ -118,10 +118,10 @@ class Team:
 
     @property
     def num_ahead(self) -> int:
-        """Number of batches to begin before they are asked for.
+        """Number of batches to begin ahead of use.
 
-        The number is small until workers are ready: the batches for many workers would keep the
-        threads busy for seconds, and batches are taken in order.
+        The number is small until workers are ready. Batches are taken in order, and the batches for
+        many workers would keep the threads busy for seconds.
         """
         with self._lock:
             is_full = not self._num_workers or self._workers() is not None

@@ -97,7 +97,7 @@ def serve(
 ) -> None:
     """Fill batches until the parent closes the pipe. The parent handles Ctrl-C.
 
-    `environment` is that of the parent now; the fork server may have an older one.
+    `environment` is the current environment of the parent; the fork server may have an older one.
     """
     os.environ.update(environment)
     gc.freeze()  # modules are never garbage

@@ -37,7 +37,7 @@ class StartError(DatasetError):
 
 
 class Ticket:
-    """A batch that a worker fills. It owns its slot until its values are taken."""
+    """A batch that a worker fills. The ticket owns the slot until the values are taken."""
 
     def __init__(self, pool: WorkerPool, task: Task) -> None:
         self.task = task
@@ -91,7 +91,7 @@ class _Worker:
 
 
 class WorkerPool:
-    """Worker processes that fill batches. They start at once. Thread-safe."""
+    """Worker processes that fill batches, started at once. Thread-safe."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class WorkerPool:
         slots: Slots,
         note: Callable[[int, RecordError], None],
     ) -> None:
-        """Start the workers; `note` gets each bad record that they replace."""
+        """Start the workers. `note` gets each bad record that a worker has replaced."""
         self._source, self._note, self.slots = source, note, slots
         self.parcel = Parcel.of(source)
         used = (serve, *filter(None, [source.transform]))

@@ -145,7 +145,7 @@ def centers(size: Any) -> Any:
 def spatial_labels(labels: Any) -> Labels:
     """Return the labels that move with pixels, by key; {} if there are none.
 
-    A tensor in place of a dict is a mask (key `CLASSES`), or a target image if it has 3 channels.
+    A tensor instead of a dict is a mask (key `CLASSES`), or a target image if it has 3 channels.
     """
     if labels is None:
         return {}

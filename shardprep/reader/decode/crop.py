@@ -28,7 +28,7 @@ from shardprep.reader.order.permutation import mix
 _CROP = 3
 """Separates the keys of crops from the keys of augmentation, which depend on the same tags."""
 _FEW_TAGS = 8
-"""Number of tags from which NumPy mixes them faster than Python."""
+"""Smallest number of tags that NumPy mixes faster than Python."""
 _UINT64 = (1 << 64) - 1
 _SCALES = (8, 4, 2)
 """Divisors of a JPEG's size that have a fast inverse transform."""
@@ -158,7 +158,7 @@ def moved(
 
 
 def _same_part(pixels: Array, window: CropWindow, size: Size, wanted: Size) -> Any:
-    """Return the part of a target image that shows a window of its image; `size` is the image's."""
+    """Return the part of a target image that shows the same as a window of an image of `size`."""
     out = np.empty((*wanted, pixels.shape[2]), pixels.dtype)
     ratios = (pixels.shape[0] / size[0], pixels.shape[1] / size[1]) * 2
     sides = (side * ratio for side, ratio in zip(window[:4], ratios, strict=True))

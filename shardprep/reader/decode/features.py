@@ -78,7 +78,7 @@ class FeatureDecoder:
         lengths = [length for length in self._shape if length is not None]
         is_known = decode and len(lengths) == len(self._shape)
         self.image_shape = tuple(lengths) if is_known else None
-        """Shape of all images, or None if they differ or are not decoded."""
+        """Shape of all images; None if shapes differ or images are not decoded."""
         self._stored_shape = None
         if schema.image_size:
             self._stored_shape = (*schema.image_size, self._num_channels)
@@ -93,7 +93,7 @@ class FeatureDecoder:
         return (*length, *(self.image_size or (None, None)), self._num_channels)
 
     def columns(self, num_rows: int) -> Columns:
-        """Return uninitialized arrays for a batch, except for images of one shape."""
+        """Return uninitialized arrays for a batch by feature, without images of one shape."""
         columns = {name: self._column(name, num_rows) for name in self._plain_features}
         if self.image_shape is None:
             columns[self.image_name] = np.empty(num_rows, object)

@@ -115,8 +115,8 @@ class Stopwatch:
 def epoch_of(steps: Sequence[Times], num_steps: int | None) -> Times:
     """Return the times of an epoch of `num_steps` steps, estimated from consecutive steps.
 
-    The result is the mean of the whole epochs in `steps`. Without a whole epoch, it is a median
-    restart and `num_steps` typical steps. If `num_steps` is None (no end), it is one typical step.
+    The result is the mean of the whole epochs in `steps`. Without a whole epoch, the result is a
+    median restart and `num_steps` typical steps; with `num_steps=None` (no end), one typical step.
     """
     starts = [i for i, step in enumerate(steps) if i == 0 or step.restart_s]
     runs = [steps[i:j] for i, j in zip(starts, [*starts[1:], len(steps)], strict=True)]
@@ -166,7 +166,7 @@ class Measured:
     model: float
     """Rate of steps on the same batch in host memory, without the pipeline."""
     model_cpu_s: float
-    """Processor seconds of these steps, per image."""
+    """Processor seconds of the steps of `model`, per image."""
     model_on_device: float | None = None
     """Like `model`, with the batch in the memory of a GPU; None without a GPU."""
     pipeline: float
@@ -237,7 +237,7 @@ class Diagnosis:
     is_sure: bool
     """False if repeated measurements vary too much to tell the bound, or the gain."""
     spread: float
-    """Largest difference between measurements of the same speed, as a share."""
+    """Largest difference between measurements of one speed, as a share."""
     longer_s: float
     """Value of `seconds` for a measurement that is more precise."""
 

@@ -52,7 +52,7 @@ _AGREE, _MOST_ROUNDS = 1.1, 6
 _PAIRS = 5
 """Number of pairs of runs, without and with a change, that alternate."""
 _LEAST_STEPS, _ENOUGH_STEPS = 3, 12
-"""A run has at least 3 steps. With fewer than 12 it goes on up to twice its time."""
+"""Minimum steps of a run, and steps below which a run goes on up to twice its time."""
 _FILL = 4
 """Rough ratio of the time per image to fill a cache and the time per image of a pipeline."""
 _REST_S = 0.01
@@ -182,7 +182,7 @@ class _Measurement:
     def _repeated(
         self, rounds: list[_Timed], run: Callable[[], _Timed], rate: Callable[[_Timed], float]
     ) -> tuple[_Timed, bool]:
-        """Add rounds until the last two and most agree; return these, or all, and whether."""
+        """Add rounds until the last two and most agree; return these, or all, and if they agree."""
         while True:  # two of six rounds agree by chance on a noisy machine
             near = [one for one in rounds if _agree(rate(one), rate(rounds[-1]))]
             is_sure = len(near) > max(1, len(rounds) / 2) and _agree(*map(rate, rounds[-2:]))
@@ -340,7 +340,7 @@ def _run(
 def _settled(batches: Iterable[Any], seconds: float, train: _Train) -> _Timed:
     """Return the second of two runs of a new iterator; the first one is warm-up.
 
-    Before them, paused iterators get time to fill their buffers, because this occupies the cores.
+    Paused iterators first get time to fill their buffers, because this occupies the cores.
     """
     _rest(2 * seconds)
     begun = iter(batches)

@@ -1,8 +1,8 @@
 """The order of the records within one epoch: lanes of blocks, or draws by weight.
 
 An order is a pure function of the records, the size of a global batch, the key of the seed and the
-epoch. So every host and both readers compute the same, and can begin at any place of an epoch. Any
-number of hosts reads the same global batches.
+epoch. So every host and both readers compute the same order, and can begin at any place of an epoch.
+Any number of hosts reads the same global batches.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from shardprep.reader.order.permutation import (
 Size = tuple[int, int]
 """Height and width in pixels."""
 BLOCK_LENGTH = 64
-"""Number of records of a block if records are small: enough to make seeks negligible."""
+"""Number of records of a block if records are small, chosen to make seeks negligible."""
 _MIN_BLOCK_LENGTH = 8
 _BLOCK_BYTES = 2 << 20
 _MIN_GROUP_WIDTH = 16
@@ -92,7 +92,7 @@ class EpochOrder(Protocol):
 
 
 class GroupPlace(NamedTuple):
-    """A place of a BlockShuffle: a group, and an offset in it."""
+    """Position of a place in a `BlockShuffle`: a group, and an offset in the group."""
 
     group: int
     skip: int
@@ -347,7 +347,7 @@ class StoredOrder:
 def block_sizes(
     record_bytes: float, block_length: int | None = None, group_width: int | None = None
 ) -> tuple[int, int]:
-    """Return block length (records) and group width (blocks); defaults as in `lane_shuffle`."""
+    """Return block length in records, group width in blocks; defaults as in `lane_shuffle`."""
     fitting = int(_BLOCK_BYTES // max(1, record_bytes))
     length = block_length or min(BLOCK_LENGTH, max(_MIN_BLOCK_LENGTH, fitting))
     group_records = min(_GROUP_RECORDS, int(_GROUP_BYTES // max(1, record_bytes)))

@@ -173,7 +173,7 @@ _IN_BLOCKS = LaneShuffle | StoredOrder | MixedDraws
 _DRAWN = WeightedDraws | MixedDraws
 """Orders that may have a record several times in an epoch."""
 _STRETCH = 2048
-"""Number of places whose tags are computed at a time: for a lane, many cost as much as one."""
+"""Number of places whose tags are computed together: many cost as much as one in a lane."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ class Order:
         return within.lanes(self.batches) if isinstance(within, _IN_BLOCKS) else ()
 
     def spans(self, epoch: int, start: int, stop: int) -> Iterator[LaneSpan]:
-        """Return the spans of lanes that have the own places from `start` to before `stop`."""
+        """Return the spans of lanes that contain the own places from `start` to before `stop`."""
         within = self.within_epoch
         if not isinstance(within, _IN_BLOCKS):
             return iter(())
@@ -241,7 +241,7 @@ class Order:
 
         A *tag* names a record of an epoch: epoch × records + position, or draw × records + position
         with weights or a mix, where draws are counted from epoch 0. Random crops and augmentations
-        depend on tags, so they are the same on any number of hosts.
+        depend on tags, and not on the number of hosts.
         """
         if start >= stop:
             return np.empty(0, np.int64)

@@ -53,7 +53,7 @@ _T = TypeVar("_T")
 
 
 class Places(NamedTuple):
-    """Locations of records: shards, and record numbers in them (not places of an epoch)."""
+    """Locations of records, each a shard and a record number. Not places of an epoch."""
 
     shards: tuple[Shard, ...]
     shard: Ints
@@ -442,7 +442,7 @@ class Records:
         return RecordError(where, what, self.store.way_out(name), offset=offset)
 
     def place(self, number: int) -> tuple[str, int, int]:
-        """Return the shard name of a record, its number there, and its offset in bytes."""
+        """Return a record's shard name, its number in the shard, and its offset in bytes."""
         name, offset, _ = self.frames.part(number)
         return name, self.frames.record.item(number), offset
 

@@ -26,7 +26,7 @@ from shardprep.storage.regular_file import OpenFiles, read_at
 from shardprep.storage.shard_cache import LIMIT_VARIABLE, RemoteShard, StagedShards
 
 NUM_READS = 32
-"""Number of concurrent requests. Their threads mostly wait."""
+"""Number of concurrent requests, each in a thread that mostly waits."""
 _NUM_COPIES = 4
 """Number of threads that copy shards."""
 _BUSY_S = 0.5
@@ -66,8 +66,9 @@ def submitted(
 class LocalShards:
     """Shards of a folder, opened in each process at the first read.
 
-    They are not memory-mapped: a shard that is truncated in place would kill the process by SIGBUS.
-    After the dataset was replaced, open shards can still be read, but opening a shard fails.
+    Shards are not memory-mapped: a shard that is truncated in place would kill the process by
+    SIGBUS. After the dataset was replaced, open shards can still be read, but opening a shard
+    fails.
     """
 
     is_remote: ClassVar[bool] = False

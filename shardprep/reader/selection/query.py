@@ -327,10 +327,9 @@ def _numbers_of_keys(dataset: OpenDataset, keys: Path | Sequence[str]) -> Any:
 
 
 def _by_name(keys: Sequence[str], texts: Sequence[str]) -> dict[str, list[int]]:
-    """Return text → indices of the `keys` that it matches.
+    """Return text → indices of the `keys` that the text matches.
 
-    A text is a key, a printed key with escapes, or the name of a file with or without its
-    extension.
+    A text is a key, a printed key with escapes, or the name of a file with or without extension.
     """
     matches: dict[str, list[int]] = {text: [] for text in texts}
     has_escapes = any("\\" in text for text in texts)

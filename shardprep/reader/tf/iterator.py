@@ -47,7 +47,7 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
     """The batches of all epochs: each `for` loop yields an epoch, or the rest of a resumed one.
 
     This class is a `tf.data.Dataset`, so `fit` takes it. Batches that TensorFlow draws for `fit`
-    are not counted here: each of its iterations is an epoch, and `ResumeInEpoch` counts the steps.
+    are not counted here: each iteration of `fit` is an epoch, and `ResumeInEpoch` counts the steps.
     """
 
     class_names: list[str]
@@ -90,7 +90,7 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
         return self._place.is_begun
 
     def state_dict(self) -> dict[str, int | str]:
-        """Return the state: seed, epoch, number of its batches drawn, identity of the batches."""
+        """Return the state: seed, epoch, number of its batches drawn, identity of all batches."""
         seed = self._request.seed or 0
         place = self._place
         return State(seed, place.epoch, place.batch, self._identity()[0])._asdict()

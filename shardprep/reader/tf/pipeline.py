@@ -78,7 +78,7 @@ _MISSING = {LABELS: "all 0", TARGET: "NaN", TARGETS: "NaN", TEXT: "''", TEXTS: "
 
 
 class Source(NamedTuple):
-    """The records of a request, or their decoded copies if it has a cache."""
+    """Records of a request, or the decoded copies of records if the request has a cache."""
 
     subset: Subset
     is_cached: bool = False
@@ -90,8 +90,8 @@ class Source(NamedTuple):
 def load(request: Request) -> Any:
     """Return the dataset of a request, with two attributes.
 
-    `class_names` are the class names in label order. `loaded` is the request with the cache that
-    is really used.
+    `class_names` are the class names in label order. `loaded` is the request with the cache that is
+    in use: "auto" may have chosen none.
     """
     source = opened(request)
     if not source.is_cached:
@@ -167,8 +167,8 @@ def make_dataset(
 ) -> Any:
     """Return the `tf.data.Dataset` of a request.
 
-    Each iteration of the dataset begins at the result of `cursor()`. Without `cursor`, it continues
-    with the next epochs.
+    Each iteration of the dataset begins at the result of `cursor()`. Without `cursor`, each
+    iteration continues with the next epochs.
     """
     subset, config = source.subset, request.config
     is_cached = source.is_cached or source.rows is not None

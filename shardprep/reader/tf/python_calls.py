@@ -47,7 +47,7 @@ def one_pipeline() -> Iterator[None]:
     """Keep the Python functions that this block's pipeline calls, until the pipeline is released.
 
     The pipeline must begin with `first_element`. Inside a graph, functions are never released,
-    because the tensor would become a part of it.
+    because the tensor would become a part of the graph.
     """
     first = None
     if tf.executing_eagerly():
@@ -69,7 +69,7 @@ def first_element() -> Any:
 
 
 def as_written(function: _Function) -> _Function:
-    """Return a function that TensorFlow traces, with all functions it calls, without AutoGraph.
+    """Return the function such that TensorFlow traces it and its callees without AutoGraph.
 
     AutoGraph would look for branches and loops to convert, and find none. That takes several times
     as long as tracing.

@@ -286,7 +286,7 @@ class Loader:
     """Lightning reads this attribute of a loader that has a `sampler`."""
 
     def __init__(self, batches: ArrayBatches, batch_size: int) -> None:
-        """Take batches with `epochs=None`. The first loop begins with their next batch."""
+        """Take batches with `epochs=None`. The first loop begins at the next batch of `batches`."""
         self._batches = batches
         self.batch_size = batch_size
         self._epoch: int | None = None
@@ -309,7 +309,7 @@ class Loader:
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next loop yield `epoch`, or its rest if a state of that epoch was loaded."""
+        """Let the next loop yield `epoch`, or the rest of `epoch` if a state of it was loaded."""
         if self._epoch is not None or epoch != self._batches.epoch:
             self._epoch = epoch
 
