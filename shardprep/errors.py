@@ -2,7 +2,7 @@
 
     ShardprepError            exit 1: one line, "where: what; what to do"
     ├─ RecipeError            exit 2: an option or a recipe file cannot be used as given
-    │  └─ OptionError         the value of an option is not one of those allowed
+    │  └─ OptionError         an option has a value that is not allowed
     ├─ SourceError            an archive, a label table or a folder cannot be read as asked
     ├─ SchemaError            a schema file is wrong, or asks for what the source cannot give
     ├─ RecordError            a record of a shard is cut, damaged or malformed
@@ -42,7 +42,7 @@ _MAX_PART = 1000
 _NO_MEMORY = ("can't start new thread", "failed to map segment from shared object")
 """Endings of error texts that mean "out of memory", from CPython and the dynamic loader."""
 _NO_EXCEPTION = ("without exception set", "without setting an exception")
-"""Endings of texts of a SystemError: CPython had no memory to create an exception."""
+"""Endings of SystemError texts which mean that CPython had no memory for an exception."""
 
 
 def printable(text: str) -> str:
@@ -189,7 +189,7 @@ class RecipeError(ShardprepError):
 
 
 class OptionError(RecipeError):
-    """The value of an option is not one of those allowed."""
+    """An option has a value that is not allowed."""
 
     def __init__(
         self,

@@ -75,8 +75,8 @@ def limited_memory(num_bytes: int) -> Iterator[None]:
 def free_bytes(root: Path = _ROOT) -> int:
     """Return the bytes that this process can use without swapping or being killed; 0 if unknown.
 
-    This is the kernel's estimate for the machine, or the free memory of the tightest cgroup if
-    that is less. Inactive files in the page cache count as free. `root` contains /proc and /sys.
+    The result is the kernel's estimate for the machine, or the free memory of the tightest cgroup
+    if that is less. Inactive files in the page cache count as free. `root` contains /proc and /sys.
     """
     with contextlib.suppress(OSError):
         info = (root / "proc/meminfo").read_text()

@@ -35,9 +35,9 @@ _KEPT_BYTES = 512 << 20
 """Bytes of freed memory that malloc keeps. Mapping them again for each large image takes 6% of the
 time of a build."""
 _WORKER_BYTES = 1 << 30
-"""Memory limit of a worker, without the memory for the pixels of one image."""
+"""Memory limit of a worker in bytes, without the memory for the pixels of one image."""
 _PIXEL_BYTES = 16
-"""Memory per pixel while an image is decoded, copies included."""
+"""Bytes of memory per pixel while an image is decoded, copies included."""
 _ENOUGH_BYTES = 32 << 20
 _MOST_FOLDER_BYTES = 107 - len("/pymp-12345678/listener-12345678")
 _ENVIRONMENT = {

@@ -349,7 +349,7 @@ class Request:
 
 @dataclass(frozen=True)
 class EpochOptions:
-    """The arguments that `batches`, `loader` and `keras` share."""
+    """The arguments that `Dataset.batches`, `loader` and `keras` share."""
 
     batch_size: Count
     _: KW_ONLY

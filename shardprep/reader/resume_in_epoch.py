@@ -145,7 +145,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
             raise StopIteration
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Count the step, and save when it is time."""
+        """Count the step, and save the state if a save is due."""
         del logs
         if not self._batches.is_begun:
             raise self._refused("fit has other batches", "give fit the batches of this callback")
@@ -178,7 +178,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         self._end()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Go to the next epoch, unless another callback ended this one early."""
+        """Set the state to the next epoch, unless another callback ended this epoch early."""
         self._quiet.close()
         if logs is not None:
             logs.update({**self._logs, **logs})

@@ -245,7 +245,7 @@ _PLAIN = {
 
 
 def kind_of(hint: Any) -> Kind:
-    """Return the kind of values that an annotation allows, from its `Kind` or its type."""
+    """Return the kind of values that an annotation allows: its `Kind`, or one for its type."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         (kind,) = hint.__metadata__
@@ -440,7 +440,7 @@ def short_repr(value: object) -> str:
 
 @contextmanager
 def needing_tensorflow(where: str) -> Iterator[None]:
-    """Turn a failed import of TensorFlow or Keras into an error that names the extra."""
+    """Turn a failed import of TensorFlow or Keras into a DatasetError that names the extra."""
     try:
         yield
     except ModuleNotFoundError as error:

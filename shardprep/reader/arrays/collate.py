@@ -28,7 +28,7 @@ _LARGE = {KEYS[OBJECT_MASK], KEYS[MASK]}
 """Keys of masks, which may be as large as images. Masks have a separate storage, so that the other
 values can be kept without them."""
 _ALIGNMENT = 16
-"""Multiple of bytes at which each array in a storage begins."""
+"""Alignment in bytes of the arrays in a storage."""
 
 
 @validated(_WHERE)

@@ -113,7 +113,7 @@ class Dataset:
         self._subset = subset = open_subset(path, split, verify_crc=verify_crc)
         datasets = subset.datasets
         self.path = datasets.mix or datasets.only.files.place
-        """Folder of the dataset, or its address in object storage; or the mix."""
+        """Folder or address of the dataset, or the mix."""
         self.split = split
         self.schema = subset.schema
         self.class_names = subset.class_names

@@ -58,7 +58,7 @@ class FreePieces(Generic[_Piece]):
     """Pieces of memory that no array uses; copies to a device may still read some of them."""
 
     def __init__(self, memory: HostMemory, most: int | None = None) -> None:
-        """Keep at most `most` pieces, the latest; None for no limit."""
+        """Keep only the latest `most` pieces; None keeps all."""
         self._memory = memory
         self._pieces = deque[tuple[_Piece, Callable[[], bool]]](maxlen=most)
 
@@ -87,7 +87,7 @@ class FreePieces(Generic[_Piece]):
 
 
 class SharedFile:
-    """An open file without a name, which can be passed to a process when it is started."""
+    """An open file without a name, which a process can receive when it is started."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor

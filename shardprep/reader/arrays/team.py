@@ -188,7 +188,6 @@ def _own_cores() -> int:
 
 
 def _num_workers(given: int | None, *, is_remote: bool, has_transform: bool = False) -> int:
-    """Return the number of worker processes: `given`, or the default; 0 for threads."""
     cannot = "Windows has no memory files for workers" if os.name != "posix" else ""
     if multiprocessing.current_process().daemon:
         cannot = "this process is a worker of another library, which may not start processes"

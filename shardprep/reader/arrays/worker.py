@@ -52,7 +52,7 @@ class Task(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Message from a worker: a batch is filled, or `error` ended it."""
+    """Message from a worker: the batch that it filled, or the error that ended the batch."""
 
     pickled: bytes = b""
     places: Places = ()
@@ -208,7 +208,6 @@ def _packed(values: Any, slot: Bytes) -> tuple[bytes, Places]:
 
 
 def _images_first(values: dict[str, Any], slot: Bytes) -> dict[str, Any]:
-    """Return the values with the arrays first that are already in the slot."""
     is_placed = {
         name: isinstance(value, np.ndarray) and np.may_share_memory(value, slot)
         for name, value in values.items()

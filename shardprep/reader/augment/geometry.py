@@ -341,7 +341,7 @@ class Mosaic(Move):
 
 
 def mirror(images: Any, flipped: Any, axis: int) -> Any:
-    """Return images, mirrored along axis 1 or 2 where `flipped`, bool[batch], is true."""
+    """Return images mirrored along axis 1 or 2 where `flipped`, bool[batch], is true."""
     length = tf.shape(images)[axis]
     indices = tf.range(length)
     indices = tf.where(flipped[:, tf.newaxis], length - 1 - indices, indices)

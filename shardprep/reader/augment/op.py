@@ -131,7 +131,7 @@ def white(images: Any) -> float:
 
 
 def like(images: Any, pixels: Any) -> Any:
-    """Return float32 pixels in the dtype of the images; to uint8 they are rounded and clipped."""
+    """Return float32 pixels in the dtype of `images`, rounded and clipped for uint8."""
     if images.dtype == tf.uint8:
         pixels = tf.round(tf.clip_by_value(pixels, 0.0, _WHITE))
     return tf.cast(pixels, images.dtype)
@@ -259,7 +259,7 @@ def clip_objects(
 
 
 def keep_objects(labels: Labels, is_left: Any) -> Labels:
-    """Return labels with only the objects where `is_left`, bool[batch, n], then padding rows."""
+    """Return labels with the objects where `is_left`, bool[batch, n], then padding rows."""
     number = tf.shape(is_left)[1]
     rows = tf.range(number)
     order = tf.argsort(tf.where(is_left, rows, rows + number))

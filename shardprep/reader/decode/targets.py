@@ -79,7 +79,7 @@ def target_of(schema: Schema) -> Target:
 
 
 def element_names(schema: Schema, *, as_supervised: bool) -> tuple[str, ...]:
-    """Return the features of image and target, or all without `as_supervised`."""
+    """Return the names of image and target features, or of all without `as_supervised`."""
     names = (schema.image_name, *target_of(schema).names)
     return names if as_supervised else tuple(schema.features)
 

@@ -185,7 +185,7 @@ class Change(NamedTuple):
     options: dict[str, Any]
     """The changed arguments of `load`; empty if no argument changes."""
     images_s: float
-    """Measured rate of training."""
+    """Measured rate of training, in images per second."""
     cpu_s: float
     """Measured processor seconds per image."""
 
@@ -239,7 +239,7 @@ class Diagnosis:
     spread: float
     """Largest difference between measurements of one speed, as a share."""
     longer_s: float
-    """Value of `seconds` for a measurement that is more precise."""
+    """Value of `seconds` for a more precise measurement."""
 
     def __str__(self) -> str:
         measured, gain, told = self.measured, self.gain, self.advice

@@ -50,7 +50,7 @@ that disagree are repeated."""
 _AGREE, _MOST_ROUNDS = 1.1, 6
 """Largest ratio of the rates of two rounds that agree, and maximum number of rounds."""
 _PAIRS = 5
-"""Number of pairs of runs, without and with a change, that alternate."""
+"""Number of pairs of alternating runs, without and with a change."""
 _LEAST_STEPS, _ENOUGH_STEPS = 3, 12
 """Minimum steps of a run, and steps below which a run goes on up to twice its time."""
 _FILL = 4
@@ -404,7 +404,7 @@ class _Changed(NamedTuple):
     evict: Callable[[], None] = lambda: None
     """Removes the files of a cache from the page cache."""
     num_images: int | None = None
-    """Number of images after which a run ends, of a sample cached in files; None: no end."""
+    """Number of images after which a run ends, for a sample cached in files; otherwise None."""
 
 
 @contextmanager
@@ -451,13 +451,12 @@ def _sample(request: Request, num_images: float) -> Request:
 
 
 def _image_bytes(subset: Subset, request: Request) -> int | None:
-    """Return the bytes of a decoded image, or None if images differ in size."""
     size = subset.image_size(request)
     return None if size is None else 3 * size[0] * size[1]
 
 
 def _finishing(request: Request, train: _Train) -> _Train:
-    """Return a step that begins with `augment` and `dtype`, like layers of a model."""
+    """Return a step that first applies `augment` and `dtype`, as layers of the model would."""
     schema = open_request(request).schema
     finish = tf.function(Finisher(request, target_of(schema), 0, schema))
     return lambda batch: train(finish(batch, tf.zeros(1, tf.int64)))

@@ -1,8 +1,8 @@
 """The order of the records within one epoch: lanes of blocks, or draws by weight.
 
 An order is a pure function of the records, the size of a global batch, the key of the seed and the
-epoch. So every host and both readers compute the same order, and can begin at any place of an epoch.
-Any number of hosts reads the same global batches.
+epoch. So every host and both readers compute the same order, and can begin at any place of an
+epoch. Any number of hosts reads the same global batches.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class LaneSpan(NamedTuple):
 class EpochOrder(Protocol):
     """The order of the records of all hosts in an epoch, given the key of the seed.
 
-    A *position* numbers the records of a selection from 0, in the order of the shards. A *place*
-    numbers the records of an epoch in training order (`global_batches`). Arguments `places`
-    increase.
+    A *position* is the number of a record of a selection, from 0, in the order of the shards. A
+    *place* is the number of a record of an epoch in training order (see `global_batches`). The
+    elements of arguments `places` must increase.
     """
 
     @property

@@ -25,7 +25,7 @@ def cut(number: int, size: int, parts: int) -> int:
 class GlobalBatches:
     """The global batches of an epoch, and the part of each that one host takes.
 
-    An *own place* numbers the records of this host from 0, in reading order.
+    An *own place* is the number of a record of this host in an epoch, from 0, in reading order.
     """
 
     num_places: int

@@ -67,7 +67,7 @@ def group_key(epoch_key: Any, group: Any) -> Any:
 
 
 def random_numbers(key: int, start: int, stop: int) -> Floats:
-    """Return random numbers `start` to before `stop` of the series of a key, float64 in [0, 1)."""
+    """Return random numbers `start` to before `stop` of a key's series, float64 in [0, 1)."""
     skip = start % _PHILOX_NUMBERS
     bits = np.random.Philox(key=key, counter=start // _PHILOX_NUMBERS)
     raw = bits.random_raw(stop - start + skip)[skip:]
@@ -124,7 +124,7 @@ def table_shape(size: int) -> tuple[int, int]:
 
 
 def permute_table(places: _T, rows: Any, columns: Any, key: Any) -> _T:
-    """Return the elements at `places` of a permutation of 0 to `rows` × `columns` − 1."""
+    """Return elements of a permutation of 0 to `rows` × `columns` − 1, which `key` selects."""
     # A Feistel network on (row, column): each round adds to the row a value that depends on the
     # column alone, then to the column a value that depends on the row alone. Each step can be
     # undone, so different fields stay different.

@@ -34,7 +34,8 @@ class Selection:
     """
 
     name: str
-    """Description. Readers shuffle by default unless it names validation or test."""
+    """Description of the selection. By default, readers shuffle unless this names validation or
+    test."""
     fingerprint: str
     """SHA-256 of the manifest of the dataset in hexadecimal."""
     numbers: Ints

@@ -50,7 +50,7 @@ class Elements:
         self.names = element_names(schema, as_supervised=as_supervised)
 
     def pack(self, features: dict[str, Any]) -> Any:
-        """Return (image, target), the image alone, or without `as_supervised` all features."""
+        """Return (image, target), or the image alone; without `as_supervised`, all features."""
         if not self._as_supervised:
             return {name: features[name] for name in self.names}
         return self.target.pair(features[self.schema.image_name], features)
@@ -127,7 +127,7 @@ def _spec(feature: Feature) -> Any:
 
 
 def _dense(texts: Any, length: int) -> Any:
-    """Return a sparse tensor of texts as [(batch,) length], padded with ""."""
+    """Return a sparse tensor of texts as dense: [batch, length] or [length], padded with ""."""
     shape = tf.concat([tf.shape(texts, tf.int64)[:-1], [length]], 0)
     dense = tf.sparse.to_dense(tf.sparse.reset_shape(texts, shape), "")
     return tf.ensure_shape(dense, (*texts.shape[:-1], length))

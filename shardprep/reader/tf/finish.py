@@ -148,7 +148,7 @@ class Finisher:
     """Function that applies `augment`, `dtype`, `box_format`, `max_boxes` to a batch or element."""
 
     def __init__(self, request: Request, target: Target, key: int, schema: Schema) -> None:
-        """`key` is the key of the order, from which the seeds of `augment` are derived.
+        """Derive the seeds of `augment` from `key`, the key of the order.
 
         Flips of this package get the keypoint pairs of `schema`.
         """
@@ -273,12 +273,12 @@ def trim_boxes(target: dict[str, Any], max_boxes: int | None) -> dict[str, Any]:
 _SHARE = 1 / 16
 """Largest share of free memory for the results of all parallel calls of one stage."""
 _LEAST_CALLS = 2
-"""Minimum number of parallel calls: one batch is made while another is used."""
+"""Minimum number of parallel calls: one computes a batch while another batch is used."""
 _BATCHES_AHEAD, _IMAGES_AHEAD = 2, 64
 
 
 class Calls(NamedTuple):
-    """Numbers of parallel calls that decode images, decode batches, or change batches."""
+    """Numbers of parallel calls: to decode images, to decode batches, to change batches."""
 
     images: int
     batches: int

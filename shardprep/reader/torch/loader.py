@@ -141,12 +141,12 @@ class Transfer(NamedTuple):
 
 
 class Transfers:
-    """Copies of batches to a device."""
+    """Copies of batches to a CUDA device that may be in progress."""
 
     def __init__(self, cuda: Cuda) -> None:
         self._cuda = cuda
         self._held = deque[tuple[Any, Any]]()
-        """Events of copies, and the batches in this process that they read."""
+        """(event of a copy, batch that the copy reads), the oldest first."""
         weakref.finalize(self, _drain, self._held).atexit = False
 
     def begin(self, element: Any) -> Transfer:
