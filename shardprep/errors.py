@@ -130,8 +130,8 @@ class ShardprepError(Exception):
     def __init__(self, where: str | OptionName, what: str = "", hint: str = "") -> None:
         """Create an error from a file or an option, the problem, and what to do about it.
 
-        PyTorch copies a worker's error with one argument, the text of the traceback. The last line
-        of it that starts with the class name becomes `what`, and the whole text becomes a note.
+        PyTorch copies a worker's error with one argument, the text of the traceback. The last of
+        its lines that start with the class name becomes `what`, and the whole text becomes a note.
         """
         super().__init__(where, what, hint)
         if not what:

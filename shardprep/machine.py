@@ -25,9 +25,8 @@ _LEAST_ADDRESS_SPACE = 384 << 20
 def usable_cores(root: Path = _ROOT) -> int:
     """Return the number of processes or threads that can run at once, at least 1.
 
-    CPU quotas (Docker's --cpus, Kubernetes' limits.cpu) count, rounded up. `os.cpu_count` ignores
-    quotas: 64 workers would start in a container that may use 2 cores. `root` contains /proc and
-    /sys.
+    CPU quotas (Docker's --cpus, Kubernetes' limits.cpu) count, rounded up: `os.cpu_count` would
+    start 64 workers in a container that may use 2 cores. `root` contains /proc and /sys.
     """
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     quotas = []

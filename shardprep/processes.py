@@ -85,7 +85,7 @@ class _SpawnedProcess(SpawnProcess):
 
 
 class SpawnedContext(SpawnContext):
-    """`multiprocessing` context of spawned processes without the program, except on Windows."""
+    """`multiprocessing` context of spawned processes; only on Windows they import the program."""
 
     Process = _SpawnedProcess
 
@@ -96,7 +96,7 @@ if forkserver is not None:
         _Popen = staticmethod(_without_program(popen_forkserver.Popen))
 
     class ForkedContext(ForkServerContext):
-        """`multiprocessing` context of processes that the server forks, without the program."""
+        """`multiprocessing` context of processes that the server forks without the program."""
 
         Process = _ForkedProcess
 

@@ -47,7 +47,7 @@ class HostMemory:
         """Let the device read the first `num_bytes` of shared memory; by default, do nothing."""
 
     def fence(self) -> Callable[[], bool]:
-        """Return a function: have all copies to the device ended that began before this call?"""
+        """Return a predicate: True when all copies to the device begun so far have ended."""
         return _has_ended
 
     def release(self) -> None:

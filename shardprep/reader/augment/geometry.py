@@ -196,7 +196,7 @@ class RandomResizedCrop(Move):
 
 @dataclass(frozen=True, slots=True)
 class Stretch(Move):
-    """Resize whole images to `size` without keeping their aspect ratio: a crop op in inference."""
+    """Resize whole images without keeping their aspect ratio: replaces a crop in inference."""
 
     size: tuple[int, int]
 
@@ -413,7 +413,7 @@ def _added(parts: Any) -> Any:
 
 
 def _joined(parts: Labels) -> Any:
-    """Return the four parts of each image's labels, joined along the objects; padding last."""
+    """Return the labels of the four parts of each image, joined; padding rows come last."""
     labels = {
         name: _added(value) if name == CLASSES else tf.concat(tf.split(value, _NUM_PARTS), axis=1)
         for name, value in parts.items()

@@ -274,9 +274,8 @@ def lane_shuffle(
 
     `record_bytes` is the mean size of a record in the manifest, also for records of a decoded
     cache. `block_length` is by default the number of records in 2 MiB, 8 to `BLOCK_LENGTH`.
-    `group_width` blocks are mixed at a time, by default the number of blocks in 32 MiB with at most
-    16,384 records, but at least 16 blocks. Several lanes together mix twice as many, at least 4
-    each.
+    `group_width` blocks are mixed at a time, by default the number in 32 MiB with at most 16,384
+    records, but at least 16. Several lanes together mix twice as many, at least 4 each.
 
     The number of lanes is a power of 2, at most 16. Each lane has at least 8 records of a batch (1
     if a batch has fewer than 64) and at least 4 blocks. If all blocks are mixed at a time, there is
@@ -306,7 +305,7 @@ def lane_shuffle(
 
 @dataclass(frozen=True, slots=True)
 class StoredOrder:
-    """Order that has each record once, as in the shards."""
+    """Order that has each record once, in the order of the shards."""
 
     num_records: int
     block_length: int

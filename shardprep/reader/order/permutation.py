@@ -124,7 +124,7 @@ def table_shape(size: int) -> tuple[int, int]:
 
 
 def permute_table(places: _T, rows: Any, columns: Any, key: Any) -> _T:
-    """Return elements of a permutation of 0 to `rows` × `columns` − 1, which `key` selects."""
+    """Return the elements at `places` of a permutation of 0 to `rows` × `columns` − 1."""
     # A Feistel network on (row, column): each round adds to the row a value that depends on the
     # column alone, then to the column a value that depends on the row alone. Each step can be
     # undone, so different fields stay different.

@@ -66,9 +66,8 @@ def submitted(
 class LocalShards:
     """Shards of a folder, opened in each process at the first read.
 
-    Shards are not memory-mapped: a shard that is truncated in place would kill the process by
-    SIGBUS. After the dataset was replaced, open shards can still be read, but opening a shard
-    fails.
+    Shards are not memory-mapped: truncating one in place would kill the process by SIGBUS. After
+    the dataset was replaced, open shards can still be read, but opening a shard fails.
     """
 
     is_remote: ClassVar[bool] = False

@@ -46,8 +46,7 @@ class Datasets:
     def of(cls, path: str | Path | OpenDataset | Mix, split: AnySplit) -> tuple[Self, list[Ints]]:
         """Return the opened datasets of a path or mix, and the record numbers of a split in each.
 
-        DatasetError if the datasets of a mix differ in features or classes, and as for
-        `numbers_of`.
+        DatasetError as for `numbers_of`, or if datasets of a mix differ in features or classes.
         """
         mix = path if isinstance(path, Mix) else None
         if mix is not None and not isinstance(split, str | EvenSplit):

@@ -34,8 +34,7 @@ class Selection:
     """
 
     name: str
-    """Description of the selection. By default, readers shuffle unless this names validation or
-    test."""
+    """Description. Readers shuffle by default unless it names validation or test."""
     fingerprint: str
     """SHA-256 of the manifest of the dataset in hexadecimal."""
     numbers: Ints

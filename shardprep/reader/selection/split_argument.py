@@ -94,7 +94,7 @@ def mix_of(shares: Mapping[str | Path, float], stop: Literal["first"] | None) ->
 @validated_fields("reader.EvenSplit")
 @dataclass(frozen=True, slots=True)
 class EvenSplit:
-    """One of several equal parts of a split. Pass it to readers as `split`."""
+    """One of `number` even parts of a split. Readers take such a part as `split`."""
 
     split: str
     index: Number
@@ -152,7 +152,7 @@ def numbers_of(manifest: Manifest, split: AnySplit) -> Ints:
 
 
 def as_selection(manifest: Manifest, split: AnySplit) -> Selection:
-    """Return `split` if it is a `Selection`, else a selection of its records with labels −1."""
+    """Return `split` if it is a `Selection`, else a selection of its records without classes."""
     import numpy as np
 
     from shardprep.reader.selection.selection import Selection, sorted_unique
