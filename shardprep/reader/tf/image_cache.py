@@ -285,7 +285,7 @@ class CacheProgress:
         self._next = self._begin + _SECONDS_A_LINE
 
     def add(self, number: int) -> None:
-        """Count `number` more images as done; show a line if none was shown for 5 seconds."""
+        """Count `number` more images as done; show a line about every 5 seconds."""
         self._done += number
         if time.monotonic() < self._next:
             return
