@@ -20,9 +20,9 @@ the dataset folder.
     storage/    local files and object storage: atomic writes
     errors, machine, processes, profiling, progress
 
-A package imports only packages below it in this list. Three rules apply everywhere: a bad image is
-a value, a failed run is an exception; a shard under its final name is complete; the same source and
-recipe give the same bytes. docs/architecture.md describes the data flow and the states of a build.
+A package imports only packages below it in this list. Three rules apply everywhere. A bad image is
+a value, and a failed run is an exception. A shard under its final name is complete. The same source
+and recipe give the same bytes. docs/architecture.md describes the data flow and the build states.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ _CLASS_MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use, so that `import shardprep` stays fast."""
+    """Return a public name, imported at its first use to keep `import shardprep` fast."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=None)
     if name == "__version__":

@@ -2,7 +2,7 @@
 
     ShardprepError            exit 1: one line, "where: what; what to do"
     ├─ RecipeError            exit 2: an option or a recipe file cannot be used as given
-    │  └─ OptionError         the value of an option is not one of those allowed
+    │  └─ OptionError         an option has a value that is not allowed
     ├─ SourceError            an archive, a label table or a folder cannot be read as asked
     ├─ SchemaError            a schema file is wrong, or asks for what the source cannot give
     ├─ RecordError            a record of a shard is cut, damaged or malformed
@@ -38,11 +38,11 @@ _QUOTED = re.compile(r"""(?<!\w)(b?)(['"])((?:\\.|(?!\2)[^\\])*+)\2""", re.DOTAL
 _MAX_WHERE = 160
 _MAX_VALUE = 200
 _MAX_PART = 1000
-"""Maximum number of characters of `where`, of a quoted value, and of `what` or `hint`."""
+"""Maximum numbers of characters: of `where`, of a quoted value, and of `what` or `hint`."""
 _NO_MEMORY = ("can't start new thread", "failed to map segment from shared object")
 """Endings of error texts that mean "out of memory", from CPython and the dynamic loader."""
 _NO_EXCEPTION = ("without exception set", "without setting an exception")
-"""Endings of texts of a SystemError: CPython had no memory to create an exception."""
+"""Endings of SystemError texts which mean that CPython had no memory for an exception."""
 
 
 def printable(text: str) -> str:
@@ -130,8 +130,8 @@ class ShardprepError(Exception):
     def __init__(self, where: str | OptionName, what: str = "", hint: str = "") -> None:
         """Create an error from a file or an option, the problem, and what to do about it.
 
-        PyTorch copies a worker's error with one argument, the text of the traceback. Its last line
-        that starts with the class name becomes `what`, and the whole text becomes a note.
+        PyTorch copies a worker's error with one argument, the text of the traceback. The last of
+        its lines that start with the class name becomes `what`, and the whole text becomes a note.
         """
         super().__init__(where, what, hint)
         if not what:
@@ -160,7 +160,7 @@ class ShardprepError(Exception):
 
     @property
     def lines(self) -> list[str]:
-        """The error in lines, for a terminal."""
+        """Lines that a terminal shows."""
         return [str(self)]
 
     def _render_traceback_(self) -> list[str]:
@@ -189,7 +189,7 @@ class RecipeError(ShardprepError):
 
 
 class OptionError(RecipeError):
-    """The value of an option is not one of those allowed."""
+    """An option has a value that is not allowed."""
 
     def __init__(
         self,
@@ -212,12 +212,12 @@ class SourceError(ShardprepError):
 
 
 class Choice(NamedTuple):
-    """A reading of a source that a question offers."""
+    """One of several readings of a source, which a `QuestionError` offers."""
 
     options: Mapping[str, Any]
-    """Key of a recipe → its value."""
+    """Options of the recipe that select this reading, by key."""
     flags: str
-    """The options, as a user types them."""
+    """The same options as command-line flags."""
     why: str
     """Evidence for this reading."""
     examples: tuple[str, ...] = ()
@@ -241,7 +241,7 @@ class QuestionError(RecipeError):
 
     @property
     def lines(self) -> list[str]:
-        """The question in lines: each reading as flags with the evidence, and examples."""
+        """Lines that a terminal shows: each reading as flags, with its evidence and examples."""
         if not self.choices:
             return super().lines
         lines = [f"{self.where}: {self.what}:"]

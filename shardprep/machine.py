@@ -25,8 +25,8 @@ _LEAST_ADDRESS_SPACE = 384 << 20
 def usable_cores(root: Path = _ROOT) -> int:
     """Return the number of processes or threads that can run at once, at least 1.
 
-    CPU quotas (Docker's --cpus, Kubernetes' limits.cpu) apply, rounded up: with `os.cpu_count`, 64
-    workers would start in a container that may use 2 of 64 cores. `root` contains /proc and /sys.
+    CPU quotas (Docker's --cpus, Kubernetes' limits.cpu) count, rounded up: `os.cpu_count` would
+    start 64 workers in a container that may use 2 cores. `root` contains /proc and /sys.
     """
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     quotas = []
@@ -43,7 +43,7 @@ def usable_cores(root: Path = _ROOT) -> int:
 
 
 def check_address_space() -> None:
-    """Raise MemoryError if the address space (`ulimit -v`) is too small for threads of libraries.
+    """Raise MemoryError if the address space (`ulimit -v`) is limited to less than 384 MiB.
 
     OpenBLAS and Arrow may abort the process if they cannot start a thread.
     """
@@ -55,7 +55,7 @@ def check_address_space() -> None:
 
 @contextlib.contextmanager
 def limited_memory(num_bytes: int) -> Iterator[None]:
-    """Limit the memory growth of this process in the block; 0 means no limit. Linux only."""
+    """Limit the memory that this process may add in the block; 0 means no limit. Linux only."""
     status = Path("/proc/self/status")
     if not num_bytes or not status.exists() or resource is None:
         yield
@@ -74,8 +74,8 @@ def limited_memory(num_bytes: int) -> Iterator[None]:
 def free_bytes(root: Path = _ROOT) -> int:
     """Return the bytes that this process can use without swapping or being killed; 0 if unknown.
 
-    This is the kernel's estimate for the machine, or the free memory of the tightest cgroup if
-    that is less. Inactive files in the page cache count as free. `root` contains /proc and /sys.
+    The result is the kernel's estimate for the machine, or the free memory of the tightest cgroup
+    if that is less. Inactive files in the page cache count as free. `root` contains /proc and /sys.
     """
     with contextlib.suppress(OSError):
         info = (root / "proc/meminfo").read_text()
@@ -102,7 +102,7 @@ def _value(path: Path, key: str) -> int:
 
 
 def _cgroups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
-    """Yield folders where the process's cgroup and its parents may be, and whether each is v2.
+    """Yield the possible folders of the process's cgroup and its parents, and whether each is v2.
 
     Lines of /proc/self/cgroup are "hierarchy:controllers:path". For v2, `controllers` is empty.
     """
@@ -123,7 +123,7 @@ def _cgroups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
             else [mounted, mounted / "unified"]
         )
         inner = PurePosixPath(path.lstrip("/"))
-        # In a container this is often the host's path: the container's own cgroup is the root.
+        # In a container, `inner` is often a path of the host, and the container's cgroup is `top`.
         for top in dict.fromkeys(tops):
             for folder in (inner, *inner.parents):
                 yield top / folder, not controllers

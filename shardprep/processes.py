@@ -2,8 +2,8 @@
 
 The server has one thread, imports modules but never the user's program, and ends when its parent
 does. The operating system enforces the limits: a decoder that never returns, or asks for all
-memory, costs one image and not a build. Windows has no fork server, alarm or memory limit, so fresh
-processes do the work there.
+memory, costs one image and not a build. Windows has no fork server, alarm or memory limit, so
+workers are spawned without limits there.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ except ImportError:  # Windows
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _KEPT_BYTES = 512 << 20
-"""Freed memory that malloc keeps: mapping it again for each large image takes 6% of a build."""
+"""Bytes of freed memory that malloc keeps. Mapping them again for each large image takes 6% of the
+time of a build."""
 _WORKER_BYTES = 1 << 30
-"""Memory limit of a worker, without the memory for the pixels of one image."""
+"""Memory limit of a worker in bytes, without the memory for the pixels of one image."""
 _PIXEL_BYTES = 16
-"""Memory per pixel while an image is decoded, copies included."""
+"""Bytes of memory per pixel while an image is decoded, copies included."""
 _ENOUGH_BYTES = 32 << 20
 _MOST_FOLDER_BYTES = 107 - len("/pymp-12345678/listener-12345678")
 _ENVIRONMENT = {
@@ -67,7 +68,7 @@ def _preparation(name: str) -> dict[str, object]:
 
 
 def _without_program(popen: Any) -> Any:
-    """Return a launcher of processes that do not import the main program.
+    """Return a subclass of `popen` whose processes do not import the main program.
 
     `multiprocessing` imports the program to find its functions. The functions of this package are
     in modules, and a script without `if __name__ == "__main__"` would run again in each process.
@@ -84,7 +85,7 @@ class _SpawnedProcess(SpawnProcess):
 
 
 class SpawnedContext(SpawnContext):
-    """Starts fresh processes, which import the main program only on Windows."""
+    """`multiprocessing` context of spawned processes; only on Windows they import the program."""
 
     Process = _SpawnedProcess
 
@@ -95,15 +96,15 @@ if forkserver is not None:
         _Popen = staticmethod(_without_program(popen_forkserver.Popen))
 
     class ForkedContext(ForkServerContext):
-        """Starts processes by forking the server; they do not import the main program."""
+        """`multiprocessing` context of processes that the server forks without the program."""
 
         Process = _ForkedProcess
 
 
 def start_server(preloaded: list[str]) -> ForkServerContext | SpawnContext:
-    """Return the `multiprocessing` context of workers; start its server, without waiting for it.
+    """Return the `multiprocessing` context of workers, and start its server without waiting for it.
 
-    The server imports the modules `preloaded`, if it is not running yet.
+    A new server imports the modules `preloaded`.
     """
     if forkserver is None:
         return SpawnedContext()
@@ -112,7 +113,7 @@ def start_server(preloaded: list[str]) -> ForkServerContext | SpawnContext:
     _shorten_sockets()
     added = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
     os.environ.update(added)
-    resource_tracker.ensure_running()  # if the server starts it, the signal is unblocked
+    resource_tracker.ensure_running()  # otherwise the server starts it, with SIGINT unblocked
     try:
         with interrupts_blocked():
             forkserver.ensure_running()
@@ -124,10 +125,10 @@ def start_server(preloaded: list[str]) -> ForkServerContext | SpawnContext:
 
 @contextlib.contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """Block Ctrl-C in processes that start in this block, until they have a handler.
+    """Block Ctrl-C in processes that start in this block, until they set a handler.
 
-    Otherwise Ctrl-C ends them with a traceback while they import. This process gets a Ctrl-C after
-    the block. Does nothing on Windows, which has no signal masks.
+    Otherwise, Ctrl-C during the imports of a process would end it with a traceback. This process
+    gets a blocked Ctrl-C after the block. Does nothing on Windows, which has no signal masks.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -140,7 +141,7 @@ def interrupts_blocked() -> Iterator[None]:
 
 
 def _shorten_sockets() -> None:
-    """Put sockets of `multiprocessing` in /tmp if their paths are too long (107 bytes, unix(7))."""
+    """Put `multiprocessing` sockets in /tmp if their paths would exceed 107 bytes (unix(7))."""
     before = tempfile.gettempdir()
     if len(os.fsencode(before)) > _MOST_FOLDER_BYTES:
         tempfile.tempdir = "/tmp"  # noqa: S108 - a folder of our own is made in it
@@ -153,7 +154,7 @@ def _shorten_sockets() -> None:
 def without_pandas() -> None:
     """Make pandas count as not installed in this process.
 
-    Arrow imports it with its first array: half a second per worker, 9% of a build of 2,000 photos.
+    Arrow imports pandas with its first array: 0.5 s per worker, 9% of a build of 2,000 photos.
     """
     if not any(isinstance(finder, _NoPandas) for finder in sys.meta_path):
         sys.meta_path.insert(0, _NoPandas())
@@ -166,7 +167,7 @@ class _NoPandas(MetaPathFinder):
 
 
 def hold_memory(num_bytes: int) -> None:
-    """Limit the memory of this process: allocations beyond it fail. 0 means no limit."""
+    """Limit this process's memory, so that further allocations fail. 0 means no limit."""
     if num_bytes and resource is not None:
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         if most == resource.RLIM_INFINITY or num_bytes < most:
@@ -190,9 +191,9 @@ def keep_buffers() -> None:
 
 
 def start_clock(seconds: float) -> None:
-    """End this process by SIGALRM after some seconds, unless called again; 0 stops the clock.
+    """End this process by SIGALRM after `seconds`, unless called again before; 0 stops the clock.
 
-    A signal without a handler also ends a process in C code that never returns.
+    SIGALRM has no handler, so the signal also ends C code that never returns.
     """
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, seconds)

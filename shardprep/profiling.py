@@ -20,7 +20,7 @@ _state = {"is_on": False}
 
 
 def stage(name: str) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
-    """Return a decorator that adds the run time of a function to a stage while `is_on()`."""
+    """Return a decorator that adds a function's run time to the stage `name` while `is_on()`."""
 
     def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
         @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""Reports of the progress of long work, as values for the caller.
+"""Progress reports of long work, passed to a function of the caller.
 
 Long work calls a `Watch`: `start` at the beginning of each phase, `advance` during the phase, and
 `notice` for a line of text. Each call passes a `Progress` to the function `show` of the caller.
@@ -17,7 +17,7 @@ Unit = Literal["images", "bytes", ""]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One report: the state of a phase, or a notice."""
+    """A report: the state of a phase, or a notice."""
 
     what: str = ""
     """The phase, such as "encoding"; "" for a notice and after the end of a phase."""
@@ -35,7 +35,7 @@ class Progress:
     """A line of text that the user should see."""
 
     def follows(self, other: Progress) -> bool:
-        """Return True if `other` reports the same phase, with no more images or bytes done."""
+        """Return True if `other` is an earlier or equal state of the same phase."""
         is_same = (self.what, self.total, self.unit) == (other.what, other.total, other.unit)
         return is_same and self.num_done >= other.num_done
 
@@ -59,11 +59,11 @@ class Progress:
 
 
 Show = Callable[[Progress], object]
-"""Called with each report in the thread of the command; an exception from it ends the command."""
+"""Function that gets each report, in the thread of the command. Its exceptions end the command."""
 
 
 class Watch:
-    """Passes a `Progress` to `show` at each call; an exception in `show` ends the work."""
+    """Reporter of long work: each call passes a `Progress` to `show`, whose errors end the work."""
 
     def __init__(self, show: Show) -> None:
         self._show = show
@@ -75,9 +75,9 @@ class Watch:
     def start(
         self, what: str, total: int | None = None, unit: Unit = "", num_done: int = 0
     ) -> None:
-        """Begin a phase such as "encoding"; the previous phase ends.
+        """End the previous phase and begin the phase `what`, such as "encoding".
 
-        `num_done` of the `total` images or bytes (None: unknown) were done by an earlier run.
+        `total` counts images or bytes, None if unknown. Earlier runs did `num_done` of them.
         """
         self._now = Progress(what, num_done, total, unit, num_done)
         self._show(self._now)
@@ -98,6 +98,6 @@ class Watch:
         self._show(self._now)
 
     def finish(self) -> None:
-        """End the phase. Nothing is shown until the next phase."""
+        """End the phase: show an empty `Progress`."""
         self._now = Progress()
         self._show(self._now)

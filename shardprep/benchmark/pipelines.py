@@ -39,7 +39,7 @@ class Source:
 
 
 def naive(source: Source) -> Any:
-    """Return a pipeline like in tutorials: one file or image at a time, float32 before `batch`."""
+    """Return a pipeline as in tutorials: one file and image at a time, float32 before `batch`."""
     import tensorflow as tf
 
     decode = _decoder(source)
@@ -111,7 +111,7 @@ PIPELINES = {
 
 
 def _decoder(source: Source) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a function from a record to its image and label; other targets are not read."""
+    """Return a function that decodes a record to (image, label), or to (image,) without labels."""
     import tensorflow as tf
 
     schema, size = read_schema(source.folder), source.resized_to

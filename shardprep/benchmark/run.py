@@ -29,7 +29,7 @@ _MOST_BYTES = 1 << 30
 """Largest size of the records to read, in bytes; the first shard may be larger."""
 _BLOCK_BYTES = 1 << 22
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": "-1"}
-"""Environment variables against logs, and against use of a GPU: only work of the host counts."""
+"""Environment variables that silence logs and hide GPUs, because only work of the host counts."""
 
 
 def run_benchmark(
@@ -76,7 +76,7 @@ def _ways(
     settings: Settings,
     notice: Callable[[str], None],
 ) -> tuple[Way, ...]:
-    notice("starting")  # all at the same time: this is not measured
+    notice("starting")  # all pipelines at once, because starting is not measured
     with interrupts_blocked():
         jobs = {name: [pool.submit(measure, name, source, 0.0)] for name, pool in pools.items()}
     wait(job for (job,) in jobs.values())
@@ -121,10 +121,10 @@ def _begin() -> None:
 
 
 def measure(name: str, source: Source, seconds: float) -> tuple[Round, str, int]:
-    """Return a round of a new pipeline, the dtype of its images and the process's memory peak.
+    """Return a round of a new pipeline, the dtype of its images, and the process's peak memory.
 
-    The time to the first batch is separate: it includes opening files, building a graph and filling
-    shuffle windows.
+    The round takes `seconds` after the first batch. The time to the first batch is separate: it
+    includes opening files, building a graph and filling shuffle windows. Memory is in bytes.
     """
     start = time.perf_counter()
     batches = iter(PIPELINES[name].make(source))
@@ -139,7 +139,7 @@ def measure(name: str, source: Source, seconds: float) -> tuple[Round, str, int]
 
 
 def _peak_bytes() -> int:
-    """Return the memory peak in bytes, 0 outside Linux. `getrusage` would include the parent's."""
+    """Return the peak memory in bytes, 0 outside Linux. `getrusage` would include the parent's."""
     status = Path("/proc/self/status")
     lines = status.read_text(encoding="utf-8").splitlines() if status.exists() else []
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:")), 0)

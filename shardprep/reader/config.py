@@ -54,7 +54,7 @@ Ratio = Annotated[
     pair(number(1e-6), "(smallest, largest), two numbers above 0", rising=True),
 ]
 _MAX_DRAWS = 10
-"""Number of boxes drawn before a crop falls back to the middle, as in torchvision."""
+"""Number of boxes drawn before a crop uses a box in the middle, as in torchvision."""
 
 
 class Advice(UserWarning):
@@ -85,7 +85,7 @@ class BadRecord:
 
 
 class StackPart(NamedTuple):
-    """Images of a stack to read: each `every`-th, of these the middle `max_length` if given."""
+    """Images of a stack to read: every `every`-th one, then the middle `max_length` of these."""
 
     every: int = 1
     max_length: int | None = None
@@ -100,7 +100,7 @@ class StackPart(NamedTuple):
 
 
 class CropWindow(NamedTuple):
-    """The part of an image that a crop shows, in pixels of the image before it is resized."""
+    """The part of an image that a crop shows, in pixels of the image before resizing."""
 
     top: int
     left: int
@@ -215,8 +215,8 @@ class ReadConfig:
 
     Attributes:
         interleave_cycle_length: With `shuffle=True`, the number of blocks mixed at a time; large
-            splits mix twice as many or more. None: as many as have 32 MiB and at most 16,384
-            records, but at least 16; a smaller split is mixed as a whole.
+            splits mix twice as many or more. None: the number of blocks in 32 MiB, with at most
+            16,384 records, but at least 16 blocks. A smaller split is mixed as a whole.
         interleave_block_length: With `shuffle=True`, the number of neighbouring records of a
             block. None: 64, or fewer if 64 are more than 2 MiB, at least 8.
         num_parallel_calls_for_interleave_files: Number of concurrent calls that read records for
@@ -328,7 +328,7 @@ class Request:
 
     @cached_property
     def crop(self) -> Crop | None:
-        """None for whole images. DatasetError if two crops are given."""
+        """The given crop, or None for whole images. DatasetError if two crops are given."""
         return _only_crop("reader", self)
 
     @property
@@ -349,7 +349,7 @@ class Request:
 
 @dataclass(frozen=True)
 class EpochOptions:
-    """The arguments that `batches`, `loader` and `keras` share."""
+    """The arguments that `Dataset.batches`, `loader` and `keras` share."""
 
     batch_size: Count
     _: KW_ONLY
@@ -372,7 +372,7 @@ class EpochOptions:
 
     @cached_property
     def crop(self) -> Crop | None:
-        """None for whole images. DatasetError if two crops are given."""
+        """The given crop, or None for whole images. DatasetError if two crops are given."""
         return _only_crop("Dataset.batches", self)
 
     @property
@@ -414,7 +414,7 @@ class KerasOptions(EpochOptions):
 
 
 def seed_of(given: int | None, num_hosts: int) -> int:
-    """Return `given`, or without it 0 for several hosts and a random seed for a single host.
+    """Return `given`; if it is None, 0 for several hosts and a random seed for a single host.
 
     Hosts do not communicate: with different seeds, records would be read twice or not at all.
     """

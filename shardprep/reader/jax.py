@@ -27,7 +27,7 @@ _WHERE = "Dataset.batches"
 def with_shard(options: BatchOptions, schema: Schema) -> BatchOptions:
     """Return options with the `num_shards`, `shard_index` and seed that the sharding decides.
 
-    Processes with the same rows share an index. DatasetError if rows or options do not fit.
+    Processes with the same rows get the same index. DatasetError if rows or options do not fit.
     """
     processes = _parts_of_processes(options.sharding)
     own = processes.get(jax.process_index(), ())
@@ -66,7 +66,7 @@ def check_last_batches(order: Order, options: BatchOptions) -> None:
 
 
 def _parts_of_processes(sharding: Any) -> dict[int, tuple[int, ...]]:
-    """Return process → sorted numbers of the parts of a batch that its devices hold."""
+    """Return process → sorted first rows of its devices, for a batch with one row per device."""
     try:
         slices = sharding.devices_indices_map((sharding.num_devices,))
     except (IndexError, ValueError) as error:

@@ -32,7 +32,7 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # keras carrie
     """
 
     def __init__(self, batches: ArrayBatches, options: KerasOptions) -> None:
-        """Let item 0 be the first batch of epoch 0. `batches` must have `epochs=None`."""
+        """Take batches with `epochs=None`. Item 0 is the first batch of epoch 0."""
         super().__init__()
         self._batches = batches
         self._sample_weight = options.sample_weight
@@ -75,9 +75,9 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # keras carrie
         self._is_in_epoch = True
 
     def on_epoch_end(self) -> None:
-        """Go to the next epoch if the last item was drawn. Keras calls this."""
-        # Keras also calls it before the first epoch, where it may have drawn items to see their
-        # form, and with steps_per_epoch in the middle of an epoch.
+        """Begin the next epoch if the last item was drawn. Keras calls this."""
+        # Keras also calls this before the first epoch, after it may have drawn items to see their
+        # shapes, and in the middle of an epoch if `steps_per_epoch` is given.
         with self._lock:
             if self._is_in_epoch and self._has_drawn_last:
                 self._first += len(self)
@@ -89,7 +89,7 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # keras carrie
         return {**self._batches.state_dict(), "epoch": epoch, "batch": batch}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let item 0 be the batch after a state. Errors as in `ArrayBatches.load_state_dict`."""
+        """Continue from a state: item 0 is its next batch. Errors as for `ArrayBatches`."""
         with self._lock:
             self._batches.load_state_dict(state)
             place = self._batches.state_dict()

@@ -1,8 +1,8 @@
 """A Keras callback that saves the weights with the state of the data, and resumes from both.
 
-It serves every backend of Keras, and does not import TensorFlow. The state counts finished steps,
-not batches drawn ahead. Keras always runs as many steps as an epoch has. An epoch that is resumed
-in the middle has fewer, so this callback ends it.
+The callback works with every backend of Keras, and does not import TensorFlow. The state counts
+finished steps, not batches drawn ahead. Keras always runs the number of steps of a whole epoch. A
+resumed epoch has fewer steps, so this callback ends it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KerasData = Annotated[
     like("the result of reader.iterate or Dataset.keras", "is_begun", "state_dict", "seed"),
 ]
 _SECONDS_A_SAVE = 60.0
-"""Default seconds between two saves, without `save_every`."""
+"""Seconds between two saves if `save_every` is None."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _END_OF_EPOCH = object()
 """Value of `Model.stop_training` that ends only the epoch."""
@@ -135,7 +135,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         self._batches.load_state_dict(self._state())
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """End the epoch at once if all of its steps were done before the restart."""
+        """End the epoch at once if all of its steps were done before the restart of the program."""
         del batch, logs
         if self._place[1] == len(self._batches):
             metrics = self.model.get_metrics_result()
@@ -145,7 +145,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
             raise StopIteration
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Count the step, and save when it is time."""
+        """Count the step, and save the state if a save is due."""
         del logs
         if not self._batches.is_begun:
             raise self._refused("fit has other batches", "give fit the batches of this callback")
@@ -178,7 +178,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         self._end()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Go to the next epoch, unless another callback ended this one early."""
+        """Set the state to the next epoch, unless another callback ended this epoch early."""
         self._quiet.close()
         if logs is not None:
             logs.update({**self._logs, **logs})
@@ -211,7 +211,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         self._saved_at = time.monotonic()
 
     def _read(self) -> Checkpoint | None:
-        """Return the checkpoint, if any, after loading its state into the batches."""
+        """Load the saved state into the batches; return the checkpoint, or None without a file."""
         saved = Checkpoint.read(self._path)
         if saved is None:
             return None
@@ -277,14 +277,14 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
 
 
 class Checkpoint(NamedTuple):
-    """The content of the file: the state of the batches, and the values of variables."""
+    """Content of the file: the state of the batches, and the values of variables."""
 
     place: dict[str, Any]
     """The state of the batches before the next step."""
     optimizer: str
     """Class name of the optimizer."""
     kinds: dict[str, list[str]]
-    """Types and shapes of variables: of "model", "optimizer" and, within an epoch, "metrics"."""
+    """Dtype and shape of each variable of "model", "optimizer" and, within an epoch, "metrics"."""
     arrays: dict[str, list[Any]]
 
     @classmethod
@@ -333,7 +333,7 @@ class Checkpoint(NamedTuple):
             ) from error
 
     def restore(self, path: Path, name: str, variables: list[Any]) -> None:
-        """Assign the values of a group; raise DatasetError if types or shapes are different."""
+        """Assign the values of group `name`; DatasetError if dtypes or shapes are different."""
         kinds, own = self.kinds[name], _kinds(variables)
         if kinds != own:
             pairs = enumerate(itertools.zip_longest(kinds, own, fillvalue="none"))
@@ -351,7 +351,7 @@ def values_of(variables: list[Any]) -> list[Any]:
 
 
 def _kinds(variables: list[Any]) -> list[str]:
-    """Return type and shape of each variable, without its name, which differs by model."""
+    """Return dtype and shape of each variable. Names are left out: they differ between models."""
     return [
         f"{keras.backend.standardize_dtype(variable.dtype)}{list(variable.shape)}"
         for variable in variables

@@ -40,7 +40,7 @@ _NOT_FOLDERS = {
 }  # fmt: skip
 """Words that users write as the value of an option, not as the name of a folder."""
 _MISSPELLED = 0.8
-"""Minimum `difflib` ratio from which a word counts as a misspelled "memory"."""
+"""Minimum `difflib` ratio at which a word counts as a misspelled "memory"."""
 _SIMILAR = 0.7
 """Minimum `difflib` ratio of an unknown name and the name that an error proposes instead."""
 _MAX_SHOWN = 60
@@ -53,7 +53,7 @@ _MODULE_NAMES = {"tensorflow": "TensorFlow", "keras": "Keras"}
 
 
 class Kind(NamedTuple):
-    """The values of an argument, for `Annotated[type, Kind(…)]`."""
+    """The allowed values of an argument and their conversion, for `Annotated[type, Kind(…)]`."""
 
     take: Callable[[Any], Any]
     """Returns the converted value; raises TypeError or ValueError if the value is not allowed."""
@@ -62,7 +62,7 @@ class Kind(NamedTuple):
 
 
 def whole(least: int | None = None, *, bits: int = 63) -> Kind:
-    """Return the kind of whole numbers from `least` (or −2**`bits`) to 2**`bits` − 1; no bools."""
+    """Return the kind of integers from `least` (or −2**`bits`) to 2**`bits` − 1; not bools."""
     lowest = -(1 << bits) if least is None else least
 
     def take(value: Any) -> int:
@@ -88,7 +88,7 @@ def having(test: Callable[[Any], bool], *words: str) -> Kind:
 
 
 def like(words: str, *attributes: str) -> Kind:
-    """Return the kind of objects with these attributes; their class need not be imported."""
+    """Return the kind of objects with these attributes, whose class need not be imported."""
     return having(lambda value: all(hasattr(value, name) for name in attributes), words)
 
 
@@ -112,7 +112,7 @@ def _either(*kinds: Kind) -> Kind:
 
 
 def number(low: float, high: float = math.inf) -> Kind:
-    """Return the kind of numbers from `low` to `high`, except True and False."""
+    """Return the kind of numbers from `low` to `high`; True and False are not numbers."""
 
     def take(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
@@ -126,7 +126,7 @@ def number(low: float, high: float = math.inf) -> Kind:
 
 
 def pair(kind: Kind, words: str, *, rising: bool = False) -> Kind:
-    """Return the kind of pairs of `kind`; with `rising`, the first is at most the second."""
+    """Return the kind of pairs of `kind`; with `rising`, the first may not exceed the second."""
 
     def take(value: Any) -> tuple[Any, ...]:
         values = tuple(map(kind.take, itertools.islice(value, 3)))
@@ -144,7 +144,7 @@ def _flag(value: Any) -> bool:
 
 
 def text(value: Any) -> str:
-    """Return a text unchanged; TypeError for other types, "" and texts with a null character."""
+    """Return a text unchanged; TypeError if it is not a str, is empty or has a null character."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise TypeError
     return str(value)
@@ -189,7 +189,7 @@ def _augmentation(value: Any) -> Any:
 
 
 def parameters(function: Any) -> Mapping[str, inspect.Parameter] | None:
-    """Return the parameters of a function or Keras layer; None if unknown, as for C functions."""
+    """Return the parameters of a function or Keras layer, or None if unknown, as for C code."""
     try:
         return inspect.signature(getattr(function, "call", function)).parameters
     except ValueError:
@@ -245,7 +245,7 @@ _PLAIN = {
 
 
 def kind_of(hint: Any) -> Kind:
-    """Return the kind of values that an annotation allows, from its `Kind` or its type."""
+    """Return the kind of values that an annotation allows: its `Kind`, or one for its type."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         (kind,) = hint.__metadata__
@@ -278,14 +278,14 @@ class Arguments:
         }
 
     def converted(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return arguments by name, converted. DatasetError if a value is not allowed."""
+        """Return arguments by name, converted; DatasetError if a value is not allowed."""
         return {
             name: self._convert(name, value) if name in self.kinds else value
             for name, value in given.items()
         }
 
     def bind(self, signature: inspect.Signature, args: Any, kwargs: Any) -> inspect.BoundArguments:
-        """Return the arguments of a call, converted. DatasetError for a wrong name or value."""
+        """Return the arguments of a call, converted; DatasetError for a wrong name or value."""
         for name in kwargs:
             if name not in signature.parameters:
                 what = f"got an unexpected keyword argument {short_repr(name)}"
@@ -364,10 +364,10 @@ def validated_fields(where: str) -> Callable[[type[_Class]], type[_Class]]:
 
 
 class WithOptions(Generic[_P, _Options]):
-    """A decorator: callers pass the fields of a dataclass, the function gets an instance of it.
+    """Decorator of a function whose callers pass the fields of a dataclass as arguments.
 
-    The instance is the last parameter of the function; arguments before it, such as `self`, are
-    passed on.
+    The function gets an instance of the dataclass as its last parameter. Its other parameters, such
+    as `self`, are passed on.
     """
 
     def __init__(
@@ -410,7 +410,7 @@ class WithOptions(Generic[_P, _Options]):
 
 
 def check_position(where: str, **given: int) -> None:
-    """Raise DatasetError unless 0 ≤ index < number, given as two keywords in this order."""
+    """Raise DatasetError unless 0 ≤ index < number: the first and second keyword."""
     (name, index), (of, number) = given.items()
     if not 0 <= index < number:
         what = f"{name}={index} is out of range for {of}={number}"
@@ -418,7 +418,7 @@ def check_position(where: str, **given: int) -> None:
 
 
 def _hints(call: Callable[..., Any], *, include_extras: bool = False) -> dict[str, Any]:
-    # The annotation of a result is left out: its module may not be imported.
+    # The annotation of the result is left out, because its module may not be imported.
     holder: Any = call
     if not isinstance(call, type):
         named = {name: hint for name, hint in call.__annotations__.items() if name != "return"}
@@ -440,7 +440,7 @@ def short_repr(value: object) -> str:
 
 @contextmanager
 def needing_tensorflow(where: str) -> Iterator[None]:
-    """Turn a failed import of TensorFlow or Keras into an error that names the extra."""
+    """Turn a failed import of TensorFlow or Keras into a DatasetError that names the extra."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -31,7 +31,7 @@ BatchName = tuple[int, int] | Ints
 _DECODED = 24
 """Usual maximum ratio of the sizes of a decoded image and its record."""
 _VARYING = 16
-"""Usual maximum of a dimension that varies, such as the number of objects."""
+"""Usual maximum length of a dimension that varies, such as the number of objects."""
 _CHANGED = 4
 """Usual growth of a batch by a transform: from uint8 to float32."""
 _GROUP = 8
@@ -91,7 +91,7 @@ class BatchSource:
         return growth * size * self.num_rows + ALIGNMENT * len(decoder.names)
 
     def for_workers(self, num_threads: int, on_error: Literal["raise", "skip"]) -> BatchSource:
-        """Workers need neither sharding nor weights."""
+        """Return the source for worker processes, which need neither sharding nor weights."""
         options = replace(
             self.options,
             sharding=None,
@@ -104,17 +104,17 @@ class BatchSource:
 
 @dataclass(slots=True)
 class Filling:
-    """A batch that is being filled: each thread takes the next rows of it until none is left."""
+    """A batch in progress: each thread takes the next group of rows until none is left."""
 
     numbers: list[int]
     keys: list[int]
     """For each row, the key that decides its crop."""
     columns: Columns
     groups: Iterator[range]
-    """Groups of rows; a thread takes a whole group."""
+    """Iterator over the groups of rows that no thread has taken yet."""
     futures: list[Future[None]] = field(default_factory=list)
     errors: dict[int, RecordError] = field(default_factory=dict)
-    """Row of the batch → its error; complete when all futures are done."""
+    """Row of the batch → error of its record; complete when all futures are done."""
 
     def run(self, examples: ExampleReader | DecodedExamples) -> None:
         for rows in self.groups:  # `next` of an iterator is atomic: no two threads get the same
@@ -140,9 +140,9 @@ class Filling:
 
 
 class BatchMaker:
-    """Makes batches with threads of this process.
+    """Threads of this process that fill batches.
 
-    The memory of a batch is used again when nobody holds its array or a view of it.
+    The memory of a batch is used again after its array and all views of it are deleted.
     """
 
     def __init__(
@@ -154,10 +154,10 @@ class BatchMaker:
         memory: HostMemory | None = None,
         examples: ExampleReader | DecodedExamples | None = None,
     ) -> None:
-        """Keep the memory of `num_kept` batches; `note` is called for each bad record.
+        """Keep the memory of up to `num_kept` batches; `note` is called for each bad record.
 
         With 0 threads, the thread that finishes a batch fills it. `examples` replace the examples
-        of the source: the same ones with another decoder, or decoded already.
+        of the source: the same examples with another decoder, or decoded examples.
         """
         self._source = source
         self._examples = examples = source.examples() if examples is None else examples
@@ -174,7 +174,7 @@ class BatchMaker:
         self._free = FreePieces[memoryview](self._memory, num_kept)
 
     def begin(self, name: BatchName, new_images: NewArray | None = None) -> Filling:
-        """Start to fill a batch of at least one row; `new_images` allocates images of one size."""
+        """Start to fill a batch of 1 row or more; `new_images` allocates its images of one size."""
         order = self._source.order
         tags = self._source.tags(name)
         if isinstance(name, tuple):
@@ -201,9 +201,9 @@ class BatchMaker:
         return filling
 
     def finish(self, filling: Filling) -> dict[str, Any]:
-        """Wait until a batch is filled; return its values by feature, padded, in the box format.
+        """Wait until a batch is filled; return its padded values by feature, in the box format.
 
-        Bad records are replaced, or the first error is raised, as the option `on_error` says.
+        The option `on_error` decides whether bad records are replaced or the first error is raised.
         """
         if not self._num_threads:
             filling.run(self._examples)
@@ -268,7 +268,7 @@ class BatchMaker:
         return self._pool
 
     def _array(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Return an uninitialized array; its memory returns to the maker after the last use."""
+        """Return an uninitialized array; its memory is reused after the last view is deleted."""
         memory = self._free.take()
         if memory is None:
             num_bytes = prod(shape) * dtype.itemsize

@@ -24,7 +24,7 @@ _STATE = "Dataset.batches.load_state_dict"
 
 
 class _Skipped:
-    """The bad records that were replaced. Has no reference that keeps the iterator alive."""
+    """Errors of replaced records, by record number. Has no reference to the iterator."""
 
     def __init__(self) -> None:
         self.errors: dict[int, RecordError] = {}
@@ -153,7 +153,7 @@ class ArrayBatches:
         self._upcoming = iter(range(number, stop))
 
     def _start(self) -> None:
-        """Start to fill batches: the next one, and those ahead of it."""
+        """Start to fill the next batch, and up to `num_ahead` batches after it."""
         with self._again_after_errors():
             while len(self._started) <= self._team.num_ahead:
                 number = next(self._upcoming, None)
@@ -165,7 +165,7 @@ class ArrayBatches:
 
     @contextmanager
     def _again_after_errors(self) -> Iterator[None]:
-        """After an error in the block, let the next call try the same batch again."""
+        """If the block raises an error, let the next call try the same batch again."""
         try:
             yield
         except BaseException as error:
@@ -181,13 +181,13 @@ class ArrayBatches:
 
 
 class AheadBatches(ArrayBatches):
-    """Batches that move to a device one batch ahead of use, if they are filled by then.
+    """Batches that are copied to a device one batch ahead of use, if filled by then.
 
     Subclasses define `_moved`, which begins to copy an element to the device and returns the copy.
     """
 
     _ahead: tuple[Any, Any] | None = None
-    """Values of the next batch, and its element on the device; None if it was not moved yet."""
+    """Values of the next batch, and its element on the device; None before the copy has begun."""
 
     def __next__(self) -> Any:
         element = super().__next__()

@@ -25,10 +25,10 @@ from shardprep.reader.validators import Number, validated
 
 _WHERE = "reader.collate"
 _LARGE = {KEYS[OBJECT_MASK], KEYS[MASK]}
-"""Keys of masks, which may be as large as images. They get a separate storage, so that the other
-values can be kept without keeping masks in memory."""
+"""Keys of masks, which may be as large as images. Masks have a separate storage, so that the other
+values can be kept without them."""
 _ALIGNMENT = 16
-"""Multiple of bytes at which each array in a storage begins."""
+"""Alignment in bytes of the arrays in a storage."""
 
 
 @validated(_WHERE)

@@ -113,7 +113,7 @@ class Dataset:
         self._subset = subset = open_subset(path, split, verify_crc=verify_crc)
         datasets = subset.datasets
         self.path = datasets.mix or datasets.only.files.place
-        """Folder of the dataset, or its address in object storage; or the mix."""
+        """Folder or address of the dataset, or the mix."""
         self.split = split
         self.schema = subset.schema
         self.class_names = subset.class_names
@@ -271,7 +271,7 @@ class Dataset:
             num_workers: number of processes that fill batches, or 0 for threads of this process. By
                 default 0 on up to 3 cores and for records in object storage, otherwise 4, or one
                 for every 2 cores if that is more. Threads fill the first batches while processes
-                start. They do not import the program, which needs no `__main__` guard.
+                start. Processes do not import the program: it needs no `__main__` guard.
             num_threads: number of threads that decode, in each worker if there are workers. By
                 default all usable cores are used. With `weights` or large records in object
                 storage, it is at least 32, because each record is then a request, and most

@@ -1,8 +1,7 @@
-"""Memory of batches that is used again and again, in this process or shared with workers.
+"""Reuse the memory of batches, in this process or shared with workers.
 
-A piece of memory is free when the last array in it is gone. A copy to a device may still be reading
-it then, if the device reads memory by itself. So a piece is used again only when the copies that
-had begun have ended.
+A piece of memory is free when its last array is deleted. A copy to a device may still read from the
+piece then. So the piece is used again only after all copies that had begun have ended.
 
 Worker processes and this process share memory in slots of one size: a slot for a batch. The
 `Ticket` of the batch (`worker_pool`) owns the slot until its values are taken, then their array
@@ -36,7 +35,7 @@ def _has_ended() -> bool:
 
 
 class HostMemory:
-    """Allocates ordinary memory. Subclasses allocate memory that a device reads by itself."""
+    """Allocator of ordinary memory. Subclasses allocate memory that a device can read by itself."""
 
     def allocate(self, num_bytes: int) -> Bytes:
         """Return uninitialized, aligned memory."""
@@ -48,18 +47,18 @@ class HostMemory:
         """Let the device read the first `num_bytes` of shared memory; by default, do nothing."""
 
     def fence(self) -> Callable[[], bool]:
-        """Return a function that returns whether all copies to the device begun so far ended."""
+        """Return a predicate: True when all copies to the device begun so far have ended."""
         return _has_ended
 
     def release(self) -> None:
-        """Wait for copies to the device, then end the access of the device to this memory."""
+        """Wait for copies to the device, then end the device's access to this memory."""
 
 
 class FreePieces(Generic[_Piece]):
     """Pieces of memory that no array uses; copies to a device may still read some of them."""
 
     def __init__(self, memory: HostMemory, most: int | None = None) -> None:
-        """Keep at most `most` pieces, the latest; None for no limit."""
+        """Keep only the latest `most` pieces; None keeps all."""
         self._memory = memory
         self._pieces = deque[tuple[_Piece, Callable[[], bool]]](maxlen=most)
 
@@ -67,7 +66,7 @@ class FreePieces(Generic[_Piece]):
         return len(self._pieces)
 
     def add(self, piece: _Piece) -> None:
-        """Add a piece whose arrays are gone."""
+        """Add a piece whose arrays were deleted."""
         self._pieces.append((piece, self._memory.fence()))
 
     def add_unread(self, piece: _Piece) -> None:
@@ -75,7 +74,7 @@ class FreePieces(Generic[_Piece]):
         self._pieces.append((piece, _has_ended))
 
     def take(self) -> _Piece | None:
-        """Remove and return the latest piece that no copy reads, or None if there is none."""
+        """Remove and return the latest piece that no copy reads, or return None."""
         read, found = [], None
         while self._pieces and found is None:
             piece, has_ended = self._pieces.pop()
@@ -88,7 +87,7 @@ class FreePieces(Generic[_Piece]):
 
 
 class SharedFile:
-    """An open file without a name, which can be passed to a process when it is started."""
+    """An open file without a name, which a process can receive when it is started."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -112,7 +111,7 @@ def _received(passed: Any) -> SharedFile:
 
 
 class Slots:
-    """Slots, in the process that assigns them to workers and reads the arrays in them."""
+    """Slots in the process that assigns them to workers and reads the arrays in them."""
 
     def __init__(self, slot_bytes: int, number: int, memory: HostMemory) -> None:
         """Create `number` slots of at least `slot_bytes`; `memory` pins them when they are used."""

@@ -1,9 +1,9 @@
 """Choose who fills batches: threads of this process, or worker processes once they are ready.
 
-Workers start after the first batch, so that it is as early as without them. Until they are ready,
-threads fill batches. Threads of one process wait for each other: they hold the lock of the
-interpreter for about 60 microseconds of each record. So workers have few threads, and on four cores
-or more they are faster than threads (see docs/performance.md, by cores).
+Workers start after the first batch, which they would delay. Until they are ready, threads fill
+batches. Threads of one process wait for each other: each record takes about 60 microseconds under
+the lock of the interpreter. So workers have few threads, and on four cores or more, workers are
+faster than threads (see docs/performance.md, by cores).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WORKER_THREADS = 2
 _WINDOW = 2
 """Number of batches in preparation for each worker."""
 _MEMORY_SHARE = 1 / 4
-"""Largest share of the free memory that batches in progress take."""
+"""Largest share of free memory for batches in progress."""
 _WHERE = "reader"
 
 
@@ -88,8 +88,8 @@ class Team:
     ) -> None:
         """Start no thread or process yet. Bad records that are replaced are passed to `note`.
 
-        Threads decode `examples`, if given, instead of the examples of the source. As only threads
-        then know all image formats, workers raise record errors instead of replacing records.
+        Threads decode `examples`, if given, instead of the examples of the source. Workers may know
+        fewer image formats, so they then raise record errors instead of replacing records.
         """
         options, records = source.options, source.records
         self._source, self._note, self._memory = source, note, memory or HostMemory()
@@ -105,7 +105,7 @@ class Team:
         busy = -(-num_threads * IMAGES_A_TURN // options.batch_size) + 1
         usual = max(2, busy, _WINDOW * self._num_workers)
         self.prefetch = usual if options.prefetch is None else options.prefetch
-        """Number of batches to begin before they are asked for, when all workers are ready."""
+        """Number of batches to begin ahead of use when all workers are ready."""
         self._few = max(2, busy)
         self._threads_a_worker = given or -(-num_threads // (self._num_workers or 1))
         # Without threads, `load` takes single elements: reusing their memory gains too little.
@@ -118,10 +118,10 @@ class Team:
 
     @property
     def num_ahead(self) -> int:
-        """Number of batches to begin before they are asked for.
+        """Number of batches to begin ahead of use.
 
-        Few if threads fill them until workers are ready: the window of many workers would keep the
-        threads busy for seconds, and batches are taken in order.
+        The number is small until workers are ready. Batches are taken in order, and the batches for
+        many workers would keep the threads busy for seconds.
         """
         with self._lock:
             is_full = not self._num_workers or self._workers() is not None
@@ -181,14 +181,13 @@ class Team:
 
 
 def _own_cores() -> int:
-    """Return the number of usable cores, divided by the processes that torchrun started here."""
+    """Return the number of usable cores per process that torchrun started on this machine."""
     given = os.environ.get("LOCAL_WORLD_SIZE", "")
     number = int(given) if given.isdecimal() else 1
     return max(1, usable_cores() // max(1, number))
 
 
 def _num_workers(given: int | None, *, is_remote: bool, has_transform: bool = False) -> int:
-    """Return the number of worker processes, as given or decided; 0 for threads."""
     cannot = "Windows has no memory files for workers" if os.name != "posix" else ""
     if multiprocessing.current_process().daemon:
         cannot = "this process is a worker of another library, which may not start processes"

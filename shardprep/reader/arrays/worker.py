@@ -1,11 +1,11 @@
 """A worker process of a reader: it fills batches in slots of shared memory.
 
 The worker gets the `BatchSource` when it starts. It sends b"" when it is ready, or the text of an
-error: a user's transform may need objects of the parent. Then each message is a `Task`, and the
-answers come in the same order. A batch is sent as a pickle whose large arrays are left out:
-they are in the slot, and the answer says where. Arrays that do not fit in the slot are part of the
-pickle. So texts, lists and arrays of any shape travel in the same way, and nothing that fits is
-copied more than once. The next batch is begun while the first one is being finished.
+error if the source cannot be loaded: a transform may need objects of the parent. Then each message
+is a `Task`, and the answers come in the same order. A batch is sent as a pickle without its large
+arrays, which are in the slot; the answer has their positions. Arrays that do not fit in the slot
+are part of the pickle. So any texts, lists and arrays can be sent, and what fits is copied once at
+most. The next batch is begun while the first one is being finished.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from shardprep.reader.arrays.memory import ALIGNMENT, SharedFile, WorkerSlots
 from shardprep.reader.config import Advice
 
 BEGUN = 2
-"""Number of batches that a worker fills at a time, so that its threads never wait."""
+"""Number of batches that a worker fills at the same time, so that its threads never wait."""
 _SMALL_BYTES = 1024
 """Arrays of fewer bytes are part of the pickle."""
 
@@ -52,7 +52,7 @@ class Task(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Message from a worker: a batch is filled, or `error` ended it."""
+    """Message from a worker: the batch that it filled, or the error that ended the batch."""
 
     pickled: bytes = b""
     places: Places = ()
@@ -67,7 +67,7 @@ class Parcel(NamedTuple):
 
     file: SharedFile
     places: Places
-    """Places in the file: of the pickle, then of its arrays."""
+    """Start and stop of the pickle in the file, then of each array."""
 
     @classmethod
     def of(cls, value: object) -> Parcel:
@@ -97,7 +97,7 @@ def serve(
 ) -> None:
     """Fill batches until the parent closes the pipe. The parent handles Ctrl-C.
 
-    `environment` is the current one of the parent; the fork server may have an older one.
+    `environment` is the current environment of the parent; the fork server may have an older one.
     """
     os.environ.update(environment)
     gc.freeze()  # modules are never garbage
@@ -125,8 +125,8 @@ class _Worker:
         self._in_slots = source.transform is None
         self._bad: list[tuple[int, RecordError]] = []
         num_kept = 0 if self._in_slots else BEGUN
-        # A second thread would wait for the interpreter lock, 3% of the time of a JPEG of 224x224.
-        # So a single thread is this thread, which fills a batch in `finish`.
+        # A second thread would wait for the interpreter lock: 3% of the time for a 224x224 JPEG.
+        # So with one thread, this thread fills the batch, in `finish`.
         num_threads = source.options.num_threads or 1
         num_beside = 0 if num_threads == 1 else num_threads
         self._maker = BatchMaker(source, num_beside, num_kept, lambda *bad: self._bad.append(bad))
@@ -179,7 +179,7 @@ def _placed(slot: Bytes, shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 def _packed(values: Any, slot: Bytes) -> tuple[bytes, Places]:
-    """Return a pickle of a batch, and the places of its arrays that are in the slot."""
+    """Return a pickle of a batch, and start and stop in the slot of the arrays that it lacks."""
     base, places = slot.ctypes.data, list[tuple[int, int]]()
     found: list[tuple[Bytes, int]] = []
 
@@ -208,7 +208,6 @@ def _packed(values: Any, slot: Bytes) -> tuple[bytes, Places]:
 
 
 def _images_first(values: dict[str, Any], slot: Bytes) -> dict[str, Any]:
-    """Return the values, beginning with the arrays that are already in the slot."""
     is_placed = {
         name: isinstance(value, np.ndarray) and np.may_share_memory(value, slot)
         for name, value in values.items()
@@ -230,7 +229,7 @@ def _sendable(error: Exception) -> Exception:
 
 
 def _of_transform(error: Exception) -> Exception:
-    """Return an error of the user's transform with its traceback, as an error that can be sent."""
+    """Return an error of a transform, with its traceback as a note, in a form that can be sent."""
     error.add_note("".join(["in a worker process:\n", *traceback.format_exception(error)]))
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - as the parent will read it

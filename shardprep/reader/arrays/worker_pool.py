@@ -2,8 +2,8 @@
 
 This process only receives an answer for each batch. A worker that dies is replaced. If no message
 arrives for `_SILENT_S` while a batch is awaited, all busy or starting workers are replaced. Batches
-of replaced workers go to other workers. If a second worker ends with the same batch, it is an
-error. A worker has at most `BEGUN` batches; others wait here, as training takes them in order.
+of replaced workers go to other workers; a batch that ends two workers is an error. A worker has at
+most `BEGUN` batches, and the others wait here, because training takes batches in order.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _WHERE = "reader"
 
 
 class StartError(DatasetError):
-    """Workers cannot be started, and are all ended; threads can fill the batches."""
+    """Workers cannot be started, and all were ended. Threads can fill the batches instead."""
 
 
 class Ticket:
-    """A batch that a worker fills. It owns its slot until its values are taken."""
+    """A batch that a worker fills. The ticket owns the slot until the values are taken."""
 
     def __init__(self, pool: WorkerPool, task: Task) -> None:
         self.task = task
@@ -91,7 +91,7 @@ class _Worker:
 
 
 class WorkerPool:
-    """Worker processes that fill batches. They start at once. Thread-safe."""
+    """Worker processes that fill batches, started at once. Thread-safe."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class WorkerPool:
         slots: Slots,
         note: Callable[[int, RecordError], None],
     ) -> None:
-        """Start the workers; `note` gets each bad record that they replace."""
+        """Start the workers. `note` gets each bad record that a worker has replaced."""
         self._source, self._note, self.slots = source, note, slots
         self.parcel = Parcel.of(source)
         used = (serve, *filter(None, [source.transform]))
@@ -112,7 +112,7 @@ class WorkerPool:
         self._num_failed_starts = 0
         self._has_advised = False
         self._waiting: list[Ticket] = []
-        """Batches in their order, for the next workers that have fewer than `BEGUN`."""
+        """Batches in order, for the next workers with fewer than `BEGUN` batches."""
         self._workers: list[_Worker] = []
         weakref.finalize(self, _end, self._workers, os.getpid())
         weakref.finalize(self, self.parcel.file.close)
@@ -121,7 +121,7 @@ class WorkerPool:
 
     @property
     def has_room(self) -> bool:
-        """Whether a worker takes another batch soon: all are ready, or a ready one has room."""
+        """Whether a worker can take a batch soon: all are ready, or a ready one has room."""
         with self._changed:
             if not (self._with_room() and all(worker.is_up for worker in self._workers)):
                 self._receive(0.0)
@@ -139,7 +139,7 @@ class WorkerPool:
         return ticket
 
     def answer_to(self, ticket: Ticket) -> Answer:
-        """Wait for the answer to a ticket, and report its bad records and warnings."""
+        """Return the answer to a ticket after it arrived; report bad records and warnings."""
         with self._changed:
             while ticket.answer is None:
                 if self._receive(_SILENT_S):
@@ -159,10 +159,10 @@ class WorkerPool:
             self._receive(0.0)
 
     def _receive(self, timeout_s: float) -> bool:
-        """Handle the messages of workers, after waiting for one; return whether there was any.
+        """Wait for a message, and handle all that have arrived; return whether there was any.
 
-        The caller has the lock. If another thread listens already, wait until it has messages: the
-        processes that it listens to must not be replaced by this thread.
+        The caller has the lock. If another thread is listening already, wait for its messages
+        instead: this thread must not replace the processes that the other one listens to.
         """
         if self._is_listening:
             if timeout_s:
@@ -221,7 +221,7 @@ class WorkerPool:
         self._assign()
 
     def _given_up(self, what: str, hint: str) -> StartError:
-        """End the workers; return the error, which all waiting batches get."""
+        """End the workers; return the error, which also becomes the answer of all open tickets."""
         error = StartError(_WHERE, what, f"{hint}give num_workers=0")
         for ticket in [*self._waiting, *(one for own in self._workers for one in own.tickets)]:
             ticket.answer = Answer(error=error)

@@ -75,8 +75,8 @@ class Color:
 def adjust(images: Any, brightness: Any, contrast: Any, saturation: Any, hue: Any) -> Any:
     """Return a batch of adjusted images; each adjustment is float32[batch], or None for no change.
 
-    Three are factors: `brightness` of all values, `contrast` of the distance from the mean luma of
-    the image, and `saturation` of the distance from the luma of each pixel. `hue` is a share of the
+    `brightness` is a factor of all values, `contrast` of the distance from the mean luma of the
+    image, and `saturation` of the distance from the luma of each pixel. `hue` is a share of the
     circle; positive values turn red towards green, as in `tf.image.adjust_hue`.
     """
     pixels = tf.cast(images, tf.float32)
@@ -98,7 +98,7 @@ def adjust(images: Any, brightness: Any, contrast: Any, saturation: Any, hue: An
 
 
 def _product(matrix: Any, pixels: Any) -> Any:
-    """Return pixels times the matrix of each image, as a sum, which XLA fuses with other ops."""
+    """Return pixels times each image's matrix, as a sum of products that XLA fuses."""
     columns = tf.unstack(matrix[:, tf.newaxis, tf.newaxis], axis=-1)
     channels = tf.split(pixels, 3, axis=-1)
     return tf.add_n([channel * column for channel, column in zip(channels, columns, strict=True)])

@@ -42,7 +42,7 @@ Ops = Annotated[Sequence[Callable[..., Any]], Kind(_ops, ("a list of ops",))]
 @validated_fields("augment.Compose")
 @dataclass(frozen=True, slots=True)
 class Compose:
-    """Apply ops one after the other.
+    """A recipe: ops that are applied in order.
 
     Your own op is a function `op(images, *, seed)` that returns images, or a function
     `op(images, labels, *, seed)` that returns both. `seed` is int32[2] for `tf.random.stateless_…`.
@@ -72,11 +72,11 @@ class Compose:
         return dataclasses.replace(self, ops=ops)
 
     def __call__(self, images: Any, labels: Any = None, *, seed: Any) -> Any:
-        """Return changed images, or with labels (images, labels).
+        """Return the changed images; if labels are given, return (images, labels).
 
         Images are uint8, or floats of 0 to 1, [batch, height, width, 3] or [height, width, 3].
         Labels are as in `reader.load`, with boxes as "rel_yxyx". Boxes and masks move with the
-        pixels. Ops that mix images get all labels, and so do your own with a parameter `labels`.
+        pixels. Ops that mix images, and your own ops with a parameter `labels`, get all labels.
         The same `seed`, a pair of integers, gives the same result.
         """
         images = tf.convert_to_tensor(images)
@@ -102,8 +102,8 @@ class Compose:
 def classic(size: Size, num_classes: Count | None = None) -> Compose:
     """Return the usual recipe: crop, flip and colour; with `num_classes`, MixUp and CutMix as well.
 
-    MixUp blends half of the images, and CutMix pastes a box into half of them, independently. Their
-    labels become float32[batch, num_classes].
+    MixUp blends half of the images, and CutMix pastes a box into half of them, independently. All
+    labels then become float32[batch, num_classes].
     """
     ops: list[Callable[..., Any]] = [
         RandomResizedCrop(size, scale=(0.35, 1.0)),
@@ -116,7 +116,7 @@ def classic(size: Size, num_classes: Count | None = None) -> Compose:
 
 
 def _given(op: Callable[..., Any], labels: Any) -> tuple[Any, ...]:
-    """Return a tuple of the labels to pass to an op, empty without labels.
+    """Return the labels to pass to an op, as a tuple of one element, or ().
 
     Ops that move pixels, except Mosaic, get only boxes and masks: XLA does not compile strings.
     """
@@ -138,7 +138,7 @@ def _parameters(op: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 @functools.cache
 def _labels_only(op: Move) -> Any:
-    """Return a graph of the op that returns only labels, not compiled with XLA.
+    """Return a graph function that runs the op without XLA and returns only its labels.
 
     Batches differ in their number of boxes, and XLA would compile the op again for each number.
     """
@@ -244,7 +244,7 @@ def _from_config(config: dict[str, Any]) -> Any:
 
 
 def _resizing(recipe: Any) -> Any:
-    """Return the op that resizes images in inference like the last crop or letterbox, or None."""
+    """Return the op that replaces a recipe's last crop or letterbox in inference, or None."""
     if isinstance(recipe, Compose):
         return next(filter(None, map(_resizing, reversed(recipe.ops))), None)
     if isinstance(recipe, RandomResizedCrop):

@@ -74,8 +74,8 @@ class Flip(Move):
     Args:
         horizontal: probability of exchanging left and right.
         vertical: probability of exchanging top and bottom.
-        mirrored: for each keypoint of objects, the index of the keypoint in its place if the image
-            is mirrored; () without pairs.
+        mirrored: for each keypoint of objects, the index of the keypoint that replaces it in a
+            mirrored image; () without pairs.
         mirrored_points: the same for the keypoints of images.
     """
 
@@ -85,7 +85,7 @@ class Flip(Move):
     mirrored_points: Places | None = None
 
     def for_keypoints(self, schema: Schema) -> Flip:
-        """Return the op with the pairs of a schema, unless they are given."""
+        """Return the op with the keypoint pairs of a schema, except pairs that it already has."""
         pairs = {"mirrored": KEYPOINTS, "mirrored_points": POINTS}
         known: dict[str, Any] = {
             field: schema.features[name].mirrored
@@ -125,7 +125,7 @@ class Flip(Move):
 @validated_fields("augment.QuarterTurn")
 @dataclass(frozen=True, slots=True)
 class QuarterTurn(Move):
-    """Turn square images, with their boxes and masks, by one, two or three quarters at random.
+    """Turn square images, with their boxes and masks, by 90, 180 or 270 degrees at random.
 
     Args:
         probability: probability that an image is turned.
@@ -177,7 +177,7 @@ class RandomResizedCrop(Move):
         return resample(images, windows, self.size), labels
 
     def boxes(self, images: Any, seed: Any) -> Any:
-        """Return random windows, float32[batch, 4]: top, left, bottom, right as shares, 0 to 1."""
+        """Return random windows, float32[batch, 4]: top, left, bottom, right, each 0 to 1."""
         area, aspect, down, across = draw(images, seed, 4)
         area = between(*self.scale, area)
         shape = tf.cast(tf.shape(images), tf.float32)
@@ -196,7 +196,7 @@ class RandomResizedCrop(Move):
 
 @dataclass(frozen=True, slots=True)
 class Stretch(Move):
-    """Resize whole images without keeping their aspect ratio, as a crop op does in inference."""
+    """Resize whole images without keeping their aspect ratio: replaces a crop in inference."""
 
     size: tuple[int, int]
 
@@ -209,7 +209,7 @@ class Stretch(Move):
 @validated_fields("augment.Zoom")
 @dataclass(frozen=True, slots=True)
 class Zoom(Move):
-    """Zoom into a random part of each image, or out, to show it at a random place in a frame.
+    """Zoom in to a random part of each image, or out to a random place in a frame.
 
     Images keep their size and aspect ratio. Boxes are clipped, masks are resized by nearest
     neighbour, and masks of classes have the value of "no class" in the frame.
@@ -240,7 +240,7 @@ class Zoom(Move):
 @validated_fields("augment.Letterbox")
 @dataclass(frozen=True, slots=True)
 class Letterbox(Move):
-    """Resize whole images to one size: keep their aspect ratio, and fill the rest with a frame.
+    """Resize whole images to one size with their aspect ratio kept, and fill the rest with a frame.
 
     Nothing is random. Masks are resized by nearest neighbour; masks of classes have the value of
     "no class" in the frame.
@@ -274,9 +274,9 @@ class Letterbox(Move):
 class Mosaic(Move):
     """Join parts of four images: each image with the three before it in the batch.
 
-    The images meet at a random point. Each is scaled to just fill its quarter, with its aspect
-    ratio kept; which part of it is visible is random. Boxes are clipped to their quarter. The
-    result has four times as many rows for objects; padding rows come last.
+    The images meet at a random point. Each image is scaled to fill its quarter, and keeps its
+    aspect ratio; a random part of it is visible. Boxes are clipped to their quarter. The result
+    has four times as many rows for objects, with padding rows last.
 
     Args:
         middle: smallest and largest share of height and width at which the images meet.
@@ -296,7 +296,7 @@ class Mosaic(Move):
         )
         zero, one = tf.zeros_like(row), tf.ones_like(row)
         size = _size(images)
-        # The quarters are one batch of four times as many images: the program is a quarter as long.
+        # One batch of four times as many images makes the compiled program a quarter as long.
         quarters = (
             (zero, zero, row, column),
             (zero, column, row, one),
@@ -341,7 +341,7 @@ class Mosaic(Move):
 
 
 def mirror(images: Any, flipped: Any, axis: int) -> Any:
-    """Return images, mirrored along axis 1 or 2 where `flipped`, bool[batch], is true."""
+    """Return images mirrored along axis 1 or 2 where `flipped`, bool[batch], is true."""
     length = tf.shape(images)[axis]
     indices = tf.range(length)
     indices = tf.where(flipped[:, tf.newaxis], length - 1 - indices, indices)
@@ -363,7 +363,7 @@ def _mirrored(images: Any, labels: Labels, flipped: Any, axis: int) -> Moved:
 
 
 def _transposed(images: Any, labels: Labels, chosen: Any) -> Moved:
-    """Return the batch with rows and columns of the chosen, square images exchanged."""
+    """Return the batch with rows and columns of square images exchanged where `chosen` is true."""
 
     def pixels(values: Any, rows: int) -> Any:
         axes = [*range(values.shape.rank)]
@@ -380,11 +380,11 @@ def _transposed(images: Any, labels: Labels, chosen: Any) -> Moved:
 
 
 def _filling(frames: Any, offsets: Any, least: float) -> Any:
-    """Return the window of each image to resample, so that its frame shows as much as possible.
+    """Return a window of each image, float32[n, 4], such that the image fills its frame.
 
-    `frames` are shares of the result. `offsets`, float32[batch, 2], choose the visible part: 0 for
-    top or left, 1 for bottom or right. `least` is the smallest size of the whole image as a share
-    of the result.
+    Windows are shares of the image, and frames are shares of the result. `offsets`, float32[n, 2],
+    choose the visible part: 0 for top or left, 1 for bottom or right. The whole image takes at
+    least `least` of the height and width of the result.
     """
     sides = frames[:, 2:] - frames[:, :2]
     scale = tf.maximum(tf.reduce_max(sides, axis=1, keepdims=True), least)

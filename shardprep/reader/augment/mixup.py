@@ -25,7 +25,7 @@ class _Mix:
     probability: Share = 1.0
 
     def _pairs(self, images: Any, labels: Any) -> tuple[Any, Any]:
-        """Return the images, and their labels as float32; DatasetError if they cannot be mixed."""
+        """Return images, and labels as float32; DatasetError if the labels cannot be mixed."""
         where = f"augment.{type(self).__name__}"
         images = checked(images)
         if images.shape.rank == 3:
@@ -106,7 +106,7 @@ class CutMix(_Mix):
 
 
 def beta(drawn: Any, alpha: float) -> Any:
-    """Return draws from Beta(alpha, alpha) for uniform draws in [0, 1), by a table of quantiles.
+    """Return draws from Beta(alpha, alpha), made from uniform draws in [0, 1) by a quantile table.
 
     The usual method, two draws of `stateless_gamma`, cannot be compiled by XLA.
     """
@@ -136,7 +136,7 @@ def _quantiles(alpha: float) -> Any:
 
 
 def _span(length: Any, side: Any, center: Any) -> Any:
-    """Return bool[batch, length]: true in a window of an axis; `side`, `center` are shares."""
+    """Return bool[batch, length], true in a window of an axis; `side` and `center`: 0 to 1."""
     pixels = tf.cast(length, tf.float32)
     half = tf.floor(tf.floor(pixels * side) / 2.0)[:, tf.newaxis]
     middle = tf.floor(center * pixels)[:, tf.newaxis]

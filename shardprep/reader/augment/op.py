@@ -10,9 +10,9 @@ Labels are as in `reader.load`. Ops move a single mask or target image, or in a 
 a padding row; padding rows come last.
 A keypoint that is cut away becomes 0, 0 with visibility 0.
 
-`resample` resizes a window of each image of a batch, which may reach beyond the image: by a
-triangle filter, as in Pillow, along one axis at a time. It gathers the input pixels of each tap,
-so that XLA compiles it, and every image may have a window of its own.
+`resample` resizes one window of each image, which may reach beyond the image. It applies a triangle
+filter, as in Pillow, along one axis at a time. Input pixels are gathered for each tap of the
+filter, which XLA can compile although the windows differ.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _WHITE = 255.0
 _WHOLE = ((0.0, 0.0, 1.0, 1.0),)
 Labels = dict[str, Any]
 Moved = tuple[Any, Labels]
-"""A batch of images, and its boxes and masks."""
+"""A batch of images, and its labels that move with pixels."""
 
 
 class Move(ABC):
@@ -59,7 +59,7 @@ class Move(ABC):
 
     @as_written
     def __call__(self, images: Any, labels: Any = None, *, seed: Any) -> Any:
-        """Return the moved images in their dtype, or with labels (images, labels).
+        """Return the moved images in their dtype; if labels are given, return (images, labels).
 
         Labels of whole images are returned unchanged.
         """
@@ -78,7 +78,7 @@ class Move(ABC):
 
     @abstractmethod
     def _moved(self, images: Any, labels: Labels, seed: Any) -> Moved:
-        """The arguments are batches."""
+        """Return the moved images and labels of a batch."""
 
 
 def checked(images: Any) -> Any:
@@ -103,7 +103,7 @@ def draw(images: Any, seed: Any, num: int) -> list[Any]:
 
 
 def fold_in(seed: Any, position: int) -> Any:
-    """Return the seed for the op at this position in a recipe."""
+    """Return the seed, int32[2], of the op at this position in a recipe."""
     return tf.random.experimental.stateless_fold_in(as_seed(seed), position, alg="philox")
 
 
@@ -131,7 +131,7 @@ def white(images: Any) -> float:
 
 
 def like(images: Any, pixels: Any) -> Any:
-    """Return float32 pixels in the dtype of the images; to uint8 they are rounded and clipped."""
+    """Return float32 pixels in the dtype of `images`, rounded and clipped for uint8."""
     if images.dtype == tf.uint8:
         pixels = tf.round(tf.clip_by_value(pixels, 0.0, _WHITE))
     return tf.cast(pixels, images.dtype)
@@ -143,9 +143,9 @@ def centers(size: Any) -> Any:
 
 
 def spatial_labels(labels: Any) -> Labels:
-    """Return the labels that move with pixels, by key.
+    """Return the labels that move with pixels, by key; {} if there are none.
 
-    A single mask gets the key `CLASSES`, or with three channels the key of target images.
+    A tensor instead of a dict is a mask (key `CLASSES`), or a target image if it has 3 channels.
     """
     if labels is None:
         return {}
@@ -168,7 +168,7 @@ def join_labels(labels: Any, spatial: Labels) -> Any:
 def map_labels(
     labels: Labels, boxes: Callable[[Any], Any], pixels: Callable[[Any, int], Any]
 ) -> Labels:
-    """Return labels after `boxes` is applied to their boxes, and `pixels` to their masks.
+    """Return labels with `boxes` applied to their boxes, and `pixels` to their masks.
 
     `boxes` is also applied to keypoints, as boxes without extent. `pixels` gets masks and the axis
     of their rows; columns are the next axis.
@@ -190,7 +190,7 @@ def map_labels(
 
 
 def follow(labels: Labels, windows: Any, size: tuple[Any, Any], min_visible: float) -> Labels:
-    """Return the labels of images after each image is replaced by a window of itself.
+    """Return the labels of images that are replaced by windows of themselves.
 
     `windows` are float32[batch, 4]: top, left, bottom, right as shares of the image, which can be
     outside 0 to 1. `size` is the height and width of the results. An object is cut away if less
@@ -207,9 +207,9 @@ def follow(labels: Labels, windows: Any, size: tuple[Any, Any], min_visible: flo
 
 
 def clip_points(labels: Labels, frames: Any) -> Labels:
-    """Return labels in which keypoints outside `frames`, shares [batch, 4] or [1, 4], are 0, 0.
+    """Return labels with keypoints outside `frames` set to 0, 0, and their visibility to 0.
 
-    Their visibility becomes 0. Padding rows stay −1.
+    `frames` are [batch, 4] or [1, 4], in shares of the image. Padding rows stay −1.
     """
     top, left, bottom, right = tf.split(tf.convert_to_tensor(frames), 4, axis=-1)
     changed = dict(labels)
@@ -242,11 +242,11 @@ def in_window(boxes: Any, windows: Any) -> Any:
 def clip_objects(
     moved: Labels, before: Any, frames: Any, size: tuple[Any, Any], min_visible: float
 ) -> Labels:
-    """Return objects clipped to `frames`; those cut away as in `follow` become padding rows.
+    """Return labels with boxes clipped to `frames`; cut-away objects become padding rows.
 
     `before` are the boxes before the move, negative in padding rows. A frame is the part of the
     result that the image fills. Moved boxes and `frames`, [batch, 4] or [1, 4], are in shares of
-    the result.
+    the result. `size` and `min_visible` are as in `follow`.
     """
     boxes, frames = moved[BOXES], tf.convert_to_tensor(frames)[:, tf.newaxis]
     low, high = (tf.concat([corner] * 2, -1) for corner in tf.split(frames, 2, axis=-1))
@@ -259,7 +259,7 @@ def clip_objects(
 
 
 def keep_objects(labels: Labels, is_left: Any) -> Labels:
-    """Return labels with only the objects where `is_left`, bool[batch, n], then padding rows."""
+    """Return labels with the objects where `is_left`, bool[batch, n], then padding rows."""
     number = tf.shape(is_left)[1]
     rows = tf.range(number)
     order = tf.argsort(tf.where(is_left, rows, rows + number))
@@ -277,7 +277,7 @@ def keep_objects(labels: Labels, is_left: Any) -> Labels:
 
 
 def resample_masks(values: Any, windows: Any, size: tuple[Any, Any], axis: int) -> Any:
-    """Return masks after each is replaced by a window, by nearest pixel centres; see `follow`.
+    """Return a window of each mask, resized by nearest pixel centres. `windows` as in `follow`.
 
     Masks are [batch, n, height, width] if `axis` is 2, or [batch, height, width, 1] if it is 1.
     Outside the image, masks of objects are 0, and class masks have the highest value: "no class".
@@ -299,7 +299,7 @@ def resample_masks(values: Any, windows: Any, size: tuple[Any, Any], axis: int) 
 
 
 _LEAST_WEIGHT = 1e-6
-"""Smallest divisor: the sum of weights is 0 outside the image."""
+"""Smallest sum of weights to divide by: outside the image, the sum is 0."""
 
 
 def resample(
@@ -310,13 +310,13 @@ def resample(
     fill: float | None = None,
     most: float = 1.0,
 ) -> Any:
-    """Return a box of each image, resized to one size: bilinear, antialiased if it shrinks.
+    """Return a box of each image, resized to one size: bilinear, antialiased when shrinking.
 
     The result equals Pillow's `Image.resize(size, BILINEAR, box)`: a triangle filter, scaled to the
     output pixels if these cover more than one input pixel. `boxes` are float32[batch, 4]: top,
-    left, bottom, right as shares of the image. They may be outside 0 to 1 with `fill`, the colour
-    there as a share of white. `size` is height and width, integers or int32[]. `most` is the
-    largest share of an axis that a box covers.
+    left, bottom, right as shares of the image. Only with `fill`, boxes may be outside 0 to 1;
+    `fill` is the colour there as a share of white. `size` is height and width, integers or int32[].
+    `most` is the largest share of an axis that a box covers.
     """
     top, left, bottom, right = tf.unstack(boxes, axis=1)
     rows = _resample_axis(images, 1, (top, bottom), size[0], most)

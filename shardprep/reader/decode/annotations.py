@@ -36,7 +36,7 @@ def _form(feature: Feature) -> _Form:
 
 
 class AnnotationDecoder:
-    """Decodes the annotations of an example into arrays.
+    """Decoder of the annotations of an example into arrays.
 
     Boxes are float32[n, 4], labels int64[n], crowds bool[n], object masks uint8[n, height, width].
     A class mask is uint8[height, width, 1], or uint16 with more than 254 classes; masks of a stack
@@ -67,7 +67,7 @@ class AnnotationDecoder:
         self._part = part
 
     def columns(self, num_rows: int) -> dict[str, Array]:
-        """Return uninitialized arrays by feature; object[rows] if shapes may differ."""
+        """Return uninitialized arrays by feature; object[num_rows] if rows may differ in shape."""
         columns: dict[str, Array] = {}
         for name, (shape, dtype) in self.shapes().items():
             is_one = name not in PADDING and (self._decode or not self._forms[name].is_pixels)
@@ -136,7 +136,7 @@ class AnnotationDecoder:
     def _pixels(
         self, name: str, data: Sequence[Any], size: tuple[int, ...] | None, num_images: int
     ) -> Any:
-        """Return a mask or target image, or for a stack the masks of all its images."""
+        """Return a mask or a target image, or the masks of all images of a stack."""
         feature = self._features[name]
         number = num_images if feature.repeated else 1
         if len(data) != number:
@@ -154,8 +154,7 @@ class AnnotationDecoder:
     ) -> dict[str, Any]:
         """Return the part of `values` in a window of the image, at the size of the crop.
 
-        `size` is height and width of the whole image. Objects that are not visible enough are
-        dropped.
+        `size` is height and width of the whole image. Objects are dropped if too little is visible.
         """
         if self._crop is None:
             return values
@@ -214,7 +213,7 @@ class AnnotationDecoder:
 
 
 def stacked(rows: Sequence[Array], value: float | str, length: int | None = None) -> Array:
-    """Return a stack of arrays, each padded with `value` to `length` or to the longest array."""
+    """Return arrays as one array, each padded with `value` to `length` or to the longest."""
     length = max((len(row) for row in rows), default=0) if length is None else length
     inner = rows[0].shape[1:] if len(rows) else ()
     padded = np.full((len(rows), length, *inner), value, rows[0].dtype)

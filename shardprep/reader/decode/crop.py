@@ -28,7 +28,7 @@ from shardprep.reader.order.permutation import mix
 _CROP = 3
 """Separates the keys of crops from the keys of augmentation, which depend on the same tags."""
 _FEW_TAGS = 8
-"""Number of tags from which NumPy mixes them faster than Python."""
+"""Smallest number of tags that NumPy mixes faster than Python."""
 _UINT64 = (1 << 64) - 1
 _SCALES = (8, 4, 2)
 """Divisors of a JPEG's size that have a fast inverse transform."""
@@ -138,7 +138,7 @@ def moved(
     size: Size,
     wanted: Size,
 ) -> dict[str, Any]:
-    """Return values by feature as a window shows them; boxes are unchanged.
+    """Return values by feature, except boxes, moved from an image to a window of the image.
 
     `size` is height and width of the whole image, `wanted` of the result.
     """
@@ -158,7 +158,7 @@ def moved(
 
 
 def _same_part(pixels: Array, window: CropWindow, size: Size, wanted: Size) -> Any:
-    """Return the part of a target image that matches a window of its image of `size`."""
+    """Return the part of a target image that shows the same as a window of an image of `size`."""
     out = np.empty((*wanted, pixels.shape[2]), pixels.dtype)
     ratios = (pixels.shape[0] / size[0], pixels.shape[1] / size[1]) * 2
     sides = (side * ratio for side, ratio in zip(window[:4], ratios, strict=True))
@@ -167,7 +167,7 @@ def _same_part(pixels: Array, window: CropWindow, size: Size, wanted: Size) -> A
 
 
 def boxes_in(boxes: Array, window: CropWindow, size: Size, crop: Crop) -> tuple[Array, Array]:
-    """Return boxes in shares of a window, clipped to it, and bool[n]: which of them to keep."""
+    """Return boxes as shares of a window and clipped to it, and bool[n]: which boxes to keep."""
     if isinstance(crop, WholeImage):
         return boxes, np.ones(len(boxes), bool)
     top, left, height, width, mirrored = window
@@ -186,7 +186,7 @@ def boxes_in(boxes: Array, window: CropWindow, size: Size, crop: Crop) -> tuple[
 def moved_points(
     points: Array, visible: Array, window: CropWindow, size: Size, pairs: Sequence[int]
 ) -> tuple[Array, Array]:
-    """Return keypoints relative to a window, and their visibility; both are 0 outside of it.
+    """Return keypoints as shares of a window, and their visibility; outside, both are 0.
 
     In a mirrored window, the keypoints of each pair are exchanged: `pairs[i]` is the index that
     takes the place of `i`.

@@ -38,7 +38,7 @@ _DTYPES = {"bytes": np.object_, "int64": np.int64, "float32": np.float32}
 
 
 class FeatureDecoder:
-    """Decodes the payloads of records to values by feature."""
+    """Decoder of the payloads of records to values by feature."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class FeatureDecoder:
         lengths = [length for length in self._shape if length is not None]
         is_known = decode and len(lengths) == len(self._shape)
         self.image_shape = tuple(lengths) if is_known else None
-        """Shape of all images, or None if they differ or are not decoded."""
+        """Shape of all images; None if shapes differ or images are not decoded."""
         self._stored_shape = None
         if schema.image_size:
             self._stored_shape = (*schema.image_size, self._num_channels)
@@ -93,7 +93,7 @@ class FeatureDecoder:
         return (*length, *(self.image_size or (None, None)), self._num_channels)
 
     def columns(self, num_rows: int) -> Columns:
-        """Return uninitialized arrays for a batch, except for images of one shape."""
+        """Return uninitialized arrays for a batch by feature, without images of one shape."""
         columns = {name: self._column(name, num_rows) for name in self._plain_features}
         if self.image_shape is None:
             columns[self.image_name] = np.empty(num_rows, object)
@@ -128,7 +128,7 @@ class FeatureDecoder:
             pass
 
     def steps(self, payload: memoryview, columns: Columns, row: int, key: int) -> Iterator[None]:
-        """Do what `fill` does in two steps: parse, then decode images and annotations."""
+        """Yield between the two steps of `fill`: parsing, then decoding images and annotations."""
         raw, rows, crop = self._raw(payload), columns[self.image_name], self._crop
         for name in self._plain_features:
             columns[name][row] = self._value(name, raw)
@@ -153,7 +153,7 @@ class FeatureDecoder:
                 columns[name][row] = value
 
     def fill_crop(self, values: dict[str, Any], columns: Columns, row: int, key: int) -> None:
-        """Write the crop of decoded values to a row; pop the image of `values`."""
+        """Write the crop of decoded values to a row; the image is removed from `values`."""
         if self._crop is None:
             raise ValueError("no crop is given")
         image, rows = values.pop(self.image_name), columns[self.image_name]
@@ -222,7 +222,7 @@ class FeatureDecoder:
     def _fill_images(
         self, crop: Crop | None, raw: dict[str, Any], columns: Columns, row: int, key: int
     ) -> None:
-        """Write the images of a stack to a row; a crop has one window for all, and their masks."""
+        """Write the images of a stack to a row. A crop has one window for all images and masks."""
         rows = columns[IMAGES]
         stored = self._part.of(raw.get(IMAGES, []))
         if not self._decode:
@@ -252,7 +252,7 @@ class FeatureDecoder:
             self._fill_annotations(self.annotations.values(raw, size), window, size, columns, row)
 
     def _stack_row(self, rows: Array, row: int, shape: tuple[int, ...]) -> Array:
-        """Return a row for images of `shape`, without channels; zero its padding."""
+        """Return the part of a row for a stack of `shape` without channels; zero the padding."""
         if rows.dtype == object:
             rows[row] = images = np.empty((*shape, self._num_channels), self.dtype)
             return images
@@ -333,7 +333,7 @@ class FeatureDecoder:
 
 @dataclass(frozen=True, slots=True)
 class ExampleReader:
-    """Reads and decodes examples by their numbers in `records`. Thread-safe.
+    """Reader of decoded examples by their numbers in `records`. Thread-safe.
 
     RecordError with file, record number and offset if a record, Example or image is damaged.
     """
@@ -356,7 +356,7 @@ class ExampleReader:
             raise self.error_of(number, error) from error
 
     def error_of(self, number: int, error: Exception) -> Exception:
-        """Return the RecordError for a record that cannot be decoded; a MemoryError unchanged."""
+        """Return the RecordError for record `number` after `error`, or a MemoryError unchanged."""
         # Decoders may raise any error. Only MemoryError is not a problem of the record.
         if isinstance(error, MemoryError):
             return error
@@ -383,7 +383,7 @@ class DecodedExamples:
 
 
 def middle_image(stack: Any) -> Pixels:
-    """Return the middle image of a decoded stack as RGB."""
+    """Return the middle image of a decoded stack as uint8 RGB; of 16 bits, the upper 8 remain."""
     image = stack[len(stack) // 2]
     if image.dtype == np.uint16:
         return np.repeat((image >> 8).astype(np.uint8), 3, axis=2)
@@ -398,7 +398,7 @@ def _only(name: str, feature: Feature, raw: dict[str, Any]) -> Any:
 
 
 def _several(name: str, feature: Feature, values: list[Any]) -> np.ndarray[Any, Any]:
-    """Return the values of a vector, of rows, or of texts (padded with "")."""
+    """Return the values of a vector, rows or texts as an array; texts are padded with ""."""
     if feature.kind == "vector":
         if len(values) != feature.num_values:
             what = f"holds {len(values)} values, not {feature.num_values} {feature.dtype}"

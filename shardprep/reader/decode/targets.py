@@ -79,13 +79,13 @@ def target_of(schema: Schema) -> Target:
 
 
 def element_names(schema: Schema, *, as_supervised: bool) -> tuple[str, ...]:
-    """Return the features of image and target, or all without `as_supervised`."""
+    """Return the names of image and target features, or of all without `as_supervised`."""
     names = (schema.image_name, *target_of(schema).names)
     return names if as_supervised else tuple(schema.features)
 
 
 def padding(values: Mapping[str, Any]) -> dict[str, int]:
-    """Return name → padding value of the features of objects, named as in `values`; or {}."""
+    """Return name → padding value of the object features in `values`; {} without boxes."""
     if BOX in values:
         return PADDING
     return {KEYS[name]: value for name, value in PADDING.items()} if KEYS[BOX] in values else {}
@@ -107,7 +107,7 @@ def check_options(where: str, schema: Schema, options: Request | BatchOptions) -
 
 
 class BoxLimit:
-    """Maximum number of boxes per image. `warn` warns once that boxes are left out. Thread-safe."""
+    """Limit of boxes per image that warns once if boxes are left out. Thread-safe."""
 
     def __init__(self, max_boxes: int) -> None:
         self.max_boxes = max_boxes

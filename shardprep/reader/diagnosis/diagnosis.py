@@ -1,12 +1,12 @@
-"""From measured times to a sentence: what limits the speed of training, and which change helps.
+"""Conclude from measured times what limits the speed of training, and which change helps.
 
 The time of an epoch has three parts: the restart, until a new iterator yields its first batch; the
 wait for each later batch; and the work, from each batch to the end of its step.
 
 The pipeline has stages. The cost of a stage is the time per image that it adds if the pipeline runs
 only up to this stage. A pipeline takes as long as its slowest stage, or if all cores are busy, as
-long as all stages together. So the gain of a change cannot be computed: it is measured, and only
-changes that were tried are advised.
+long as all stages together. So the gain of a change cannot be computed. It is measured, and the
+advice is always a change that was tried.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Bound = Literal["restart", "read", "decode", "augment", "transfer", "model"]
 Trial = Literal["memory", "folder", "in step", "repeat", "prefetch"]
 
 STALL_COUNTS = 0.1
-"""Share of the time, 0 to 1, from which waiting counts; below, the pipeline keeps up."""
+"""Smallest share of the time, 0 to 1, at which waiting counts; below, the pipeline keeps up."""
 RESTART_COUNTS = 0.02
-"""Share of the time, 0 to 1, from which restarts are reported."""
+"""Smallest share of the time, 0 to 1, at which restarts are reported."""
 _SETTLING_SHARE, _READY, _LEAST = 1 / 3, 5, 3
 """Steps after a restart that do not count as typical: the first third of the time, while tf.data
 adapts, and the first 5 steps, which use prefetched batches. At least 3 steps remain."""
@@ -89,7 +89,7 @@ class Times:
 
 
 class Stopwatch:
-    """Measures steps: call `ask`, `drawn` and `done` in this order for each step."""
+    """Stopwatch of training steps: call `ask`, `drawn` and `done` in this order for each step."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -97,12 +97,12 @@ class Stopwatch:
         self._is_pending = self._is_restart = False
 
     def ask(self) -> None:
-        """Note that the wait for a batch begins, unless it has begun."""
+        """Start the wait for a batch, unless it has started."""
         if not self._is_pending:
             self._asked, self._is_pending = self._clock(), True
 
     def drawn(self, *, is_restart: bool) -> None:
-        """Note that the batch has arrived; `is_restart` if it is the first of its iterator."""
+        """End the wait for a batch; `is_restart` if the batch is the first of its iterator."""
         self._drawn = self._clock()
         self._is_restart, self._is_pending = is_restart, False
 
@@ -115,8 +115,8 @@ class Stopwatch:
 def epoch_of(steps: Sequence[Times], num_steps: int | None) -> Times:
     """Return the times of an epoch of `num_steps` steps, estimated from consecutive steps.
 
-    The result is the mean of the whole epochs in `steps`. Without a whole epoch, it is a median
-    restart and `num_steps` typical steps. If `num_steps` is None (no end), it is one typical step.
+    The result is the mean of the whole epochs in `steps`. Without a whole epoch, the result is a
+    median restart and `num_steps` typical steps; with `num_steps=None` (no end), one typical step.
     """
     starts = [i for i, step in enumerate(steps) if i == 0 or step.restart_s]
     runs = [steps[i:j] for i, j in zip(starts, [*starts[1:], len(steps)], strict=True)]
@@ -140,7 +140,7 @@ def _settled(run: Sequence[Times]) -> Sequence[Times]:
 
 
 def images_of(batch: Any) -> Any:
-    """Return the images of a batch: a dict, (images, targets) or only images."""
+    """Return the images of a batch, which is a dict, (images, targets) or images alone."""
     if isinstance(batch, dict):
         return batch[IMAGE]
     return batch[0] if isinstance(batch, tuple) else batch
@@ -153,7 +153,7 @@ def restart_advice(num_steps: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """The figures of all runs; rates are in images per second."""
+    """Figures of all runs. Rates are in images per second."""
 
     waiting: float
     """Share of the training time spent waiting for batches, 0 to 1."""
@@ -166,7 +166,7 @@ class Measured:
     model: float
     """Rate of steps on the same batch in host memory, without the pipeline."""
     model_cpu_s: float
-    """Processor seconds of these steps, per image."""
+    """Processor seconds of the steps of `model`, per image."""
     model_on_device: float | None = None
     """Like `model`, with the batch in the memory of a GPU; None without a GPU."""
     pipeline: float
@@ -179,13 +179,13 @@ class Measured:
 
 
 class Change(NamedTuple):
-    """A change that was tried."""
+    """A change that was tried, with its measured speed."""
 
     advice: str
     options: dict[str, Any]
     """The changed arguments of `load`; empty if no argument changes."""
     images_s: float
-    """Measured rate of training."""
+    """Measured rate of training, in images per second."""
     cpu_s: float
     """Measured processor seconds per image."""
 
@@ -237,9 +237,9 @@ class Diagnosis:
     is_sure: bool
     """False if repeated measurements vary too much to tell the bound, or the gain."""
     spread: float
-    """Largest difference between measurements of the same speed, as a share."""
+    """Largest difference between measurements of one speed, as a share."""
     longer_s: float
-    """Value of `seconds` for a measurement that is more precise."""
+    """Value of `seconds` for a more precise measurement."""
 
     def __str__(self) -> str:
         measured, gain, told = self.measured, self.gain, self.advice
@@ -261,7 +261,7 @@ class Diagnosis:
 
 
 def reading_counts(measured: Measured) -> bool:
-    """Return whether a faster pipeline could save time or processor time in training."""
+    """Return True if a faster pipeline could save time or processor time in training."""
     spent = 1 - measured.model_cpu_s / measured.training_cpu_s if measured.training_cpu_s else 0.0
     ceiling = max(measured.model, measured.model_on_device or 0.0)
     ahead = ceiling >= (1 + _WORTH) * measured.training
@@ -298,11 +298,11 @@ def conclude(
     spread: float = 0.0,
     longer_s: float = 60.0,
 ) -> Diagnosis:
-    """Return the diagnosis. It advises the fastest change, or one that saves processor time.
+    """Return the diagnosis, with the fastest change as advice, or one that saves processor time.
 
     `unsure` has the advice of changes whose rounds disagree; None if rounds without a change do.
-    `spread` is the largest difference between rounds that agree, as a share; the diagnosis is not
-    sure if a speed that differs by it gives another bound.
+    `spread` is the largest difference between rounds that agree, as a share. The diagnosis is
+    unsure if rates that differ by `spread` lead to another bound.
     """
     bound = _bound(measured, here)
     most = min(measured.pipeline, measured.model)

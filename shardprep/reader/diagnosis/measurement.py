@@ -44,17 +44,17 @@ from shardprep.reader.tf.finish import Finisher
 from shardprep.reader.tf.pipeline import cached_sample, load, make_dataset, undecoded
 
 _NUM_TURNS = 10
-"""The time of a diagnosis is divided into this number of turns. Training takes two or three turns,
-each part of the pipeline one, and each trial one, or four if it alternates with training. If rounds
-do not agree, further rounds follow."""
+"""Number of turns into which the time of a diagnosis is divided. Training takes two or three turns,
+each part of the pipeline one, and each trial one, or four if it alternates with training. Rounds
+that disagree are repeated."""
 _AGREE, _MOST_ROUNDS = 1.1, 6
 """Largest ratio of the rates of two rounds that agree, and maximum number of rounds."""
 _PAIRS = 5
-"""Number of pairs of runs, without and with a change, that alternate."""
+"""Number of pairs of alternating runs, without and with a change."""
 _LEAST_STEPS, _ENOUGH_STEPS = 3, 12
-"""A run has at least 3 steps. With fewer than 12 it goes on up to twice its time."""
+"""Minimum steps of a run, and steps below which a run goes on up to twice its time."""
 _FILL = 4
-"""Time per image to fill a cache, divided by its time in a pipeline; a rough ratio."""
+"""Rough ratio of the time per image to fill a cache and the time per image of a pipeline."""
 _REST_S = 0.01
 """Seconds between two measurements of the processor time until the process is idle."""
 _AT_REST = 0.2
@@ -165,14 +165,14 @@ class _Measurement:
         return conclude(measured, here, changes, unsure, spread=self.spread, longer_s=longer_s)
 
     def _more(self, rounds: list[_Timed]) -> _Timed:
-        """Train once more, and until rounds agree; return these rounds."""
+        """Train once more, and again until rounds agree; return the agreeing rounds as one."""
         run = functools.partial(_run, self.dataset, self.turn, self.train)
         rounds.append(run())
         training, self.is_sure = self._repeated(rounds, run, self._rate)
         return training
 
     def _agreed(self, run: Callable[[float], _Timed], name: str = "") -> _Timed:
-        """Return rounds of `run`, of half a turn each, which agree if possible."""
+        """Return rounds of `run` as one, each of half a turn, repeated until rounds agree."""
         part = functools.partial(run, self.turn / 2)
         found, is_sure = self._repeated([part()], part, lambda one: one.rate)
         if not is_sure:
@@ -182,7 +182,7 @@ class _Measurement:
     def _repeated(
         self, rounds: list[_Timed], run: Callable[[], _Timed], rate: Callable[[_Timed], float]
     ) -> tuple[_Timed, bool]:
-        """Add rounds until the last two and most agree; return these, or all, and whether."""
+        """Add rounds until the last two and most agree; return these, or all, and if they agree."""
         while True:  # two of six rounds agree by chance on a noisy machine
             near = [one for one in rounds if _agree(rate(one), rate(rounds[-1]))]
             is_sure = len(near) > max(1, len(rounds) / 2) and _agree(*map(rate, rounds[-2:]))
@@ -222,7 +222,7 @@ class _Measurement:
         )
 
     def _compile(self, batch: Any) -> None:
-        """Train on a batch of each size, so that the step is compiled for both."""
+        """Train on a full and a short last batch, so that the step is compiled for both."""
         self.train(batch)
         size, number = self.request.batch_size or 1, self.subset.epoch_records
         rest = number * (self.request.num_epochs or 0) % size
@@ -255,7 +255,7 @@ class _Measurement:
         return number / seconds
 
     def _tried(self, candidate: Candidate, measured: Measured) -> tuple[Change, float | None]:
-        """Return a change with its figures, and its gain; None if its runs did not alternate."""
+        """Return a change with its figures, and its gain, or None if its runs did not alternate."""
         number = measured.pipeline * self.turn / _FILL
         restarts = self.num_steps is not None and candidate.trial != "repeat"
         gain, advice = None, candidate.advice
@@ -275,7 +275,7 @@ class _Measurement:
         return Change(advice, candidate.options, rate, run.image_cpu_s), gain
 
     def _alternated(self, changed: _Changed, name: str) -> tuple[_Timed, float]:
-        """Alternate training without and with a change; return the changed run, and median gain."""
+        """Alternate training without and with a change; return its runs as one, and median gain."""
         part = self.turn / _PAIRS
         runs, gains = list[_Timed](), list[float]()
         for _ in range(_PAIRS):
@@ -312,7 +312,7 @@ def _run(
 ) -> _Timed:
     """Return the times of training for `seconds`, or longer if there are few steps.
 
-    The run ends after `most` images, if given. It continues the iterator `begun`, if given.
+    The run ends after `most` images, if given. It starts with the iterator `begun`, if given.
     """
     watch, steps, num_images = Stopwatch(), list[Times](), 0
     source, is_restart = begun, begun is None
@@ -338,7 +338,7 @@ def _run(
 
 
 def _settled(batches: Iterable[Any], seconds: float, train: _Train) -> _Timed:
-    """Return the second run of a new iterator; the first is not counted.
+    """Return the second of two runs of a new iterator; the first one is warm-up.
 
     Paused iterators first get time to fill their buffers, because this occupies the cores.
     """
@@ -350,7 +350,7 @@ def _settled(batches: Iterable[Any], seconds: float, train: _Train) -> _Timed:
 
 
 def _rest(most: float) -> None:
-    """Wait until the process is idle (all buffers are full), at most `most` seconds."""
+    """Wait until the process is idle (buffers are full), at most `most` seconds."""
     end = time.perf_counter() + most
     is_busy = True
     while is_busy and time.perf_counter() < end:
@@ -404,14 +404,14 @@ class _Changed(NamedTuple):
     evict: Callable[[], None] = lambda: None
     """Removes the files of a cache from the page cache."""
     num_images: int | None = None
-    """Number of images after which a run ends, of a sample cached in files; None: no end."""
+    """Number of images after which a run ends, for a sample cached in files; otherwise None."""
 
 
 @contextmanager
 def _trial(
     candidate: Candidate, request: Request, train: _Train, num_images: float
 ) -> Iterator[_Changed]:
-    """Yield a candidate's pipeline and step; a sample to cache has about `num_images`."""
+    """Yield the pipeline and step of a candidate; a cached sample has about `num_images`."""
     if candidate.trial == "folder":
         with tempfile.TemporaryDirectory(prefix="shardprep-", dir=candidate.options["cache"]) as at:
             cached = cached_sample(_sample(request, num_images), Path(at))
@@ -430,13 +430,13 @@ def _trial(
 
 
 def _pipeline(request: Request, num_images: float) -> Any:
-    """Return the pipeline of a request; with a cache in memory, of a repeated sample."""
+    """Return the pipeline of a request, of a repeated sample if its cache is in memory."""
     sampled = _sample(request, num_images) if request.cache == "memory" else request
     return load(request if sampled == request else replace(sampled, repeat=True))
 
 
 def _sample(request: Request, num_images: float) -> Request:
-    """Return the request for a sample of about `num_images` records, or unchanged if all fit."""
+    """Return the request for a sample of about `num_images` records, or `request` if all fit."""
     subset = open_request(request)
     least = _SAMPLE_BATCHES * (request.batch_size or 1)
     most = min(num_images, _SAMPLE_BYTES / (_image_bytes(subset, request) or 1))
@@ -451,13 +451,12 @@ def _sample(request: Request, num_images: float) -> Request:
 
 
 def _image_bytes(subset: Subset, request: Request) -> int | None:
-    """Return the size of a decoded image, or None if images differ in size."""
     size = subset.image_size(request)
     return None if size is None else 3 * size[0] * size[1]
 
 
 def _finishing(request: Request, train: _Train) -> _Train:
-    """Return a step that begins with `augment` and `dtype`, like layers of a model."""
+    """Return a step that first applies `augment` and `dtype`, as layers of the model would."""
     schema = open_request(request).schema
     finish = tf.function(Finisher(request, target_of(schema), 0, schema))
     return lambda batch: train(finish(batch, tf.zeros(1, tf.int64)))

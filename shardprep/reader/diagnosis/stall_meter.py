@@ -81,7 +81,7 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
         return batches
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Count the step. It is over, because Keras fetches its loss before calling this method."""
+        """Count the step, which is over: Keras fetches its loss before calling this method."""
         del batch
         step = self._watch.done()
         if self._is_first:
@@ -111,7 +111,7 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
 
 
 class _MeteredTraining:
-    """A training function of Keras whose batches are drawn by the meter."""
+    """A training function of Keras that gets its batches from the meter."""
 
     def __init__(self, train: Any, meter: StallMeter) -> None:
         self.train = train

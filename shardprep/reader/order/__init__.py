@@ -2,5 +2,5 @@
 
 Both readers use `order`, which also has the state of an iterator and the draws of a mix. `epoch`
 has the other orders within an epoch, `global_batches` the parts of hosts, `permutation` the random
-numbers. A change of their results changes the order of every training run; tests detect that.
+numbers. If a result of these modules changes, so does the order of every training run.
 """

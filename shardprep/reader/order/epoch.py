@@ -1,8 +1,8 @@
 """The order of the records within one epoch: lanes of blocks, or draws by weight.
 
 An order is a pure function of the records, the size of a global batch, the key of the seed and the
-epoch. So every host and both readers compute the same, and can begin at any place of an epoch. Any
-number of hosts reads the same global batches.
+epoch. So every host and both readers compute the same order, and can begin at any place of an
+epoch. Any number of hosts reads the same global batches.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from shardprep.reader.order.permutation import (
 Size = tuple[int, int]
 """Height and width in pixels."""
 BLOCK_LENGTH = 64
-"""Number of records of a block if records are small: enough to make seeks negligible."""
+"""Number of records of a block if records are small, chosen to make seeks negligible."""
 _MIN_BLOCK_LENGTH = 8
 _BLOCK_BYTES = 2 << 20
 _MIN_GROUP_WIDTH = 16
@@ -68,9 +68,9 @@ class LaneSpan(NamedTuple):
 class EpochOrder(Protocol):
     """The order of the records of all hosts in an epoch, given the key of the seed.
 
-    A *position* numbers the records of a selection from 0, in the order of the shards. A *place*
-    numbers the records of an epoch in training order (`global_batches`). Arguments `places`
-    increase.
+    A *position* is the number of a record of a selection, from 0, in the order of the shards. A
+    *place* is the number of a record of an epoch in training order (see `global_batches`). The
+    elements of arguments `places` must increase.
     """
 
     @property
@@ -79,7 +79,7 @@ class EpochOrder(Protocol):
 
     @property
     def description(self) -> str:
-        """All that decides the order except records and seed, as text for `identity`."""
+        """Text for `identity` of everything that decides the order, except records and seed."""
 
     def __len__(self) -> int:
         """Return the number of places of an epoch."""
@@ -92,7 +92,7 @@ class EpochOrder(Protocol):
 
 
 class GroupPlace(NamedTuple):
-    """A place of a BlockShuffle: a group, and an offset in it."""
+    """Position of a place in a `BlockShuffle`: a group, and an offset in the group."""
 
     group: int
     skip: int
@@ -101,7 +101,7 @@ class GroupPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockShuffle:
-    """Each record once: blocks of neighbours in random order, shuffled in groups of blocks.
+    """Order that has each record once: permuted blocks of neighbours, shuffled in groups of blocks.
 
     Positions are cut into *blocks* of equal length, also across shards. An epoch permutes the
     blocks, and shuffles the records of each *group* of successive blocks. So neighbours on the disk
@@ -162,7 +162,7 @@ class BlockShuffle:
 
 
 class _Run(NamedTuple):
-    """Places of an epoch that are in one lane, and the range of the lane that contains them."""
+    """Places of an epoch in one lane, and the smallest range of the lane that contains them."""
 
     lane: int
     start: int
@@ -176,7 +176,7 @@ class _Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class LaneShuffle:
-    """Each record once: every global batch takes a fixed number of records from each lane.
+    """Order that has each record once, and takes a fixed number from each lane per global batch.
 
     Positions are cut into successive ranges, the *lanes*, each an independent `BlockShuffle`. In a
     global batch of `m` places, lane `v` of `V` begins at ⌈v·m / V⌉. Hosts cut a batch in the same
@@ -244,7 +244,7 @@ class LaneShuffle:
         return mix(key, _LANE, lane) if len(self.blocks) > 1 else key
 
     def _runs(self, places: Ints) -> Iterator[_Run]:
-        """Yield a run for each lane that has some of the given places, which must increase."""
+        """Yield a run for each lane with some of `places`, which must increase."""
         number = len(self.blocks)
         if number == 1:
             start, stop = places.item(0), places.item(-1) + 1
@@ -270,12 +270,12 @@ def lane_shuffle(
     block_length: int | None = None,
     group_width: int | None = None,
 ) -> LaneShuffle:
-    """Return an order that reads each record once per epoch, in global batches of `batch_size`.
+    """Return an order with each record once per epoch, for global batches of `batch_size`.
 
     `record_bytes` is the mean size of a record in the manifest, also for records of a decoded
     cache. `block_length` is by default the number of records in 2 MiB, 8 to `BLOCK_LENGTH`.
-    `group_width` blocks are mixed at a time, by default as many as have 32 MiB and at most 16,384
-    records, but at least 16 blocks. Several lanes together mix twice as many, at least 4 each.
+    `group_width` blocks are mixed at a time, by default the number in 32 MiB with at most 16,384
+    records, but at least 16. Several lanes together mix twice as many, at least 4 each.
 
     The number of lanes is a power of 2, at most 16. Each lane has at least 8 records of a batch (1
     if a batch has fewer than 64) and at least 4 blocks. If all blocks are mixed at a time, there is
@@ -305,7 +305,7 @@ def lane_shuffle(
 
 @dataclass(frozen=True, slots=True)
 class StoredOrder:
-    """Each record once, in the order of the shards."""
+    """Order that has each record once, in the order of the shards."""
 
     num_records: int
     block_length: int
@@ -346,7 +346,7 @@ class StoredOrder:
 def block_sizes(
     record_bytes: float, block_length: int | None = None, group_width: int | None = None
 ) -> tuple[int, int]:
-    """Return block length (records) and group width (blocks); defaults as in `lane_shuffle`."""
+    """Return block length in records, group width in blocks; defaults as in `lane_shuffle`."""
     fitting = int(_BLOCK_BYTES // max(1, record_bytes))
     length = block_length or min(BLOCK_LENGTH, max(_MIN_BLOCK_LENGTH, fitting))
     group_records = min(_GROUP_RECORDS, int(_GROUP_BYTES // max(1, record_bytes)))
@@ -373,13 +373,13 @@ class _Latest(Generic[_Key]):
 
 @_Latest
 def _permuted_blocks(passes: list[tuple[BlockShuffle, int]]) -> list[Ints]:
-    """Return for each (order, key) its block numbers, permuted."""
+    """Return the permuted block numbers of each (order, key)."""
     return permutations([blocks.num_blocks for blocks, _ in passes], [key for _, key in passes])
 
 
 @_Latest
 def _group_positions(groups: list[tuple[BlockShuffle, int, int]]) -> list[Ints]:
-    """Return for each (order, key, group) the shuffled positions of the group."""
+    """Return the shuffled positions of each (order, key, group)."""
     stored = []
     for blocks, key, group in groups:
         first = blocks.blocks(key, group)[:, None] * blocks.block_length
@@ -392,12 +392,12 @@ def _group_positions(groups: list[tuple[BlockShuffle, int, int]]) -> list[Ints]:
 
 @lru_cache(maxsize=4)
 def _own_places(batches: GlobalBatches) -> Ints:
-    return batches.places(0, len(batches))  # once, and not for each batch that asks for rows
+    return batches.places(0, len(batches))  # cached, because each batch asks for these
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightedDraws:
-    """Records drawn at random by weight, in one series of draws for all hosts."""
+    """Order of records drawn at random by weight, in one series of draws for all hosts."""
 
     weights: Floats
     """float64[records], weight of each position, not negative."""

@@ -17,7 +17,7 @@ from shardprep.reader.array_types import Ints
 
 
 def cut(number: int, size: int, parts: int) -> int:
-    """Return where part `number` begins if `size` places are cut into `parts`."""
+    """Return the first place of part `number`, if `size` places are cut into `parts`."""
     return -(-number * size // parts)
 
 
@@ -25,7 +25,7 @@ def cut(number: int, size: int, parts: int) -> int:
 class GlobalBatches:
     """The global batches of an epoch, and the part of each that one host takes.
 
-    An *own place* numbers the records of this host from 0, in reading order.
+    An *own place* is the number of a record of this host in an epoch, from 0, in reading order.
     """
 
     num_places: int

@@ -3,8 +3,8 @@
 The global batches depend only on the records, the order within an epoch (lanes, weights or a
 mix), the batch size, the seed and the epoch. They do not depend on threads, caches or the
 framework, nor on the number of hosts: each host takes its part of each global batch. So a state
-that one reader saved can be resumed by the other, and on another number of hosts. A state is a few
-numbers, and an identity of the batches they count.
+that one reader saved can be resumed by the other, and on another number of hosts. A state is seed,
+epoch, number of batches, and an identity of the batches.
 
 A mix draws from several datasets in fixed shares, each dataset in an order of its own. A *cycle* of
 places fixes which dataset each draw takes. It has at most 1,000 places and repeats for ever. Every
@@ -12,10 +12,10 @@ dataset is spread evenly over it: in the first `n` places, for any `n`, the numb
 dataset with the share `s` differs from `s·n` by less than one. So the shares are exact in each
 cycle, and in a batch the numbers differ by less than two.
 
-Draws of a dataset are counted. A *pass* is as many of them as it has records. Each pass is an epoch
-of its `BlockShuffle`, so it has every record once, also if it begins in one epoch and ends in the
-next. The dataset and the number of any draw follow from its place by arithmetic, so reading can
-begin anywhere, and any number of hosts computes the same.
+A *pass* of a dataset is as many successive draws as the dataset has records. Each pass is an epoch
+of its `BlockShuffle`, so a pass has every record once, also if it spans two epochs of the mix. The
+dataset and the number of a draw are computed from its place alone. So reading can begin anywhere,
+and any number of hosts computes the same order.
 """
 
 from __future__ import annotations
@@ -51,12 +51,11 @@ _PASS = 4
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class MixedDraws:
-    """Records of several datasets, drawn in fixed shares.
+    """Order of the records of several datasets, drawn in fixed shares.
 
-    The positions of each dataset follow the positions of the dataset before. An epoch has as many
-    places as the datasets have records, and continues the passes of the epoch before. With
-    `stops_first`, every epoch begins a new pass of each dataset, and ends when a dataset has no
-    record left.
+    Positions count through the datasets, one after the other. An epoch has as many places as the
+    datasets have records, and continues the passes of the epoch before. With `stops_first`, every
+    epoch begins a new pass of each dataset, and ends when a dataset has no record left.
     """
 
     blocks: tuple[BlockShuffle, ...]
@@ -117,7 +116,7 @@ class MixedDraws:
         return [0, *accumulate(blocks.num_records for blocks in self.blocks[:-1])]
 
     def _runs(self, key: int, epoch: int, places: Ints) -> Iterator[tuple[LaneSpan, Ints, Ints]]:
-        """Yield for each pass: span, indices of its draws in `places`, numbers of its draws."""
+        """Yield for each pass: span, indices in `places` of its draws, their places in the pass."""
         cycle = _cycle(self.shares)
         drawn = places if self.stops_first else places + epoch * len(self)
         turns, slots = np.divmod(drawn, len(cycle.dataset))
@@ -174,15 +173,15 @@ _IN_BLOCKS = LaneShuffle | StoredOrder | MixedDraws
 _DRAWN = WeightedDraws | MixedDraws
 """Orders that may have a record several times in an epoch."""
 _STRETCH = 2048
-"""Number of places computed at a time: for a lane, many cost as much as one."""
+"""Number of places whose tags are computed together: many cost as much as one in a lane."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
     """The order of one host's records in every epoch.
 
-    A *row* numbers, from 0, the records that the host may read in any epoch, in the order of the
-    shards. `start` and `stop` are own places (see `GlobalBatches`).
+    A *row* is the number of a record, from 0, among the records that the host may read in any
+    epoch, in the order of the shards. `start` and `stop` are own places (see `GlobalBatches`).
     """
 
     within_epoch: EpochOrder
@@ -209,11 +208,11 @@ class Order:
         return self.within_epoch.own(self.batches)
 
     def num_batches(self, *, drop: bool) -> int:
-        """Return the number of global batches of an epoch; with `drop`, only of full ones."""
+        """Return the number of global batches of an epoch; with `drop`, of full batches only."""
         return self.batches.num_full + (bool(self.batches.num_left) and not drop)
 
     def num_own_batches(self, *, drop: bool) -> int:
-        """Return the number of batches with a part for this host; the last may have none."""
+        """Return the number of global batches with a part for this host."""
         return min(self.num_batches(drop=drop), -(-len(self) // self.batches.host_size))
 
     def has_part(self, number: int) -> bool:
@@ -227,14 +226,14 @@ class Order:
         return within.lanes(self.batches) if isinstance(within, _IN_BLOCKS) else ()
 
     def spans(self, epoch: int, start: int, stop: int) -> Iterator[LaneSpan]:
-        """Return the spans of lanes that have the own places from `start` to before `stop`."""
+        """Return the spans of lanes that contain the own places from `start` to before `stop`."""
         within = self.within_epoch
         if not isinstance(within, _IN_BLOCKS):
             return iter(())
         return within.spans(self.key, self._repeated(epoch), self.batches, start, stop)
 
     def _repeated(self, epoch: int) -> int:
-        """Return the epoch whose order `epoch` has: 0 without `reshuffle`."""
+        """Return the epoch that decides the order of `epoch`: 0 without `reshuffle`."""
         return epoch if self.reshuffle else 0
 
     def tags(self, epoch: int, start: int, stop: int) -> Ints:
@@ -242,7 +241,7 @@ class Order:
 
         A *tag* names a record of an epoch: epoch × records + position, or draw × records + position
         with weights or a mix, where draws are counted from epoch 0. Random crops and augmentations
-        depend on tags, so they are the same on any number of hosts.
+        depend on tags, and not on the number of hosts.
         """
         if start >= stop:
             return np.empty(0, np.int64)
@@ -301,8 +300,8 @@ def check_state(where: str, state: object, of: str, num_batches: int) -> State:
     """Return the argument of `load_state_dict` as a State.
 
     `of` is the `identity` of the iterator, and `num_batches` its number of global batches per
-    epoch. DatasetError if the state is malformed or of other batches; `where` is the call to name
-    in it.
+    epoch. DatasetError if the state is malformed or of other batches. `where` is the call that the
+    error names.
     """
     if not isinstance(state, Mapping):
         raise DatasetError(where, f"{short_repr(state)} is not a state", _NO_STATE)

@@ -48,7 +48,7 @@ def key_of(seed: int) -> int:
 def mix(key: _T, *numbers: Any) -> _T:
     """Return a new key, 0 to 2³¹ − 2, that is a hash of a key and numbers.
 
-    All of them may be Python integers, int64 arrays or int64 tensors.
+    `key` and `numbers` may be Python integers, int64 arrays or int64 tensors.
     """
     # Two rounds of multiply and xor-shift per number. 48271 and 69621 are multipliers of Lehmer
     # generators modulo this prime: primitive roots, so each step is a bijection of 1 … p − 1. The
@@ -67,7 +67,7 @@ def group_key(epoch_key: Any, group: Any) -> Any:
 
 
 def random_numbers(key: int, start: int, stop: int) -> Floats:
-    """Return random numbers `start` to before `stop` of the series of a key, float64 in [0, 1)."""
+    """Return random numbers `start` to before `stop` of a key's series, float64 in [0, 1)."""
     skip = start % _PHILOX_NUMBERS
     bits = np.random.Philox(key=key, counter=start // _PHILOX_NUMBERS)
     raw = bits.random_raw(stop - start + skip)[skip:]
@@ -80,7 +80,7 @@ def shuffle_seeds(key: Any) -> tuple[Any, Any]:
 
 
 def shuffled_ranges(lengths: Sequence[int], keys: Sequence[int]) -> list[list[int]]:
-    """Return for each length the numbers 0 to length − 1, shuffled as by TensorFlow with the key.
+    """Return the numbers 0 to length − 1 for each length, shuffled like TensorFlow with its key.
 
     Many lists take little more time than one.
     """
@@ -95,7 +95,7 @@ def shuffled_ranges(lengths: Sequence[int], keys: Sequence[int]) -> list[list[in
 
 
 def _philox4x32(seeds: Ints, seeds2: Ints, number: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Return uint64[n, number]: 32-bit numbers that TensorFlow draws with the seeds, [n, 1]."""
+    """Return uint64[n, number]: the 32-bit numbers that TensorFlow draws for seeds [n, 1]."""
     # A counter is four 32-bit words: the first counts, the third is the second seed. Each of the
     # ten rounds multiplies two words to 64 bits. The high half crosses over to the other pair,
     # xored with a key word. The two key words advance by 2³² times the golden ratio and √3 − 1.

@@ -42,18 +42,18 @@ from shardprep.reader.records.shards import (
 _GAP_BYTES = 256 << 10
 """Largest gap between two records, in bytes, that is read to save a second request."""
 _MOST_GROUP_BYTES = 128 << 20
-"""Maximum bytes of one group of each lane together; above, no block is read ahead."""
+"""Maximum size in bytes of one group of each lane together. Larger groups are not read ahead."""
 _NUM_GROUPS = 4
 """Number of groups in memory per lane: two that batches use, and two requested ahead."""
 _TURNS_AHEAD = 2
-"""Number of results per thread of `map_ranges` that may wait to be yielded."""
+"""Maximum number of results per thread of `map_ranges` that wait to be yielded."""
 _NUM_EPOCHS = 4
 """Number of epochs per lane that iterators can read ahead at the same time."""
 _T = TypeVar("_T")
 
 
 class Places(NamedTuple):
-    """Locations of records: shards, and record numbers in them (not places of an epoch)."""
+    """Locations of records, each a shard and a record number. Not places of an epoch."""
 
     shards: tuple[Shard, ...]
     shard: Ints
@@ -75,7 +75,7 @@ class Places(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Hash of the records in order, 16 hex digits: content of their shards, record numbers."""
+        """Hash of the records in order: their shards' SHA-256 and record numbers; 16 hex digits."""
         used = np.flatnonzero(np.bincount(self.shard))
         numbers = np.zeros(len(self.shards), np.int64)
         numbers[used] = np.arange(len(used))  # independent of other shards that may be open
@@ -118,16 +118,16 @@ class Frames:
         return ByteRange(name, self.offset.item(number), self.length.item(number))
 
     def starts_run(self, gap_bytes: int = 0) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return bool[records]: False if a frame begins 0 to `gap_bytes` after the previous end."""
+        """Return bool[records], False if a frame begins 0 to `gap_bytes` after the previous one."""
         starts = np.ones(len(self.shard), bool)
         gaps = self.offset[1:] - (self.offset + self.length)[:-1]
         starts[1:] = (self.shard[1:] != self.shard[:-1]) | (gaps < 0) | (gaps > gap_bytes)
         return starts
 
     def runs(self, gap_bytes: int) -> Iterator[tuple[ByteRange, list[tuple[int, int]]]]:
-        """Yield the byte range of each run of neighbouring frames, and its frames.
+        """Yield the byte range of each run of neighbouring frames, and the frames of the run.
 
-        A frame is (start in the range, size in bytes). `starts_run` says where a run starts.
+        A frame is (start in the range, size in bytes). Runs start as in `starts_run`.
         """
         starts = np.flatnonzero(self.starts_run(gap_bytes)).tolist()
         shard, offset, length = self.shard.tolist(), self.offset.tolist(), self.length.tolist()
@@ -142,7 +142,7 @@ class _Block(NamedTuple):
     rows: list[tuple[int, int, int]]
     """Index in `runs`, start in the run and size in bytes of each record of the block."""
     num_left: list[int]
-    """Number of records not taken yet, in a list of one element because that is mutable."""
+    """Number of records that `take` has not returned; in a list, because that is mutable."""
 
 
 class PrefetchedBlocks:
@@ -176,7 +176,7 @@ class PrefetchedBlocks:
     def expect(self, epoch: int, start: int, stop: int) -> None:
         """Request the blocks of the host's places `start` to before `stop`, and of the next group.
 
-        Blocks beyond the limit of memory are requested when other blocks are used up.
+        Blocks beyond the memory limit are requested later, when earlier blocks are used up.
         """
         spans = list(self._order.spans(epoch, start, stop))
         with self._lock:
@@ -234,7 +234,7 @@ class PrefetchedBlocks:
                 self._request(number)
 
     def _rows(self, number: int) -> slice:
-        """Return the rows of the host in a block."""
+        """Return the rows of block `number`."""
         lane = bisect_right(self._firsts, number) - 1
         start, blocks = self._lanes[lane].start, self._lanes[lane].blocks
         first = (number - self._firsts[lane]) * blocks.block_length
@@ -283,10 +283,10 @@ class Records:
         return Records(self.store, self.frames[wanted], verify_crc=self._verify_crc)
 
     def in_order(self, order: Order) -> Records:
-        """Return the same records, to be read in an order. Callers announce places by `expect`.
+        """Return the same records, to be read in `order`; record numbers are then rows of the host.
 
-        Record numbers are rows of the host. Records in object storage are then read ahead in
-        blocks, unless the order has no blocks or groups are too large for memory.
+        Blocks in object storage are read ahead after `expect` has announced their places, unless
+        the order has no blocks or groups are too large for memory.
         """
         ordered = copy.copy(self)
         ordered._lanes = lanes = order.lanes  # noqa: SLF001
@@ -338,7 +338,7 @@ class Records:
         return payload
 
     def read(self, positions: Ints) -> list[memoryview | RecordError]:
-        """Return the payload of each record with a number in `positions`, or its RecordError.
+        """Return the payload, or its RecordError, of each record with a number in `positions`.
 
         Neighbouring records are read together. Other errors are raised as by `payload`.
         """
@@ -364,12 +364,12 @@ class Records:
         bad: Container[int],
         note: Callable[[int, RecordError], None],
     ) -> _T:
-        """Return `use(number)` of the next good record after the number `position`.
+        """Return `use(number)` for the first good record after the number `position`.
 
         A record is bad if its number is in `bad` or if `use` raises RecordError, which is passed to
-        `note`. The search wraps around in the lane of the record, or in all records without lanes,
-        and skips records of other datasets. So in a `LaneShuffle` or a mix the result is the same
-        on any number of hosts. DatasetError if no record is good.
+        `note`. The search wraps around at the end of the record's lane (or of all records without
+        lanes), and skips records of other datasets. So in a `LaneShuffle` or a mix the result is
+        the same on any number of hosts. DatasetError if no record is good.
         """
         starts = [lane.start for lane in self._lanes] or [0]
         lane = bisect_right(starts, position)
@@ -420,7 +420,7 @@ class Records:
         return self._unframed(number, part.num_bytes, framed)
 
     def _unframed(self, number: int, num_bytes: int, framed: Bytes) -> memoryview | RecordError:
-        """Return the payload of a frame of `num_bytes`. A damaged frame is read once more."""
+        """Return the payload of a frame of `num_bytes`; read a damaged frame once more."""
         if len(framed) < num_bytes:
             what = f"{len(framed):,} of {num_bytes:,} bytes"
             return self.damaged(number, f"its shard was truncated while it was read: {what}")
@@ -442,7 +442,7 @@ class Records:
         return RecordError(where, what, self.store.way_out(name), offset=offset)
 
     def place(self, number: int) -> tuple[str, int, int]:
-        """Return the shard name of a record, its number there, and its offset in bytes."""
+        """Return a record's shard name, its number in the shard, and its offset in bytes."""
         name, offset, _ = self.frames.part(number)
         return name, self.frames.record.item(number), offset
 
@@ -470,7 +470,7 @@ def indexed(folder: Path, places: Places) -> Frames:
 
 
 def open_folder(folder: Path, places: Places) -> Records:
-    """Return the records at `places`, whose shards are in a folder and are never replaced."""
+    """Return the records at `places` from a folder of shards that are never replaced."""
     for shard in places.shards:
         check_shard(folder, shard)
     store = LocalShards(folder, {shard.name: shard for shard in places.shards})

@@ -1,4 +1,4 @@
-"""Bytes of shards, in a folder, in object storage ("the store"), or in several of both.
+"""Read ranges of bytes of shards, in folders and in object storage ("the store").
 
 Background threads copy shards from the store to this machine. Until a shard has a complete copy,
 ranges of it are read from the store. Order and content are the same in both cases. Shards beyond
@@ -26,7 +26,7 @@ from shardprep.storage.regular_file import OpenFiles, read_at
 from shardprep.storage.shard_cache import LIMIT_VARIABLE, RemoteShard, StagedShards
 
 NUM_READS = 32
-"""Number of concurrent requests. Their threads mostly wait."""
+"""Number of concurrent requests, each in a thread that mostly waits."""
 _NUM_COPIES = 4
 """Number of threads that copy shards."""
 _BUSY_S = 0.5
@@ -44,14 +44,14 @@ class ByteRange(NamedTuple):
 
 
 def folder_of(path: str) -> str:
-    """Return the folder of the path or address of a shard."""
+    """Return a shard's folder; `path` is the path or address of the shard."""
     return path.rpartition("/")[0]
 
 
 def submitted(
     pool: ThreadPoolExecutor, function: Callable[..., _T], *arguments: object
 ) -> Future[_T]:
-    """Return the future of a call in `pool`, or at interpreter shutdown in this thread."""
+    """Call a function in `pool`, or in this thread at interpreter shutdown; return its future."""
     try:
         return pool.submit(function, *arguments)
     except RuntimeError:
@@ -66,8 +66,8 @@ def submitted(
 class LocalShards:
     """Shards of a folder, opened in each process at the first read.
 
-    They are not memory-mapped: a shard that is truncated in place would kill the process by SIGBUS.
-    After the dataset was replaced, open shards can still be read, but opening a shard fails.
+    Shards are not memory-mapped: truncating one in place would kill the process by SIGBUS. After
+    the dataset was replaced, open shards can still be read, but opening a shard fails.
     """
 
     is_remote: ClassVar[bool] = False
@@ -75,7 +75,7 @@ class LocalShards:
     def __init__(
         self, folder: Path, shards: Mapping[str, Shard], files: LocalFiles | None = None
     ) -> None:
-        """Take manifest entries by name; `files` detects that the dataset was replaced."""
+        """Take manifest entries by shard name; `files` detects that the dataset was replaced."""
         self.folder = folder
         self.shards = shards
         self._local = files
@@ -95,7 +95,7 @@ class LocalShards:
         return f"remove {self.folder}, a cache that will be filled again"
 
     def read(self, part: ByteRange) -> bytes:
-        """Return the bytes of a range; fewer if the shard ends before."""
+        """Return the bytes of a range; fewer bytes if the shard ends earlier."""
         file = self._files.get(part.shard)  # this reference keeps it open
         try:
             return read_at(file.number, part.num_bytes, part.start)
@@ -139,7 +139,7 @@ class RemoteShards:
     def read(self, part: ByteRange) -> bytes | memoryview:
         """Return a range from a local copy of its shard, or else from the store.
 
-        If the shard cannot be copied, because it was replaced for example, that error is raised.
+        An error of copying the shard is raised here, for example if the shard was replaced.
         """
         errors = self._threads(part.shard).errors
         if part.shard in errors:
@@ -169,7 +169,7 @@ class RemoteShards:
         return list(self._threads(parts[0].shard).readers.map(self.read, parts))
 
     def _threads(self, first: str) -> _Threads:
-        """Return the threads of this process; when started, they copy the shard `first` first."""
+        """Return the threads of this process; new ones copy shards in cyclic order from `first`."""
         threads = self._process_threads
         if threads is not None and threads.process == os.getpid():
             return threads
@@ -227,7 +227,7 @@ class JoinedShards:
         return self.read(part) if part.shard in self._local else self._remote.read_anew(part)
 
     def read_copy(self, part: ByteRange) -> bytes | memoryview | None:
-        """Return a range from this machine, or None without a copy of its shard."""
+        """Return a range from this machine, or None if its shard has no copy here."""
         return self.read(part) if part.shard in self._local else self._remote.read_copy(part)
 
     def has_copy(self, name: str) -> bool:
@@ -243,13 +243,13 @@ Shards = LocalShards | RemoteShards | JoinedShards
 
 
 class _Threads:
-    """Threads that read ranges of shards, and threads that copy shards up to the limit."""
+    """Threads that read ranges, and threads that copy shards up to the limit for copies."""
 
     def __init__(self, shards: dict[str, RemoteShard], staged: StagedShards, first: str) -> None:
         self.process = os.getpid()
         self.readers = ThreadPoolExecutor(NUM_READS, "shardprep-read")
         self.errors: dict[str, DatasetError] = {}
-        """Name of a shard → error of its copying."""
+        """Name of a shard that could not be copied → the error."""
         waiting = deque(_fitting(shards, staged, first))
         keep = frozenset(shards[name].sha256 for name in waiting)
         # The work of the threads holds no reference to this object, so that `__del__` can run.
@@ -289,7 +289,7 @@ def _copy(
     errors: dict[str, DatasetError],
     stop: threading.Event,
 ) -> None:
-    """Copy shards until none waits or fits, a copy fails, `stop` is set or the program ends."""
+    """Copy shards until none waits, storage fails, the limit is reached, or `stop` is set."""
     # The threads are not daemons: the interpreter would kill daemons inside native code at exit.
 
     def is_over() -> bool:

@@ -40,13 +40,13 @@ class Datasets:
     """Number of records to read from each dataset, by all hosts together."""
     mix: Mix | None
     schema: Schema
-    """The common schema; without an image size if the datasets have different sizes."""
+    """The common schema, without an image size if the datasets' images differ in size."""
 
     @classmethod
     def of(cls, path: str | Path | OpenDataset | Mix, split: AnySplit) -> tuple[Self, list[Ints]]:
         """Return the opened datasets of a path or mix, and the record numbers of a split in each.
 
-        DatasetError if the datasets of a mix differ in features or classes, or as in `numbers_of`.
+        DatasetError as for `numbers_of`, or if datasets of a mix differ in features or classes.
         """
         mix = path if isinstance(path, Mix) else None
         if mix is not None and not isinstance(split, str | EvenSplit):
@@ -58,12 +58,11 @@ class Datasets:
         return cls(opened, tuple(map(len, numbers)), mix, _joined_schema(opened)), numbers
 
     def __str__(self) -> str:
-        """Return the path or address, or the shares and paths of a mix."""
         return str(self.only if self.mix is None else self.mix)
 
     @property
     def only(self) -> OpenDataset:
-        """The dataset, if it is not a mix."""
+        """The single dataset; ValueError for a mix."""
         (only,) = self.opened
         return only
 
@@ -109,9 +108,9 @@ def sizes_of_blocks(record_bytes: float, config: ReadConfig) -> tuple[int, int]:
 
 
 def _joined_schema(datasets: Sequence[OpenDataset]) -> Schema:
-    """Return the common schema of datasets, whose images may differ in size and be JPEG or PNG.
+    """Return the common schema of datasets; images may differ in size and be JPEG or PNG.
 
-    DatasetError if anything else differs.
+    DatasetError for any other difference.
     """
     first, *others = datasets
     if not others:
@@ -200,7 +199,7 @@ class Subset:
         return min(width, -(-self.num_records // length)) * length
 
     def order(self, request: Request) -> Order:
-        """Return the order of the records in all epochs; `seed_of` chooses a missing seed."""
+        """Return the order of the records in all epochs; a missing seed is as in `seed_of`."""
         return Order(
             self.within_epoch,
             self.batches,
@@ -209,7 +208,7 @@ class Subset:
         )
 
     def alone(self, records: Records, batch_size: int) -> Subset:
-        """Return the subset of `records` in stored order and batches of this size, for one host."""
+        """Return this subset for one host: `records` in stored order, in batches of this size."""
         number = len(records)
         within = StoredOrder(number, *block_sizes(self.datasets.record_bytes))
         batches = GlobalBatches(number, batch_size)
@@ -234,7 +233,7 @@ def _joined(
     staging_bytes: int | None = None,
     verify_crc: bool = True,
 ) -> Records:
-    """`numbers` are the record numbers in each dataset."""
+    """Return the records with these numbers in each dataset, one dataset after the other."""
     every = [
         open_records(
             one, Places.of(one.manifest, own), staging_bytes=staging_bytes, verify_crc=verify_crc
@@ -254,7 +253,7 @@ def open_records(
 ) -> Records:
     """Return the records of a dataset at `places`, in this order.
 
-    Without `store`, their shards are checked and opened.
+    Without `store`, the shards are first checked against the manifest, and opened.
     """
     files, shards = dataset.files, {shard.name: shard for shard in places.shards}
     if store is None:

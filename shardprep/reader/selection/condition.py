@@ -29,10 +29,10 @@ _COMPARE: dict[type, Callable[[Any, Any], Any]] = {
     ast.Gt: operator.gt, ast.GtE: operator.ge,
 }  # fmt: skip
 _QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|`([^`]+)`""")
-"""A text in quotes, or the name of a column in backticks."""
+"""Pattern of a text in quotes, or of the name of a column in backticks."""
 _SIGN = re.compile(r"(?<![=!<>])=(?!=)|[&|~]")
 _MEANT = {"=": "==", "&": "and", "|": "or", "~": "not"}
-"""A sign that no condition has → what to write instead."""
+"""A sign that conditions do not use → the operator to use instead."""
 _EQUAL = ast.Eq | ast.NotEq
 _FORM = "a condition is such as: fold != 3 and (sex == 'f' or `two words` is None)"
 
@@ -42,10 +42,10 @@ class Condition(NamedTuple):
 
     expression: pc.Expression
     columns: list[str]
-    """Columns of the item table that it uses."""
+    """Columns of the item table that the condition uses."""
     text: str
     texts: Mapping[str, list[str | bool]]
-    """Column of texts → values that it is compared with."""
+    """Column of texts → the values that the condition compares with it."""
 
     @classmethod
     def of(cls, where: Any, columns: pa.Schema, classes: Sequence[str]) -> Self:
@@ -67,7 +67,7 @@ class Condition(NamedTuple):
     def check(self, cells: pa.Table, stored: Callable[[str], pa.ChunkedArray]) -> None:
         """Raise DatasetError if a value differs from the cells of its column in case or type.
 
-        `stored` returns a column of all records, for values that `cells` do not have.
+        `stored` returns a column of all records. It is called only for values that `cells` lack.
         """
         for name, values in self.texts.items():
             found = {*cells[name].unique().to_pylist()}
@@ -168,7 +168,7 @@ class _Parser:
         return _COMPARE[type(op)](*sides)
 
     def _column(self, node: ast.expr) -> str | None:
-        """Return the column that a node names, or None for a value. Other names are errors."""
+        """Return the column that a node names, or None for a value; an unknown name is an error."""
         if not isinstance(node, ast.Name | ast.Attribute | ast.BinOp):
             return None
         name = ast.unparse(node).replace(" / ", "/")  # such as Roi.X1 and dicom/PatientAge
@@ -200,7 +200,7 @@ class _Parser:
             if any(isinstance(one, bool) for one in values):  # stored as "true" or "True"
                 field = pc.utf8_lower(field)
                 values = [None if one is None else str(one).lower() for one in values]
-        kind = self._types[name] if {*values} <= {None} else None  # else of the values
+        kind = self._types[name] if {*values} <= {None} else None  # None: from the values
         found = field.isin(pa.array(values, kind))
         nothing = pc.scalar(pa.scalar(None, pa.bool_()))  # stays null in `not`
         return found if None in values else pc.if_else(field.is_null(), nothing, found)

@@ -1,8 +1,8 @@
 """`reader.folds`: cross-validation with evenly distributed classes and undivided groups.
 
-`distribute` and `distribute_pairs` are greedy. First they place groups, from the largest on, each
-in the fold that has the fewest records of its classes. Then single records even out the folds.
-Ties are decided by random numbers from the seed, so the result is the same on any machine.
+`distribute` and `distribute_pairs` are greedy. They first put each group, the largest first, in the
+fold with the fewest records of the group's classes. Then single records even out the folds. Random
+numbers from the seed decide ties, so the result is the same on any machine.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def distribute(classes: Ints, groups: Ints, k: int, key: int) -> Ints:
 
 
 def distribute_pairs(pairs: Ints, groups: Ints, k: int, key: int) -> Ints:
-    """Return the fold of each record like `distribute`, if records have any number of classes.
+    """Return the fold of each record, like `distribute`, for records with any number of classes.
 
     `pairs` are int64[pairs, 2]: index of a record in `groups`, and one of its classes.
     """
@@ -206,9 +206,9 @@ def distribute_pairs(pairs: Ints, groups: Ints, k: int, key: int) -> Ints:
 
 
 def _level(filled: Any, number: int, sizes: Any) -> Any:
-    """Return how many of `number` records each fold gets, so that the emptiest become equally full.
+    """Return the number of records that each fold gets of `number`, to level the emptiest folds.
 
-    Folds with small `sizes` get the remainder.
+    `filled` are the records of each fold before. Folds with small `sizes` get the remainder.
     """
     order = np.argsort(filled, kind="stable")
     low = filled[order]
@@ -224,7 +224,7 @@ def _level(filled: Any, number: int, sizes: Any) -> Any:
 
 
 def _codes(table: pa.Table, name: str) -> Ints:
-    """Return int64[rows]: equal values of a column have the same number from 1; null has 0."""
+    """Return int64[rows]: a number from 1 for each distinct value of a column, 0 for null."""
     column = table[name]
     if pa.types.is_list(column.type):
         column = pc.binary_join(column.cast(pa.list_(pa.string())), ",")
@@ -262,7 +262,7 @@ def _groups(rows: ItemRows, split: AnySplit, group: Any) -> Ints:
 def _joined(*columns: Ints) -> Ints:
     """Return the group of each row, int64[rows]. Rows with equal numbers in a column share a group.
 
-    Groups are joined transitively. Zeros do not count as equal.
+    Groups that share a row are joined. Zeros do not count as equal.
     """
     alone = np.arange(len(columns[0]))
     codes = [

@@ -46,7 +46,7 @@ _TARGETS = ("label", "labels", "target", "text")
 _PLACES = ("status", "kind", "reason", "shard", "record", "offset", "length")
 """Columns that `reader.table` does not have."""
 _ROW = "row"
-"""Name of a column of row numbers that is added to the columns of the item table."""
+"""Name of the column of row numbers, added to the columns of the item table."""
 _MAX_KEYS_BYTES = 1 << 30
 """Maximum size of a file of keys, in bytes."""
 _TABLES = (".csv", ".tsv")
@@ -60,7 +60,7 @@ class ClassColumn(NamedTuple):
 
     @classmethod
     def of(cls, schema: Schema) -> Self | None:
-        """Return the column of the images, else of the objects, or None if neither has classes."""
+        """Return the column of the images, or else of the objects; None if neither has classes."""
         feature = next((one for one in _COLUMN_OF if one in schema.features), None)
         if feature is None:
             return None
@@ -74,7 +74,7 @@ class ClassColumn(NamedTuple):
 
 
 def class_pairs(column: pa.ChunkedArray) -> Ints:
-    """Return int64[pairs, 2]: number of a row, and one of its classes. Sorted and unique."""
+    """Return int64[pairs, 2]: row number and class. Sorted and unique; without null and −1."""
     if pa.types.is_list(column.type):
         rows = pc.list_parent_indices(column).to_numpy().astype(np.int64)
         labels = pc.list_flatten(column).to_numpy()
@@ -89,7 +89,7 @@ def class_pairs(column: pa.ChunkedArray) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class ItemRows:
-    """The item table rows of the records of a split, in the order of the shards, each once."""
+    """The rows of the item table for a split's records, in the order of the shards, each once."""
 
     dataset: OpenDataset
     split: str
@@ -279,7 +279,7 @@ def _class_numbers(where: str, column: ClassColumn | None, label: Sequence[str |
 
 
 def _matches(rows: ItemRows, condition: Condition) -> Any:
-    """Return bool[rows]: whether the condition is true for the row. Null counts as false."""
+    """Return bool[rows], true where the condition is true; null counts as false."""
     condition.check(rows.table, lambda name: rows.dataset.record_rows((name,))[name])
     numbers = pa.array(np.arange(len(rows.numbers)))
     columns = {name: rows.table[name] for name in rows.table.column_names}
@@ -302,7 +302,7 @@ def _matches(rows: ItemRows, condition: Condition) -> Any:
 
 
 def _numbers_of_keys(dataset: OpenDataset, keys: Path | Sequence[str]) -> Any:
-    """DatasetError if a key is unknown."""
+    """Return the numbers of the records with these keys; DatasetError if a key is unknown."""
     wanted = _read_keys(keys) if isinstance(keys, Path) else keys
     known = dataset.record_rows(("key",))["key"].combine_chunks()
     indices = pc.index_in(pa.array(wanted, pa.string()), known)
@@ -327,10 +327,9 @@ def _numbers_of_keys(dataset: OpenDataset, keys: Path | Sequence[str]) -> Any:
 
 
 def _by_name(keys: Sequence[str], texts: Sequence[str]) -> dict[str, list[int]]:
-    """Return text → indices of the `keys` that it matches.
+    """Return text → indices of the `keys` that the text matches.
 
-    A text is a key, a printed key with escapes, or the name of a file with or without its
-    extension.
+    A text is a key, a printed key with escapes, or the name of a file with or without extension.
     """
     matches: dict[str, list[int]] = {text: [] for text in texts}
     has_escapes = any("\\" in text for text in texts)
@@ -365,7 +364,7 @@ def _read_keys(file: Path) -> list[str]:
 @validated_fields("reader.Weights")
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """How to draw the records of an epoch by weight, for the option `weights` of the readers.
+    """How to draw the records of an epoch by weight: a value of the readers' option `weights`.
 
     `weights=values` is short for `weights=Weights(values)`.
     """

@@ -20,7 +20,7 @@ from shardprep.reader.validators import Count, File, Seed, validated
 from shardprep.storage.atomic_file import DurableFile
 
 _MAX_NAME = 100
-"""Maximum number of characters of a name; longer ones are shortened."""
+"""Maximum number of characters of a name. Longer names are shortened."""
 _WRONG_FILE = "give a file that Selection.save has written"
 
 

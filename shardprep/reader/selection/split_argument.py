@@ -73,7 +73,7 @@ Place = Location | Annotated[Mix, having(lambda value: isinstance(value, Mix), "
 
 
 def mix_of(shares: Mapping[str | Path, float], stop: Literal["first"] | None) -> Mix:
-    """Return a mix with shares rounded to thousandths, whose sum is 1,000.
+    """Return a mix of the given shares, rounded to thousandths that sum to 1,000.
 
     DatasetError if a share is rounded to 0.
     """
@@ -94,7 +94,7 @@ def mix_of(shares: Mapping[str | Path, float], stop: Literal["first"] | None) ->
 @validated_fields("reader.EvenSplit")
 @dataclass(frozen=True, slots=True)
 class EvenSplit:
-    """A part of a split that is divided evenly. Pass it to readers as `split`."""
+    """One of `number` even parts of a split. Readers take such a part as `split`."""
 
     split: str
     index: Number
@@ -130,7 +130,7 @@ else:
 def is_training(split: AnySplit) -> bool:
     """Return whether readers shuffle a split by default.
 
-    They do, unless the name of each of its parts starts with "val" or "test".
+    False if the name of every part starts with "val" or "test".
     """
     name = split.split if isinstance(split, EvenSplit) else getattr(split, "name", split)
     parts = str(name).partition(": ")[0].split("+")  # a condition follows the splits: `a == 'x+y'`

@@ -65,7 +65,7 @@ def mean_std(path: Location, split: AnySplit = "train") -> MeanStd:
 
 
 def _histograms(examples: ExampleReader) -> Any:
-    """Return int64[3, 256], the number of pixels with each level of red, green and blue."""
+    """Return int64[3, 256]: number of pixels with each level of red, green and blue."""
 
     def count(numbers: range) -> Any:
         counts = np.zeros(3 * _LEVELS, np.int64)

@@ -2,8 +2,9 @@
 
 Threads or worker processes decode each image into its row of the batch, and the graph gets only
 tags. The graph would allocate every image and copy it into its batch. But only one thread of a
-process at a time runs Python, and a switch to another thread costs as much as a small image. So on
-many cores the graph decodes small whole images without annotations, and everywhere single ones.
+process at a time runs Python, and a switch to another thread costs as much as a small image. So the
+graph decodes whole images without annotations if they are small and cores are many, or if they are
+not batched.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from shardprep.reader.tf.python_calls import in_python
 
 _DTYPES = {"bytes": tf.string, "int64": tf.int64, "float32": tf.float32}
 _PIXELS_A_CORE = 8192
-"""Size of an image, in pixels per core, from which threads are faster than the graph."""
+"""Smallest size of an image, in pixels per core, at which threads are faster than the graph."""
 _MOST_CORES: dict[str | None, int] = {"jpeg": 8, "png": 8, "any": 8, "raw": 3}
-"""Largest number of cores with which threads are faster, by encoding."""
+"""Largest number of cores at which threads are faster than the graph, by encoding."""
 
 
 class Elements:
-    """Converts features of records to elements of a dataset: (image, target), or all features."""
+    """Converter of features to elements of a dataset: (image, target), or all features."""
 
     def __init__(self, schema: Schema, *, as_supervised: bool) -> None:
         self.schema = schema
@@ -49,14 +50,14 @@ class Elements:
         self.names = element_names(schema, as_supervised=as_supervised)
 
     def pack(self, features: dict[str, Any]) -> Any:
-        """Return (image, target), the image alone, or without `as_supervised` all features."""
+        """Return (image, target), or the image alone; without `as_supervised`, all features."""
         if not self._as_supervised:
             return {name: features[name] for name in self.names}
         return self.target.pair(features[self.schema.image_name], features)
 
 
 class Decoder:
-    """Parses records without annotations, and decodes their images, in the graph."""
+    """Parser of records without annotations and decoder of their images, in the graph."""
 
     def __init__(self, elements: Elements) -> None:
         self._elements = elements
@@ -126,7 +127,7 @@ def _spec(feature: Feature) -> Any:
 
 
 def _dense(texts: Any, length: int) -> Any:
-    """Return a sparse tensor of texts as [(batch,) length], padded with ""."""
+    """Return a sparse tensor of texts as dense: [batch, length] or [length], padded with ""."""
     shape = tf.concat([tf.shape(texts, tf.int64)[:-1], [length]], 0)
     dense = tf.sparse.to_dense(tf.sparse.reset_shape(texts, shape), "")
     return tf.ensure_shape(dense, (*texts.shape[:-1], length))
@@ -135,7 +136,7 @@ def _dense(texts: Any, length: int) -> Any:
 def largest(boxes: Any, number: int) -> Any:
     """Return the sorted indices of the `number` largest boxes, [n, 4] or [batch, n, 4].
 
-    Of boxes with equal areas, the first are taken. Padding rows (−1) are the smallest.
+    Among boxes with equal areas, the first are taken. Padding rows (−1) count as the smallest.
     """
     areas = (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
     areas = tf.where(boxes[..., 0] < 0, -1.0, areas)
@@ -153,7 +154,7 @@ def pad_rows(rows: Any, number: int, value: int, axis: int = 0) -> Any:
 
 
 def threads_are_faster(image_size: tuple[int, int] | None, encoding: str | None) -> bool:
-    """Return whether threads fill batches of uncropped images faster than the graph."""
+    """Return True if threads fill batches of uncropped images faster than the graph."""
     cores = usable_cores()
     return (
         image_size is not None
@@ -163,7 +164,7 @@ def threads_are_faster(image_size: tuple[int, int] | None, encoding: str | None)
 
 
 class BatchDecoder:
-    """Decodes batches or single elements, given their tags, in threads or worker processes."""
+    """Function from tags to decoded batches or elements, run by threads or worker processes."""
 
     def __init__(self, team: Team, decoder: FeatureDecoder, elements: Elements) -> None:
         self._decoder = decoder
@@ -191,7 +192,7 @@ class BatchDecoder:
 def from_memory(
     examples: DecodedExamples, order: Order, elements: Elements
 ) -> Callable[[Any], Any]:
-    """Return a function for a graph that copies the elements of tags, like a `BatchDecoder`."""
+    """Return a graph function that copies the elements of tags from `examples`."""
 
     def copied(tags: Ints) -> list[Any]:
         rows = order.rows(tags.reshape(-1))

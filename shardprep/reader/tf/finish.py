@@ -34,7 +34,7 @@ from shardprep.reader.validators import AUGMENT_OPTIONS, parameters, short_repr
 
 
 def num_batches(subset: Subset, request: Request) -> int:
-    """Return the number of batches of an epoch of this host.
+    """Return the number of batches of this host in an epoch.
 
     With `pad_batches` or `drop_remainder`, all hosts and replicas have the same number, because the
     replicas of a strategy wait for each other.
@@ -50,7 +50,7 @@ def num_batches(subset: Subset, request: Request) -> int:
 
 
 def counted(dataset: Any, total: int | None, size: int, *, drop: bool = False) -> Any:
-    """Return the dataset with the cardinality for `total` records, or unchanged if it is None."""
+    """Return the dataset with the cardinality for `total` records; unchanged if `total` is None."""
     if total is None:
         return dataset
     if total > 0:
@@ -60,11 +60,11 @@ def counted(dataset: Any, total: int | None, size: int, *, drop: bool = False) -
 
 @as_written
 def padded(dataset: Any, subset: Subset, request: Request, num_calls: int) -> Any:
-    """Return full batches with sample weights, the same number for every host.
+    """Return full batches with sample weights; all hosts yield the same number of batches.
 
-    Padding rows have weight 0, and records rows / records, counted over all hosts. Keras divides
-    the sum of weighted losses by the rows of a batch, so the mean over batches is the mean over
-    records.
+    Padding rows have weight 0, and other rows the weight rows / records, counted over all hosts.
+    Keras divides the sum of weighted losses by the rows of a batch, so the mean over batches is the
+    mean over records.
     """
     size, number = request.batch_size or 1, num_batches(subset, request)
     weight = number * size * request.config.shard_of[1] / subset.num_all
@@ -96,7 +96,7 @@ def padded(dataset: Any, subset: Subset, request: Request, num_calls: int) -> An
 
 
 def padding_values(spec: Any, value: float = 0) -> Any:
-    """Return the padding value of each component of `spec`."""
+    """Return the padding value of each component of `spec`; `value` for other numbers."""
     if isinstance(spec, dict):
         rows = (name for name in spec if name.startswith(ROWS))
         known = padding(spec) | {n: math.nan if spec[n].dtype.is_floating else -1 for n in rows}
@@ -107,7 +107,7 @@ def padding_values(spec: Any, value: float = 0) -> Any:
 
 
 def batched(dataset: Any, size: int, num_calls: int, *, drop: bool, keep_order: bool | None) -> Any:
-    """Return batches of elements; rows are padded to the longest of the batch."""
+    """Return the dataset in batches; elements are padded to the longest of their batch."""
     spec = dataset.element_spec
     shapes = tf.nest.map_structure(lambda one: one.shape, spec)
     if all(shape.is_fully_defined() for shape in tf.nest.flatten(shapes)):
@@ -145,10 +145,10 @@ _WHITE, _DEEP_WHITE = 255.0, 65535.0
 
 
 class Finisher:
-    """Applies `augment`, `dtype`, `box_format` and `max_boxes` to a batch or a single element."""
+    """Function that applies `augment`, `dtype`, `box_format`, `max_boxes` to a batch or element."""
 
     def __init__(self, request: Request, target: Target, key: int, schema: Schema) -> None:
-        """`key` is the key of the order, from which the seeds of `augment` are derived.
+        """Derive the seeds of `augment` from `key`, the key of the order.
 
         Flips of this package get the keypoint pairs of `schema`.
         """
@@ -185,11 +185,11 @@ class Finisher:
         return self._finished(element, None, tag)[0]
 
     def untagged(self, *element: Any) -> Any:
-        """Return the changed element. tf.data passes the parts of a pair as separate arguments."""
+        """Return the changed element, whose parts tf.data passes as separate arguments."""
         return self(element if len(element) > 1 else element[0])
 
     def check(self) -> None:
-        """Raise the DatasetError that `augment` raised or caused when it was traced, if any."""
+        """Raise the DatasetError, if any, that `augment` raised or caused while it was traced."""
         if self._fault is not None:
             raise self._fault
 
@@ -240,10 +240,10 @@ class Finisher:
 
 
 def trim_boxes(target: dict[str, Any], max_boxes: int | None) -> dict[str, Any]:
-    """Return an augmented target with its objects in `max_boxes` rows; None for as many as needed.
+    """Return an augmented target with its objects in `max_boxes` rows, or in as many as needed.
 
-    `target` is a dict by `KEYS`, of a batch or an image. Padding rows are found by the label −1:
-    Keras layers change their boxes.
+    `target` is a dict by `KEYS`, of a batch or an image. Padding rows have label −1; their boxes
+    may have been changed by Keras layers.
     """
     boxes = target[KEYS[BOX]]
     if KEYS[BOX_LABEL] in target:
@@ -273,12 +273,12 @@ def trim_boxes(target: dict[str, Any], max_boxes: int | None) -> dict[str, Any]:
 _SHARE = 1 / 16
 """Largest share of free memory for the results of all parallel calls of one stage."""
 _LEAST_CALLS = 2
-"""Minimum number of parallel calls: one batch is made while another is used."""
+"""Minimum number of parallel calls: one computes a batch while another batch is used."""
 _BATCHES_AHEAD, _IMAGES_AHEAD = 2, 64
 
 
 class Calls(NamedTuple):
-    """Numbers of parallel calls that decode images, decode batches, or change batches."""
+    """Numbers of parallel calls: to decode images, to decode batches, to change batches."""
 
     images: int
     batches: int
@@ -288,7 +288,7 @@ class Calls(NamedTuple):
 def parallel_calls(config: ReadConfig, batch_bytes: int | None) -> Calls:
     """Return the numbers of parallel calls of a pipeline; a number in `config` has priority.
 
-    tf.data keeps a result for each call, so fewer calls make batches if memory is small.
+    tf.data keeps a result for each call, so fewer calls change batches if memory is small.
     `batch_bytes` is the size of the images of a batch, 0 if unknown, or None for single images.
     """
     finish = usable_cores()
@@ -302,7 +302,7 @@ def parallel_calls(config: ReadConfig, batch_bytes: int | None) -> Calls:
 
 
 def ahead(dataset: Any, *, is_batched: bool) -> Any:
-    """Return a dataset that prepares elements ahead, while the accelerator works."""
+    """Return a dataset that prepares elements ahead of use, while the accelerator works."""
     return dataset.prefetch(_BATCHES_AHEAD if is_batched else _IMAGES_AHEAD)
 
 

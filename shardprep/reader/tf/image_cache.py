@@ -44,7 +44,7 @@ from shardprep.storage.lock import take
 from shardprep.storage.space import shortage
 
 _FORMAT = 3
-"""Part of the hash in folder names: a new value makes all caches outdated."""
+"""Part of the hash in folder names; a new value makes all existing caches outdated."""
 _FRAME_BYTES = 64
 """Estimated bytes of a record for its frame, its line in the index, and longer length fields."""
 _FOLDER = re.compile(r"[0-9a-f]{16}")
@@ -57,11 +57,11 @@ _MOST_ROWS, _FEW_ROWS = 64, 8
 _BYTES_A_TURN = 4 << 20
 """Maximum size of the images of a batch that fills a cache; at least one image."""
 Note = Callable[[Records, int, RecordError], None]
-"""Is called for a bad record, with records, its number in them, and its error."""
+"""Called for each bad record with the records, its number in them, and its error."""
 
 
 def cache_of(subset: Subset, request: Request) -> str:
-    """Return "memory", the folder of the cache, or "" for no cache; log the choice of "auto"."""
+    """Return "memory", a folder, or "" for no cache; for cache="auto", log the choice."""
     if request.cache != "auto":
         return str(request.cache or "")
     size, config = subset.image_size(request), request.config
@@ -84,7 +84,7 @@ def cache_of(subset: Subset, request: Request) -> str:
 
 
 def _bytes_per_pixel(subset: Subset, request: Request) -> float:
-    """Return the decoded size of a record with its masks, per pixel of the image."""
+    """Return the bytes of a decoded record with its masks, per pixel of the image."""
     names = element_names(subset.schema, as_supervised=request.as_supervised)
     num_bytes = 3.0
     if MASK in names:
@@ -101,11 +101,11 @@ def _bytes_per_pixel(subset: Subset, request: Request) -> float:
 
 
 def twins(subset: Subset, place: Path, decoder: FeatureDecoder, note: Note | None) -> Subset:
-    """Return the subset with twins for its shards. Missing twins are written first.
+    """Return the subset with twins instead of its shards. Missing twins are written first.
 
-    Another process that needs to write twins with these options waits. `place` is the folder of all
-    caches. It is an error if images differ in size. `note` gets the bad records, which readers
-    replace; without it, the first one is raised.
+    `place` is the folder of all caches. If another process writes twins with these options, this
+    one waits for it. `note` gets the bad records, which readers replace; without it, the first
+    error is raised. DatasetError if images differ in size, or if twins cannot be written.
     """
     size = decoder.image_size
     if size is None:
@@ -129,7 +129,7 @@ def twins(subset: Subset, place: Path, decoder: FeatureDecoder, note: Note | Non
 
 
 def small_twin(subset: Subset, folder: Path, decoder: FeatureDecoder, note: Note | None) -> Subset:
-    """Return the subset with all its records decoded to one shard in an empty folder."""
+    """Return the subset with its records decoded to one shard, in the empty folder `folder`."""
     (folder / INDEX_DIR).mkdir()
     first = subset.records.shards[0]
     schema = subset.schema.with_images(decoder.image_size or (0, 0), "raw")
@@ -142,7 +142,7 @@ def small_twin(subset: Subset, folder: Path, decoder: FeatureDecoder, note: Note
 def _write_missing(
     folder: Path, subset: Subset, decoder: FeatureDecoder, note: Note | None
 ) -> None:
-    """Write the missing twins; raise DatasetError before that if the disk lacks room for all."""
+    """Write the missing twins; before that, raise DatasetError if there is too little space."""
     size = decoder.image_size or (0, 0)
     schema = subset.schema.with_images(size, "raw")
     shards = subset.records.shards
@@ -173,7 +173,7 @@ def _write_missing(
 
 
 def _num_bytes(subset: Subset, shards: list[Shard], size: tuple[int, int]) -> int:
-    """Return the estimated size of twins; reads one record for the size of other features."""
+    """Return the estimated bytes of twins; reads one record for the size of other features."""
     (record,) = subset.records.read(np.zeros(1, np.int64))
     others = _FRAME_BYTES
     with contextlib.suppress(RecordError):  # a bad record is reported when it is decoded
@@ -195,7 +195,7 @@ def _twin(folder: Path, shard: Shard) -> Shard:
 
 
 def _is_whole(folder: Path, shard: Shard) -> bool:
-    """Whether a twin is complete: its index, which is written last, matches."""
+    """Return True if a twin is complete: its index, which is written last, matches it."""
     try:
         read_index(folder, _twin(folder, shard))
     except (DatasetError, OSError):
@@ -206,9 +206,9 @@ def _is_whole(folder: Path, shard: Shard) -> bool:
 def _twin_records(
     records: Records, decoder: FeatureDecoder, schema: Schema, note: Note | None
 ) -> Iterator[bytes]:
-    """Yield the framed records of a twin in order: raw pixels, and masks of the image size.
+    """Yield the framed records of a twin in order: raw pixels, and masks resized to the image size.
 
-    The twin of a bad record is empty, and each reader finds its replacement again.
+    The twin of a bad record is empty, and each reader looks for the replacement itself.
     """
     examples, (height, width) = ExampleReader(records, decoder), decoder.image_size or (0, 0)
     masks = schema.annotations.keys() & MASKS
@@ -272,9 +272,9 @@ def turn_of(size: tuple[int, int] | None) -> int:
 
 
 class CacheProgress:
-    """Shows the progress of filling a cache: in the log if it shows INFO, otherwise on stderr.
+    """Progress of filling a cache: shown in the log if it shows INFO, otherwise on stderr.
 
-    If the level of the log is above WARNING, nothing is shown.
+    Nothing is shown if the level of the log is above WARNING.
     """
 
     def __init__(self, total: int, place: str) -> None:
@@ -285,7 +285,7 @@ class CacheProgress:
         self._next = self._begin + _SECONDS_A_LINE
 
     def add(self, number: int) -> None:
-        """Count `number` more images as done, and show a line if the last one is 5 s old."""
+        """Count `number` more images as done; show a line about every 5 seconds."""
         self._done += number
         if time.monotonic() < self._next:
             return
@@ -318,7 +318,7 @@ def _locked(folder: Path, *, waits: bool = True) -> Iterator[None]:
 
 
 def _remove(folder: Path, shards: Iterable[Shard]) -> None:
-    """Delete twins, and the folder if none is left. The caller holds the lock."""
+    """Delete twins, and the folder if it has no other twin. The caller holds the lock."""
     for shard in shards:
         (folder / _twin_name(shard)).unlink(missing_ok=True)
         (folder / index_name(_twin_name(shard))).unlink(missing_ok=True)
@@ -327,7 +327,7 @@ def _remove(folder: Path, shards: Iterable[Shard]) -> None:
 
 
 def memory_cache(team: Team, decoder: FeatureDecoder, number: int, size: int) -> Columns:
-    """Return the decoded values of `number` records, which a team fills in batches of `size`."""
+    """Return decoded values of `number` records, which a team fills in batches of `size`."""
     cached = decoder.columns(number)
     if decoder.image_shape is not None:
         cached[decoder.image_name] = np.empty((number, *decoder.image_shape), decoder.dtype)
@@ -354,7 +354,7 @@ def _keep(cached: Columns, progress: CacheProgress, rows: range, begun: Begun) -
 
 
 def clear(place: Path) -> int:
-    """Delete all twins in the folder of all caches, but no other files; return bytes freed."""
+    """Delete all twins in `place`, the folder of all caches; return the bytes freed."""
     if not place.is_dir():
         raise DatasetError(str(place), "no such folder", "give the folder that load got as cache=")
     num_bytes = 0

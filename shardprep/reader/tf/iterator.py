@@ -1,7 +1,7 @@
-"""An iterator whose state is a few numbers: a resumed epoch yields exactly the batches left.
+"""The batches of `reader.iterate`: a resumed epoch yields exactly the batches that were left.
 
-No buffer is saved. The order is a function of (seed, epoch), so an epoch can begin at any batch,
-and the records of the batches before it are not read again.
+The state is a few numbers and no buffer. The order is a function of (seed, epoch), so an epoch can
+begin at any batch, and the records of earlier batches are not read again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Place:
     """Whether an iteration has begun since `go_to`."""
 
     def go_to(self, epoch: int, batch: int = 0) -> None:
-        """Begin the next iteration at this batch."""
+        """Let the next iteration begin at this batch."""
         self.epoch, self.batch, self.is_begun = epoch, batch, False
 
     def cursor(self) -> Cursor:
@@ -46,8 +46,8 @@ class _Place:
 class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no types
     """The batches of all epochs: each `for` loop yields an epoch, or the rest of a resumed one.
 
-    It is a `tf.data.Dataset`, so `fit` takes it. Batches that TensorFlow draws for `fit` are not
-    counted here: each of its iterations is an epoch, and `ResumeInEpoch` counts the steps.
+    This class is a `tf.data.Dataset`, so `fit` takes it. Batches that TensorFlow draws for `fit`
+    are not counted here: each iteration of `fit` is an epoch, and `ResumeInEpoch` counts the steps.
     """
 
     class_names: list[str]
@@ -55,7 +55,7 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
     seed: int | None
 
     def __init__(self, request: Request) -> None:
-        """Start before the first batch of epoch 0. If the request has no seed, draw one."""
+        """Begin at the first batch of epoch 0. Without a seed in the request, draw one."""
         self._source = opened(request)
         subset = self._source.subset
         self.class_names = subset.class_names
@@ -90,7 +90,7 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
         return self._place.is_begun
 
     def state_dict(self) -> dict[str, int | str]:
-        """Return the state: seed, epoch, number of its batches drawn, identity of the batches."""
+        """Return the state: seed, epoch, number of its batches drawn, identity of all batches."""
         seed = self._request.seed or 0
         place = self._place
         return State(seed, place.epoch, place.batch, self._identity()[0])._asdict()
@@ -110,7 +110,7 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
     def drawn(self, draw: Any, *, is_first: bool) -> Any:
         """Return the batch of `draw()` and count it; raise StopIteration at the end of the epoch.
 
-        `is_first`: nothing was drawn from this iterator before.
+        `is_first` is True at the first call for an iterator.
         """
         place, end = self._place, len(self)
         if is_first and place.is_begun and place.batch >= end:
@@ -132,7 +132,7 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
         return [self._dataset]
 
     def _identity(self) -> tuple[str, int]:
-        """Return the identity of the global batches, and their number in an epoch."""
+        """Return the identity of the global batches, and the number of batches of an epoch."""
         subset, drop = self._source.subset, self._request.drop_remainder
         order = subset.order(self._request)
         return identity(subset.digest, order, drop=drop), order.num_batches(drop=drop)

@@ -72,13 +72,13 @@ _TAGS_A_STEP = 64
 _NUM_READS = 2
 """Number of parallel calls that read: one reads while the records of the other are decoded."""
 _TOO_LARGE = 4
-"""Smallest ratio of stored to requested pixels at which a smaller dataset is advised."""
+"""Smallest ratio of stored and requested pixels at which a smaller dataset is advised."""
 _MISSING = {LABELS: "all 0", TARGET: "NaN", TARGETS: "NaN", TEXT: "''", TEXTS: "''"}
 """Value of a missing target, by feature; −1 for classes."""
 
 
 class Source(NamedTuple):
-    """The records of a request, or their decoded copies if it has a cache."""
+    """Records of a request, or the decoded copies of records if the request has a cache."""
 
     subset: Subset
     is_cached: bool = False
@@ -90,8 +90,8 @@ class Source(NamedTuple):
 def load(request: Request) -> Any:
     """Return the dataset of a request, with two attributes.
 
-    `class_names` are the class names in label order. `loaded` is the request with the cache that
-    is really used.
+    `class_names` are the class names in label order. `loaded` is the request with the cache that is
+    in use: "auto" may have chosen none.
     """
     source = opened(request)
     if not source.is_cached:
@@ -133,7 +133,7 @@ def distribute(strategy: Any, request: Request) -> Any:
 
 
 def opened(request: Request) -> Source:
-    """Return the records of a request. If it asks for a cache, fill it and return decoded records.
+    """Return the records of a request. If a cache is asked for, fill it and return decoded records.
 
     A cache is filled in the caller's thread, so that Ctrl-C ends it: other threads get no signal.
     """
@@ -167,8 +167,8 @@ def make_dataset(
 ) -> Any:
     """Return the `tf.data.Dataset` of a request.
 
-    Each iteration of the dataset begins at the result of `cursor()`. Without `cursor`, it continues
-    with the next epochs.
+    Each iteration of the dataset begins at the result of `cursor()`. Without `cursor`, each
+    iteration continues with the next epochs.
     """
     subset, config = source.subset, request.config
     is_cached = source.is_cached or source.rows is not None
@@ -214,7 +214,7 @@ def _advice(subset: Subset, request: Request, *, is_cached: bool) -> Iterator[st
 def _unlabelled(subset: Subset, request: Request) -> Iterator[tuple[str, int, int]]:
     """Yield for each split that is read: name, number of unlabelled records, number of records.
 
-    Yields nothing with weights="balanced", which draws only records with a class.
+    With weights="balanced", which draws only records with a class, yield nothing.
     """
     if isinstance(request.weights, str):
         return
@@ -252,7 +252,7 @@ class _Stages:
         self.calls = parallel_calls(config, self._size and self._size * image_bytes)
 
     def dataset(self, total: int | None) -> Any:
-        """`total` is the number of records, or None to set no cardinality."""
+        """Return the dataset; `total` is its number of records, or None to set no cardinality."""
         with one_pipeline():
             return self._finished(self._decoded(total))
 
@@ -302,7 +302,7 @@ class _Stages:
 
     @property
     def _fills(self) -> bool:
-        """Whether threads or workers decode elements, instead of the graph."""
+        """Whether threads or workers decode elements, and not the graph."""
         request, schema, config = self._request, self._elements.schema, self._request.config
         is_changed = request.crop is not None or _whole_image(request, schema) is not None
         if is_changed or schema.is_stack or config.on_error != "raise" or config.num_workers:
@@ -323,7 +323,7 @@ class _Stages:
 
     @as_written
     def _by_record(self, records: Any) -> Any:
-        """Let the graph decode a dataset of (bytes, tag)."""
+        """Return a dataset of (bytes, tag) after the graph has decoded it."""
         decode = self._decoder.one
         function = self._tagged(lambda record, _: decode(record))
         dataset = self._mapped(records, function, self.calls.images)
@@ -342,7 +342,7 @@ class _Stages:
         return dataset.map(function, num_calls, deterministic=self._keep_order)
 
     def _tagged(self, decode: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `decode`; if seeds are needed, a function that also returns the tag."""
+        """Return `decode`, or a function that also returns the tag if `augment` needs seeds."""
         if not self._finish.wants_seed:
             return decode
         return lambda *inputs: (decode(*inputs), inputs[-1])
@@ -359,7 +359,7 @@ def _rows(subset: Subset, request: Request) -> Columns:
 
 
 def _image_decoder(subset: Subset, request: Request) -> FeatureDecoder:
-    """Return the decoder of uncropped images; of all features if bad records are replaced."""
+    """Return a decoder of uncropped images, or of all features if bad records are replaced."""
     source = _batch_source(subset, request, subset.order(request), whole=True)
     names = (IMAGE,) if request.config.on_error == "raise" else tuple(subset.schema.features)
     return _examples(replace(source, names=names), subset.records).decoder
@@ -412,13 +412,13 @@ def _whole_image(request: Request, schema: Schema) -> WholeImage | None:
 
 
 def _examples(source: BatchSource, records: Records) -> ExampleReader:
-    """TensorFlow decodes images that other libraries cannot."""
+    """Return the reader of examples; TensorFlow decodes images that other libraries cannot."""
     fallback = Decoder(Elements(source.schema, as_supervised=True)).pixels
     return ExampleReader(records, source.decoder(fallback))
 
 
 def _reporter(request: Request) -> Note | None:
-    """Return a function that reports each bad record once, or None if the first one is raised."""
+    """Return a function that reports each bad record once; None if on_error is "raise"."""
     report = request.config.on_error
     if report == "raise":
         return None

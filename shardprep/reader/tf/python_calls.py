@@ -1,12 +1,12 @@
 """Python in TensorFlow: functions without AutoGraph, and calls by the threads of tf.data.
 
-At its end, the program waits for these calls, up to 20 s. A thread that needs the interpreter after
-its end never returns, and TensorFlow waits for that thread forever when it deletes an iterator.
+At exit, the program waits up to 20 s for these calls. A thread that needs the interpreter after its
+end never returns, and TensorFlow waits for that thread forever when it deletes an iterator.
 
-TensorFlow keeps a function that a graph calls until the program ends, and with it open shards and
-images in memory. So TensorFlow gets a weak reference. The function is held by the memory of a
-tensor, the first element of the pipeline. That tensor is released with the last dataset and
-iterator of the pipeline.
+TensorFlow keeps each Python function of a graph until the program ends, and so the open shards and
+images that the function uses. So TensorFlow gets a weak reference. The function is held by the
+memory of a tensor, the first element of the pipeline. That tensor is released with the last dataset
+and iterator of the pipeline.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ import tensorflow as tf
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 _QUIET_S = 0.2
-"""After this time without a call, in seconds, the buffers for reading ahead are full."""
+"""Seconds without a call after which the buffers for reading ahead count as full."""
 _MOST_S = 20.0
-"""Longest time in seconds that the end of the program waits."""
+"""Maximum seconds that the program waits at its end."""
 
 _lock = threading.Lock()
 _calls = {"running": 0, "made": 0}
 
 
 class _First(np.ndarray[Any, np.dtype[np.int64]]):
-    """The first element of a pipeline, 0. It holds the functions that the pipeline calls."""
+    """The first element of a pipeline, 0, which keeps the functions that the pipeline calls."""
 
     functions: list[Callable[..., Any]]
 
@@ -47,7 +47,7 @@ def one_pipeline() -> Iterator[None]:
     """Keep the Python functions that this block's pipeline calls, until the pipeline is released.
 
     The pipeline must begin with `first_element`. Inside a graph, functions are never released,
-    because the tensor would become a part of it.
+    because the tensor would become a part of the graph.
     """
     first = None
     if tf.executing_eagerly():
@@ -61,7 +61,7 @@ def one_pipeline() -> Iterator[None]:
 
 
 def first_element() -> Any:
-    """Return the tensor with which the pipeline begins; its memory holds the functions."""
+    """Return the first element of the pipeline, a tensor whose memory holds the functions."""
     first = _first.get()
     if first is None:
         return tf.constant(0, tf.int64)
@@ -69,7 +69,7 @@ def first_element() -> Any:
 
 
 def as_written(function: _Function) -> _Function:
-    """Return a function that TensorFlow traces, with all functions it calls, without AutoGraph.
+    """Return the function such that TensorFlow traces it and its callees without AutoGraph.
 
     AutoGraph would look for branches and loops to convert, and find none. That takes several times
     as long as tracing.
@@ -103,7 +103,7 @@ def in_python(
 
 
 def _held(function: Callable[..., Any]) -> Callable[[], Callable[..., Any]]:
-    """Return a getter of the function; the pipeline of `one_pipeline`, if any, keeps it alive."""
+    """Return a getter of the function, which the pipeline of `one_pipeline` keeps alive."""
     first = _first.get()
     if first is None:
         return lambda: function
@@ -126,7 +126,7 @@ weakref.finalize(_First, int)
 
 @atexit.register
 def _wait() -> None:
-    """Wait until the buffers for reading ahead are full, at most `_MOST_S`."""
+    """Wait at exit until the buffers for reading ahead are full, at most `_MOST_S`."""
     until = time.monotonic() + _MOST_S
     made = -1 if _calls["made"] else 0
     while (_calls["running"] or _calls["made"] != made) and time.monotonic() < until:

@@ -28,7 +28,7 @@ _FOREVER = (1 << 62) - 1
 
 
 class Cursor(NamedTuple):
-    """Where an iteration begins: an epoch, and how many own places of the epoch to skip."""
+    """Where an iteration begins: an epoch, and the number of own places of the epoch to skip."""
 
     epoch: int = 0
     num_done: int = 0
@@ -44,11 +44,11 @@ class EpochTags:
     dtypes: Mapping[str, str]
     """Feature → dtype of its values in the records."""
     cursor: Callable[[], Cursor] = Cursor
-    """Returns the start of an iteration when it begins."""
+    """Called when an iteration begins; returns where it begins."""
 
     @as_written
     def batches(self, size: int, *, drop: bool = False) -> Any:
-        """Return a dataset of tags, int64[size]; a shorter last batch is left out with `drop`."""
+        """Return a dataset of tags, int64[size]; `drop` leaves out a shorter last batch."""
         number, epochs = len(self.order), self.request.num_epochs
         cut = size if drop else 1
 
@@ -88,7 +88,7 @@ class EpochTags:
         return self.batches(size, drop=drop).map(call, num_calls, deterministic=True)
 
     def _tags(self, start: int, stop: int) -> Ints:
-        """Return the tags of own places, counted from epoch 0 on; announce them to `records`."""
+        """Return the tags of own places, counted over all epochs; announce these to `records`."""
         number = len(self.order)
         parts = [np.empty(0, np.int64)]
         while start < stop:
@@ -101,10 +101,10 @@ class EpochTags:
 
 
 def _checked(records: Records, dtypes: Mapping[str, str]) -> Callable[[Ints], list[bytes]]:
-    """Return a function that reads the payloads of rows, and checks each when it is first read.
+    """Return a function that reads the payloads of rows, and checks each at its first read.
 
-    TensorFlow's error for a record that is not an Example quotes bytes that are not text, and its
-    size limit for a PNG is three times that for a JPEG.
+    TensorFlow's own checks are not enough: an error for a record that is not an Example quotes raw
+    bytes, and the size limit for a PNG is three times the limit for a JPEG.
     """
     decoder, is_good = ExampleDecoder(dtypes, _PICTURES), bytearray(len(records))
 

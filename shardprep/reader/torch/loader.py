@@ -1,16 +1,14 @@
 """`Dataset.loader`: the batches of a `Dataset` as torch tensors, for PyTorch's training loops.
 
-Batches on a CUDA device are copied on a stream of their own, from memory that the device reads.
-
-Copies run at the same time as the training step, because they are on another stream. Three things
-may not happen too early, and each waits for an event of CUDA:
+Batches are copied to a CUDA device from pinned memory on a separate stream, at the same time as the
+training step. Three things may not happen too early, and each waits for a CUDA event:
 
 * Training uses a batch after its copy: the stream of training waits for the event of the copy. The
   processor does not wait.
-* The memory of the batch in this process is used again after its copy: `Transfers` holds the arrays
-  until the event of the copy is reached.
-* The same holds for a batch that the user copies (`pin_memory`): when its last array is
-  gone, `fence` records an event on the current stream, after the copy.
+* The memory of a batch in this process is reused after its copy: `Transfers` holds the arrays until
+  the event of the copy is reached.
+* The memory of a batch that the user copies (`pin_memory`) is reused after that copy: when the last
+  array is deleted, `fence` records an event on the current stream.
 
 Slots of workers are registered as pinned memory when they are first used. torch allocates the
 memory of batches that threads fill.
@@ -42,11 +40,11 @@ from shardprep.reader.validators import short_repr
 
 _CUDA: Any = torch.cuda  # which has no types
 _PAGE_BYTES = 1 << 20
-"""Slots are registered in units of this size, so batches of nearly equal size do it once."""
+"""Slots are registered in multiples of this size: batches of nearly equal size do it once."""
 
 
 class Cuda:
-    """Functions of CUDA that this module calls."""
+    """The CUDA functions that this module calls, for one device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -77,7 +75,7 @@ class Cuda:
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
 
     def register(self, address: int, num_bytes: int) -> int:
-        """Return 0 or the number of an error."""
+        """Pin memory at `address`; return 0 or the number of a CUDA error."""
         return int(_CUDA.cudart().cudaHostRegister(address, num_bytes, 0))
 
     def unregister(self, address: int) -> None:
@@ -94,7 +92,7 @@ class PinnedMemory(HostMemory):
         """With `by_user`, the user copies batches to the device, on the current stream."""
         self._cuda, self._by_user = cuda, by_user
         self._registered: dict[int, tuple[int, memoryview]] = {}
-        """Address → number of registered bytes, and the memory, to keep it alive."""
+        """Address → number of registered bytes, and the memory, so that it is not freed."""
         self._can_register = True
         weakref.finalize(self, _unregister, cuda, self._registered).atexit = False
 
@@ -143,16 +141,15 @@ class Transfer(NamedTuple):
 
 
 class Transfers:
-    """Copies of batches to a device."""
+    """Copies of batches to a CUDA device that may be in progress."""
 
     def __init__(self, cuda: Cuda) -> None:
         self._cuda = cuda
         self._held = deque[tuple[Any, Any]]()
-        """Events of copies, and the batches in this process that they read."""
+        """(event of a copy, batch that the copy reads), the oldest first."""
         weakref.finalize(self, _drain, self._held).atexit = False
 
     def begin(self, element: Any) -> Transfer:
-        """Begin to copy the tensors of a batch."""
         while self._held and self._held[0][0].query():
             self._held.popleft()
         tensors: list[torch.Tensor] = []
@@ -164,7 +161,7 @@ class Transfers:
         return Transfer(moved, copies, event)
 
     def finish(self, transfer: Transfer) -> Any:
-        """Return the copied batch, after letting the current stream wait for the copy."""
+        """Let the current stream wait for the copy; return the copied batch."""
         self._cuda.wait(transfer.event, transfer.copies)
         return transfer.element
 
@@ -184,7 +181,7 @@ _WHERE = "Dataset.loader"
 
 
 class TensorBatches(ArrayBatches):
-    """Batches of tensors that use the memory of the arrays; images have their channels first."""
+    """Batches of tensors that share the memory of the arrays; images have channels first."""
 
     device: torch.device | None = None
     """Device other than CUDA to copy batches to; None to leave them on the CPU."""
@@ -256,7 +253,7 @@ def _pins(options: LoaderOptions) -> bool:
 
 
 def _with_transform(source: BatchSource, options: LoaderOptions) -> BatchSource:
-    """Return the source with the transform, if any; without workers if it cannot be sent."""
+    """Return the source with the transform, if any; without workers if pickling it fails."""
     if options.transform is None:
         return source
     if find_spec("torchvision") is None:
@@ -279,7 +276,7 @@ def _channels_first(value: Any) -> Any:
 
 
 class Loader:
-    """The result of `Dataset.loader`, which describes its batches of tensors.
+    """Iterable of batches of tensors, as described in `Dataset.loader`.
 
     Each `for` loop yields an epoch: the one given to `set_epoch`, or the one after the last loop.
     After `load_state_dict`, the first loop yields the rest of the epoch of the state.
@@ -289,7 +286,7 @@ class Loader:
     """Lightning reads this attribute of a loader that has a `sampler`."""
 
     def __init__(self, batches: ArrayBatches, batch_size: int) -> None:
-        """Take batches with `epochs=None`. The first loop begins with their next batch."""
+        """Take batches with `epochs=None`. The first loop begins at the next batch of `batches`."""
         self._batches = batches
         self.batch_size = batch_size
         self._epoch: int | None = None
@@ -312,7 +309,7 @@ class Loader:
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next loop yield `epoch`, or its rest if a state of that epoch was loaded."""
+        """Let the next loop yield `epoch`, or the rest of `epoch` if a state of it was loaded."""
         if self._epoch is not None or epoch != self._batches.epoch:
             self._epoch = epoch
 
@@ -333,7 +330,7 @@ class Loader:
 def process_of(index: int | None, number: int | None) -> tuple[int, int]:
     """Return (rank, number of processes) from the arguments, the process group or the environment.
 
-    (0, 1) if none of them has both. DatasetError if only one argument is given.
+    Return (0, 1) if none of these has both. DatasetError if only one argument is given.
     """
     if (index is None) != (number is None):
         given = f"num_shards={number}, shard_index={index}"

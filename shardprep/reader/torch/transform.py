@@ -1,9 +1,9 @@
 """The transform of `Dataset.loader`: from the arrays of a batch to the user's samples.
 
-It runs in worker processes, or without workers in the thread of the training loop. Each sample has
-random numbers of its own: the generators of torch, NumPy and `random` begin at a hash of seed,
-epoch and record, so nothing depends on processes. Workers send arrays; `received` makes tensors of
-them that use the same memory.
+It runs in worker processes, or without workers in the thread of the training loop. For each sample,
+the random generators of torch, NumPy and `random` start at a hash of seed, epoch and record, so
+results do not depend on processes. Workers send arrays, and `received` converts them to tensors
+that share their memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Transform:
     image_name: str
 
     def __call__(self, values: dict[str, Any], keys: list[int]) -> Any:
-        """Return the batch of samples with arrays for tensors: stacked, or as lists with boxes."""
+        """Return the batch, with arrays for tensors: stacked, or lists with boxes or rows."""
         columns = {IMAGE: values[self.image_name]}
         columns.update((name, values[name]) for name in self.target.names)
         samples = []
@@ -53,7 +53,7 @@ class Transform:
         return mapped(_sent, torch.utils.data.default_collate(samples))
 
     def problem(self) -> str:
-        """Return why the function cannot be sent to a process, or an empty text."""
+        """Return why the function cannot be sent to a process, or ""."""
         try:
             cloudpickle.dumps(self.function)
         except Exception as error:
@@ -146,7 +146,7 @@ def received(value: Any) -> Any:
 
 
 def tensor_of(value: Any) -> Any:
-    """Return a tensor with the memory of an array, a list for texts, and other values unchanged."""
+    """Return a tensor that shares an array's memory, a list for texts, or the value unchanged."""
     if not isinstance(value, np.ndarray):
         return value
     return value.tolist() if value.dtype.kind in "OSU" else torch.from_numpy(value)
