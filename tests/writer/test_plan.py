@@ -321,6 +321,26 @@ def test_small_groups_come_near_to_the_ratios_in_every_class() -> None:
         assert abs(found[label, "validation"] - 0.1 * number) <= 5
 
 
+@given(SEEDS, st.integers(2, 9))
+@SIXTY
+def test_groups_that_mix_classes_keep_the_share_of_each_split_and_class(
+    seed: int, size: int
+) -> None:
+    classes = [0, 1, 1, 2] * 150
+    random.Random(seed).shuffle(classes)
+    items = [
+        item(f"{i}.jpg", "train", label, group=f"g{i // size}") for i, label in enumerate(classes)
+    ]
+    ratios = {"train": 0.7, "validation": 0.15, "test": 0.15}
+    cut = cut_splits(items, ratios, seed)
+    sizes = Counter(one.split for one in cut.items)
+    found = Counter((one.split, one.target) for one in cut.items)
+    for split, share in ratios.items():
+        assert abs(sizes[split] - share * len(items)) <= size
+        for label in range(3):
+            assert abs(found[split, label] - share * classes.count(label)) <= size
+
+
 def test_classes_of_images_with_several_come_near_to_the_ratios() -> None:
     rng = random.Random(0)
     shares = (0.5, 0.3, 0.1, 0.05)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -255,7 +255,8 @@ def _without_target(annotations: Collection[str]) -> str:
 
 Ints = NDArray[np.int64]
 
-_NO_CLASS = -1
+_NO_CLASS, _EVERY = -1, -2
+"""Keys beside the classes: items without a class, and all items."""
 
 
 class Cut(NamedTuple):
@@ -343,41 +344,34 @@ def _shares(num_items: int, ratios: Mapping[str, float], debts: dict[str, float]
 def _cut_together(
     strata: Coded[tuple[int, ...]], group: Coded[str], ratios: Mapping[str, float]
 ) -> Ints:
-    """Return each item's index into `ratios`. Groups are not divided; item order breaks ties."""
+    """Return each item's index into `ratios`. Groups are not divided; item order breaks ties.
+
+    Groups that have the largest share of a class come first. A group goes to the split for which
+    the sum of squared differences from the wanted counts becomes smallest, relative to the counts:
+    of items, and of items of each class.
+    """
     alone = ~group.fit(bool)
     names = np.where(alone, len(group.values) + np.arange(len(group)), group.codes)
     _, first_rows, groups = np.unique(names, return_index=True, return_inverse=True)
     number = np.empty(len(first_rows), np.int64)  # groups in the order of their first items
     number[np.argsort(first_rows)] = np.arange(len(first_rows))
-    group_of = number[groups].tolist()
+    group_of = number[groups]
     counts: list[Counter[int]] = [Counter() for _ in range(len(first_rows))]
-    sizes = np.bincount(group_of, minlength=len(counts)).tolist()
-    left: Counter[int] = Counter()
-    for unit, labels in zip(group_of, strata, strict=True):
-        counts[unit].update(labels or (_NO_CLASS,))
-        left.update(labels or (_NO_CLASS,))
-    by_class: dict[int, list[int]] = defaultdict(list)
-    for unit, classes in enumerate(counts):
-        for label in classes:
-            by_class[label].append(unit)
-    wanted = {
-        split: Counter({k: n * share for k, n in left.items()}) for split, share in ratios.items()
-    }
-    room = {split: len(group_of) * share for split, share in ratios.items()}
-    owed = dict.fromkeys(ratios, 0.0)
-    split_of: dict[int, str] = {}
-    while left:
-        label = min(left, key=lambda label: (left[label], label))
-        waiting = [unit for unit in by_class[label] if unit not in split_of]
-        for unit in sorted(waiting, key=lambda unit: -counts[unit][label]):
-            split = max(ratios, key=lambda s: (wanted[s][label] + owed[s], room[s]))
-            split_of[unit] = split
-            wanted[split].subtract(counts[unit])
-            room[split] -= sizes[unit]
-            left.subtract(counts[unit])
-        for split in ratios:  # carried to the next class, as debts add up over many classes
-            owed[split] += wanted[split][label]
-        left = +left
-    place = {split: i for i, split in enumerate(ratios)}
-    places: Ints = np.array([place[split_of[unit]] for unit in range(len(counts))], np.int64)
-    return places[np.array(group_of, np.int64)]
+    total: Counter[int] = Counter()
+    for unit, labels in zip(group_of.tolist(), strata, strict=True):
+        counts[unit].update((_EVERY, *(labels or (_NO_CLASS,))))
+        total.update((_EVERY, *(labels or (_NO_CLASS,))))
+    wanted = [{one: n * share for one, n in total.items()} for share in ratios.values()]
+    weights = [{one: 1 / (share * n * n) for one, n in total.items()} for share in ratios.values()]
+    places = np.empty(len(counts), np.int64)
+    shares = [-max(n / total[one] for one, n in own.items()) for own in counts]
+    for unit in np.argsort(shares, kind="stable").tolist():
+        own = counts[unit].items()
+        growths = [
+            sum(n * (n - 2 * lacking[one]) * weight[one] for one, n in own)
+            for lacking, weight in zip(wanted, weights, strict=True)
+        ]
+        places[unit] = split = growths.index(min(growths))
+        for one, n in own:
+            wanted[split][one] -= n
+    return places[group_of]
