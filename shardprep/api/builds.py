@@ -486,7 +486,7 @@ def repack(
         encoding = None
         if form:
             if "format" not in given and made.format != known.get("format", "jpeg"):
-                what = f"the images are stored as {known['format']}, which other options contradict"
+                what = f"stored images are {known['format']}, but other options need {made.format}"
                 raise RecipeError(OptionName("format"), what, "give it, or leave the others out")
             from shardprep.writer.engine.job import Workers
             from shardprep.writer.engine.pool import write_shards

@@ -194,7 +194,7 @@ def leaks(
         return found
 
     if str(first).rstrip("/") == str(second).rstrip("/"):
-        raise RecipeError(str(first), "is compared with itself", "name two datasets")
+        raise RecipeError(str(first), "is given twice", "name two different datasets")
     with answering(store_timeout), watched(progress) as watch:
         return compare_images(images(first, watch), images(second, watch))
 

@@ -260,10 +260,11 @@ def _with_predictions(options: ReportOptions, contents: Contents, text: str) -> 
     }
     num_used, num_labelled = (is_valid & is_labelled).sum(), is_labelled.sum()
     used = f"predictions of {num_used:,} of {num_labelled:,} labelled images are used"
+    used = used if num_used else f"no prediction is valid for {num_labelled:,} labelled images"
     if left := ", ".join(f"{number:,} {what}" for what, number in lost.items() if number):
         used += f"; rows left out: {left}"
     if not num_used:
-        raise SourceError(option, used, f"a key looks like {index.keys[0]}")
+        raise SourceError(option, used, f"use keys such as {index.keys[0]}, and rows that sum to 1")
     return replace(options, predictions=values, predicted=used)
 
 

@@ -388,5 +388,5 @@ def _ask_about(unlabelled: Sequence[Skipped], labelling: Labelling, index: KeyIn
         such = f"such as {shown(lost[0], MOST_SHOWN)} (labels by {labelling.how})"
         what = f"finds no label for {len(lost):,} of {counted(num_images, 'image')}, {such}"
         rule = OptionName("labels", labelling.rule)
-        hint = f"{rule} leaves them out, {OptionName('labels', 'none')} takes all without labels"
+        hint = f"use {rule} to leave them out, or {OptionName('labels', 'none')} to label no image"
         raise SourceError(OptionName("labels", "auto"), what, hint)

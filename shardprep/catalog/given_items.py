@@ -69,7 +69,7 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     if not (found >= 0).any():
         raise _no_image(items, every.keys[0])
     if not len(matched.images):
-        what = f"no sample has all of its images ({matched.lost[0].detail} is missing)"
+        what = f"every sample has a missing image, such as {matched.lost[0].detail}"
         raise SourceError(items.name, what, "correct the paths")
     others = {one: cells for one, cells in items.columns.items() if one not in _OF_ROWS}
     is_whole = np.array_equal(matched.rows, np.arange(len(items)))  # taking all would copy them

@@ -190,8 +190,8 @@ def _nearly_fitting(index: KeyIndex, table: Table) -> list[SourceError]:
         if index.num_found(cells) >= len(cells) / 2:
             return []  # the ids fit, but the labels are not clear
         if near and len(near) >= len(cells) / 2:
-            what = f"column {title!r} has ids such as {near[0]!r}, but keys are like "
-            hint = f"write ids as the keys are, or name a rule with {OptionName('labels')}"
+            what = f"ids such as {near[0]!r} in column {title!r} do not match keys such as "
+            hint = f"write the ids like the keys, or choose a rule with {OptionName('labels')}"
             return [SourceError(table.name, what + repr(names[_plain(near[0])]), hint)]
     return []
 

@@ -97,8 +97,8 @@ def relabelled(
     is_new = cells.are_there & labelling.names.are_there
     every = (*labelling.names.values, *fixes.names.values)
     if not is_new.any() or (separator is None and any(isinstance(one, tuple) for one in every)):
-        what = f"{table.name} has no new label for an image that has one label"
-        hint = f"name its columns, as in csv:FILE:ID:LABEL; a key looks like {keys[0]}"
+        what = f"no row of {table.name} gives one new label to an image that has one label"
+        hint = f"name the columns (csv:FILE:ID:LABEL), and use keys such as {keys[0]}"
         raise SourceError(option, what, hint)
     pairs = zip(is_new.tolist(), cells, labelling.names, strict=True)
     names: Coded[Cell | None] = Coded.of(
@@ -295,9 +295,9 @@ def _are_flags(table: str, columns: Mapping[str, Collection[str]], target: str) 
     if target in OF_COLUMNS or (target == "auto" and 2 * len(others) >= len(columns)):
         return False
     for title, cell in others.items():
-        what = f"column {title!r} has {cell!r}, which is neither 1 nor 0 nor -1"
-        hint = "several columns of classes must be 1 or 0 for each image"
-        more = f"; {OptionName('target')} {' or '.join(OF_COLUMNS)} takes other values"
+        what = f"column {title!r} has {cell!r}"
+        hint = "with one column per class, use only 1, 0 or -1"
+        more = f", or add {OptionName('target')} {' or '.join(OF_COLUMNS)} for other numbers"
         raise SourceError(table, what, hint + more)
     return True
 

@@ -126,7 +126,7 @@ def _root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
         if not any(fits):
             folders = _natural({folder for key in keys for folder in key.split("/")[:-1]})
             hint = f"folders are {some_of(folders, _MOST_SHOWN) or 'none'}; case matters"
-            what = f"{split}={glob} has no image below it that is not in an earlier split"
+            what = f"{split}={glob} matches no image, or only images of an earlier split"
             raise SourceError(OptionName("split", "roots"), what, hint)
     return splits
 

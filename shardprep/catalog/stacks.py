@@ -144,7 +144,7 @@ def check_stacks(recipe: Recipe, members: Members) -> None:
     """Raise an error if options do not fit stacks or single images, or if the source has both."""
     if not members.are_stacks.any():
         if recipe.image_spec.depth == 16:
-            what = "16 bits are stored only for stacks and target images"
+            what = "only stacks and target images can have 16 bits"
             raise RecipeError(OptionName("depth"), what, "leave it out")
         return
     single = np.flatnonzero(~members.are_stacks & ~members.are_refused)

@@ -221,7 +221,7 @@ def _soften(
     remarks = []
     if (wrong := np.argwhere(matrix < 0)).size:
         row, column = wrong[0].tolist()
-        what = f"its {names[column]} is {matrix[row, column]:g}, but votes are not negative"
+        what = f"column {names[column]!r} has {matrix[row, column]:g}, but votes must be 0 or more"
         raise SourceError(keys[row], what, f"use {_TARGET} vector")
     sums = matrix.sum(axis=1)
     is_sum = sums > 0

@@ -203,7 +203,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int, bytes | int]]:
         tag, at = read_varint(data, at)
         kind = tag & 7
         if tag >> 3 == 0:
-            raise ValueError("field number 0")
+            raise ValueError("invalid field number 0")
         if kind == _VARINT:
             value, at = read_varint(data, at)
             yield tag >> 3, kind, value
@@ -213,7 +213,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int, bytes | int]]:
         elif kind in (_FIXED32, _FIXED64):
             size = 4 if kind == _FIXED32 else 8
         else:
-            raise ValueError(f"wire type {kind}")
+            raise ValueError(f"unsupported wire type {kind}")
         if at + size > len(data):
             raise ValueError("cut inside a field")
         yield tag >> 3, kind, data[at : at + size]

@@ -139,7 +139,7 @@ class OpenDataset:
             return rows
         order = np.argsort(numbers)
         if not np.array_equal(numbers[order], np.arange(total)):
-            what = f"{ITEMS_FILE} has other records than the manifest says"
+            what = f"the records in {ITEMS_FILE} do not match the manifest"
             raise DatasetError(str(self), what, COPY_AGAIN)
         return rows.take(pa.array(order))
 

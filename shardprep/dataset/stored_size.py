@@ -29,14 +29,14 @@ def check_stored_size(height: int, width: int) -> None:
     """Raise TooLargeError if an image has more than `MAX_STORED_PIXELS`."""
     if height * width > MAX_STORED_PIXELS:
         size = f"{width:,}x{height:,} pixels"
-        raise TooLargeError(f"it has {size}, more than the {MAX_STORED_PIXELS:,} that are decoded")
+        raise TooLargeError(f"it has {size}, more than the limit of {MAX_STORED_PIXELS:,}")
 
 
 def check_stack_size(number: int, height: int, width: int) -> None:
     """Raise TooLargeError if `number` images have more than `MAX_STACK_PIXELS` together."""
     if number * height * width > MAX_STACK_PIXELS:
         size = f"{number:,} images of {width:,}x{height:,} pixels"
-        raise TooLargeError(f"it has {size}, more than the {MAX_STACK_PIXELS:,} that are decoded")
+        raise TooLargeError(f"it has {size}, more than the limit of {MAX_STACK_PIXELS:,}")
 
 
 def open_stored(data: bytes | memoryview, *formats: str) -> Image.Image:
@@ -46,7 +46,7 @@ def open_stored(data: bytes | memoryview, *formats: str) -> Image.Image:
     try:
         image = Image.open(io.BytesIO(data), formats=formats)
     except Image.DecompressionBombError as error:
-        what = f"it has more than the {MAX_STORED_PIXELS:,} pixels that are decoded"
+        what = f"it has more pixels than the limit of {MAX_STORED_PIXELS:,}"
         raise TooLargeError(what) from error
     check_stored_size(image.height, image.width)
     return image

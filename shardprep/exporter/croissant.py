@@ -80,8 +80,8 @@ def write_croissant(dataset: OpenDataset, *, overwrite: bool = False) -> Exporte
     path = folder / CROISSANT_FILE
     was_there = path.is_file() and path.read_bytes() == data
     if path.exists() and not was_there and not overwrite:
-        hint = f"move it, or add {OptionName('overwrite')}"
-        raise BuildError(str(path), "already exists, and differs", hint)
+        hint = f"move it, or add {OptionName('overwrite')} to replace it"
+        raise BuildError(str(path), "already exists with other content", hint)
     if not was_there:
         write_durably(path, data)
     splits = {name: split.num_records for name, split in manifest.splits.items()}

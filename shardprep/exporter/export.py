@@ -292,8 +292,8 @@ def _check_free(out: Path, *, overwrite: bool) -> None:
     if not _is_export(_facts_in(out / _EXPORT_FILE)):
         raise _taken(out)
     if not overwrite:
-        hint = f"choose another {OptionName('out')}, or add {OptionName('overwrite')}"
-        raise BuildError(str(out), "exists already, and is another export", hint)
+        hint = f"choose another {OptionName('out')}, or add {OptionName('overwrite')} to replace it"
+        raise BuildError(str(out), "already contains another export", hint)
 
 
 def _prepare(work: Path, out: Path, facts: dict[str, Any]) -> None:

@@ -373,7 +373,7 @@ def read_samples(
     ends = list(itertools.accumulate(rows.lengths, initial=0))
     is_chain = ends == [*rows.offsets, shard.num_bytes]
     if len(rows.keys) != shard.num_records or not is_chain or min(rows.lengths, default=1) <= 0:
-        raise DatasetError(where, "has other records than items.parquet says", hint)
+        raise DatasetError(where, "its records do not match items.parquet", hint)
     parse = sample_parser(dataset.schema)
     damaged: list[str] = []
     first: RecordError | None = None

@@ -378,7 +378,7 @@ class Scene:
             ids, frame = self.files.ids()
             parts = [*self.annotation.outlines, *(area for area, _ in self.annotation.areas)]
             if not any((ids == one.id).any() for one in parts if isinstance(one, Segment)):
-                raise MaskError("the mask has none of the segments that are listed")
+                raise MaskError("none of the listed segments is in the mask")
             self.ids = ids, frame
         return self.ids
 

@@ -225,7 +225,7 @@ def _is_painted(value: int, name: str) -> bool:
 def _scaled(data: bytes, picture: AnnotatedPicture, size: tuple[int, int]) -> Array:
     with Image.open(io.BytesIO(data), formats=("PNG",)) as mask:
         if (mask.height, mask.width) != picture.pixels.shape[:2]:
-            raise ValueError("a mask of another size than its image")
+            raise ValueError("the mask and its image differ in size")
         return np.asarray(mask.resize(size, Image.Resampling.NEAREST))
 
 

@@ -208,7 +208,8 @@ def _inflated(compressed: list[_Chunk], num_bytes: int) -> bytes:
     whole = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     data: bytes = unpacker.decompress(whole, num_bytes + 1)  # one more shows a surplus
     if len(data) != num_bytes or not unpacker.eof:
-        raise ValueError(f"{len(data):,} bytes of pixels, and not {num_bytes:,}")
+        size = "more" if len(data) > num_bytes else f"{len(data):,}"
+        raise ValueError(f"expected {num_bytes:,} bytes of pixels, got {size}")
     return data
 
 

@@ -443,4 +443,4 @@ def check_mix(where: str, path: object, options: Mapping[str, object]) -> None:
     given = [name for name, value in options.items() if value is not None and value is not False]
     if isinstance(path, Mix) and given:
         hint = "leave it out, or merge the datasets with `shardprep repack`"
-        raise DatasetError(where, f"a mix cannot be read with {given[0]}", hint)
+        raise DatasetError(where, f"{given[0]} cannot be used with a mix", hint)

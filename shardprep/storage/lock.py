@@ -49,8 +49,8 @@ def locked(
             is_held = take(descriptor, alone=alone)
         except BlockingIOError as error:
             also = " (or another part of this build)" if who == "build" else ""
-            what = f"another {who} is at work here{also}"
-            raise BusyError(str(folder), what, "wait for it, or end it") from error
+            what = f"another {who}{also} is using this folder"
+            raise BusyError(str(folder), what, "wait until it ends, or stop it") from error
         if not has_name(descriptor, folder / LOCK_FILE):
             raise BusyError(
                 str(folder), f"another {who} has just finished here", "run the command again"

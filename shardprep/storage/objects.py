@@ -191,7 +191,7 @@ def _exchange(url: ObjectUrl, old: bytes | None, new: bytes) -> bool:
                 raise
         time.sleep(pause or 0)
     raise StorageError(
-        str(url), "another process keeps changing it", "if another build runs here, end one of them"
+        str(url), "another process keeps changing it", "if two builds write here, stop one of them"
     )
 
 

@@ -338,8 +338,8 @@ def _store(url: ObjectUrl, bounds: Timeouts) -> Any:
     if len(_used_by) > 1:  # obstore would wait forever for threads that do not exist here
         raise StorageError(
             str(url),
-            "cannot be used in a process that was forked after its parent had used it",
-            "start fresh processes: multiprocessing_context='forkserver' of a DataLoader, "
+            "cannot be used in a process that was forked after its parent used it",
+            "do not fork: use DataLoader(…, multiprocessing_context='forkserver') or "
             "multiprocessing.get_context('forkserver')",
         )
     return _store_of(url.root, _endpoint_of(url.scheme), bounds)

@@ -121,10 +121,10 @@ def encoding_of(parents: Sequence[Parent], recipe: Recipe, workers: Workers) -> 
     for parent in parents:
         known = parent.spec
         if wanted.format == "keep" != known.format:
-            what = "keep is for the files of a source, not for stored images"
+            what = "keep is only for `shardprep build`: it stores the files of a source"
             raise RecipeError(OptionName("format"), what, "give jpeg, png or raw")
         if wanted.size is None and known.size is not None:
-            what = "the dataset has images of one size, which none would keep"
+            what = "none is not possible: the stored images are already resized"
             raise RecipeError(OptionName("size"), what, "leave it out, or give WIDTHxHEIGHT")
         if wanted.format != "png" and parent.schema.image.is_deep:
             what = "images of 16 bits are stored as PNG"

@@ -243,7 +243,7 @@ ROWS = [
         {f"{CATS[name]}/{name}": CATS[name] for name in ABC},
     ),
     Row(
-        "--labels … leaves them out, --labels none takes all without labels",
+        "use --labels … to leave them out, or --labels none to label no image",
         _SPLIT | {"t.csv": table("id,label", *(f"{i},{'xy'[i % 2]}" for i in range(8)))},
         {},
         {"labels": SAID},
@@ -251,7 +251,7 @@ ROWS = [
         {name: "xy"[int(name[-5]) % 2] for name in _SPLIT if name[-5] < "8"},
     ),
     Row(
-        "--labels … leaves them out, --labels none takes all without labels",
+        "use --labels … to leave them out, or --labels none to label no image",
         _SPLIT | {"t.csv": table("id,label", *(f"{i},{'xy'[i % 2]}" for i in range(8)))},
         {},
         {"labels": "none"},
@@ -296,7 +296,7 @@ ROWS = [
         {"a.jpg": ("x", "y"), "b.jpg": ("x",)},
     ),
     Row(
-        "; --target … takes other values",
+        ", or add --target … for other numbers",
         images(*ABC) | {"t.csv": table("id,x,y,z", *(f"{n},1,0,{i}" for i, n in enumerate(ABC)))},
         {"labels": "csv:t.csv:id:x,y,z"},
         {"target": Own("vector")},
@@ -540,7 +540,7 @@ ROWS = [
         {name: ("cat",) if name < "f" else () for name in ABC},
     ),
     Row(
-        "--unlisted background stores them without objects, skip leaves them out",
+        "use --unlisted background to store them without objects, or skip to leave them out",
         pics(*ABC) | {f"{n[0]}.txt": YOLO[f"labels/{n[0]}.txt"] for n in ABC[:5]},
         {"boxes": "yolo"},
         {"unlisted": "background"},
@@ -548,7 +548,7 @@ ROWS = [
         {name: ("0",) if name < "f" else () for name in ABC},
     ),
     Row(
-        "--unlisted background stores them without objects, skip leaves them out",
+        "use --unlisted background to store them without objects, or skip to leave them out",
         pics(*ABC) | {f"{n[0]}.txt": YOLO[f"labels/{n[0]}.txt"] for n in ABC[:5]},
         {"boxes": "yolo"},
         {"unlisted": Own("skip")},
@@ -556,7 +556,7 @@ ROWS = [
         [*ABC[:5]],
     ),
     Row(
-        "… lists other objects than --boxes …",
+        "… and --boxes … must name one document",
         pics(*ABC) | voc(*ABC) | {"coco.json": coco(CATS, *EVERY, **OUTLINE)},
         {"boxes": "voc", "masks": "coco", "instances": True},
         {"boxes": LEFT_OUT},
@@ -564,7 +564,7 @@ ROWS = [
         dict.fromkeys(ABC, ("cat",)),
     ),
     Row(
-        "take both from one document: --boxes …, or leave one of them out",
+        "use --boxes …, or leave one of them out",
         pics(*ABC) | voc(*ABC) | {"coco.json": coco(CATS, *EVERY, **OUTLINE)},
         {"boxes": "voc", "masks": "coco", "instances": True},
         {"boxes": SAID},
@@ -572,7 +572,7 @@ ROWS = [
         dict.fromkeys(ABC, CORNERS),
     ),
     Row(
-        "take both from one document: leave --boxes out",
+        "leave --boxes out: boxes come from that document",
         pics(*ABC)
         | voc(*ABC)
         | {"coco.json": coco(CATS, *EVERY, keypoints=[11, 12, 2], num_keypoints=1)},
@@ -656,7 +656,7 @@ ROWS = [
         dict.fromkeys(ABC, CORNERS),
     ),
     Row(
-        "name the one to read: --boxes …",
+        "name the document to read: --boxes …",
         pics(*ABC) | {"coco.json": coco(CATS, *EVERY), "other.json": coco(CATS, *EVERY)},
         {"boxes": "coco"},
         {"boxes": SAID},

@@ -136,7 +136,7 @@ def test_the_flags_of_notes_and_errors_build_what_is_right(name: str, tmp_path: 
     tried = advice(text)
     # "train/{id} instead of id" is advice as well: a path of columns in place of the column.
     tried += [{"labels": f"csv:{table}:{path}:label"} for path in re.findall(r"(\w+/\{id\})", text)]
-    assert tried or "or a table of test" in text, text
+    assert tried or "or use a table of test" in text, text
     for i, options in enumerate(tried):
         check(catalog(tmp_path / str(i), source.members, **options), source)
 

@@ -288,7 +288,7 @@ def test_documents_of_the_same_images_are_read_in_groups(tmp_path: Path) -> None
     found = outcome(write_folder(tmp_path / "source", members), {})
     group = "coco:lists/train-split1.json,lists/val-split1.json"
     assert group in found.error + " ".join(found.notes)
-    assert "so has another document" not in found.error
+    assert "another document also has objects" not in found.error
 
 
 def test_a_document_that_joins_others_is_left_out_with_a_note(tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_a_document_with_the_images_of_others_and_more_boxes_is_not_left_out(
     more = coco(*names).replace(b'"annotations": [', b'"annotations": [{"id": 99, "image_id": 0, '
                                 b'"category_id": 1, "bbox": [1, 1, 5, 5]}, ')  # fmt: skip
     found = outcome(write_folder(tmp_path / "source", members | {"lists/all.json": more}), {})
-    assert "so has another document" in found.error or "choose one" in found.error
+    assert "another document also has objects" in found.error or "choose one" in found.error
 
 
 def test_boxes_and_class_folders_may_be_wanted_together(tmp_path: Path) -> None:

@@ -78,9 +78,9 @@ def test_a_whole_number_is_the_class_whatever_its_decimals(tmp_path: Path) -> No
     ("table", "keys", "line"),
     [
         ("key,label\nno.png,cat\n", {}, "none of its columns has names of images"),
-        ("key,label\ntest/5.png,cat\n", {}, "has no new label for an image that has one label"),
-        ("key,label\n4,cat\n", {"labels": "none"}, "has no new label for an image that has one"),
-        ("key,a,b\n4,1,0\n", {"relabel": "csv:fixes.csv:key:a,b"}, "has no new label for an image"),
+        ("key,label\ntest/5.png,cat\n", {}, "gives one new label to an image that has one label"),
+        ("key,label\n4,cat\n", {"labels": "none"}, "gives one new label to an image that has one"),
+        ("key,a,b\n4,1,0\n", {"relabel": "csv:fixes.csv:key:a,b"}, "gives one new label to an"),
         ("key,label\n4,cat\n4,dog\n", {}, "gives dog/4.png two labels"),
         ("key,label\n4,cat\n", {"relabel": "fixes.csv"}, "relabel: 'fixes.csv' names no table"),
         ("key,label\n4,wolf\n", {"classes": "cat,dog"}, "wolf"),

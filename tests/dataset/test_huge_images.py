@@ -20,7 +20,7 @@ SIDE = 30_000
 """Sides of the image: 900 million pixels, 2.7 GB in three channels."""
 MOST_MEGABYTES = 250
 """Memory that a process may take more than it took for a dataset without the image."""
-SAID = re.compile(f"more than the {MAX_STORED_PIXELS:,} (pixels )?that are decoded")
+SAID = re.compile(f"more (pixels )?than the limit of {MAX_STORED_PIXELS:,}")
 
 
 @cache

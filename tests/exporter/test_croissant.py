@@ -137,7 +137,7 @@ def test_a_description_that_would_be_lost_or_wrong_is_refused(pets: Path, tmp_pa
     path = shardprep.export(pets, croissant=True).path
     text = path.read_bytes()
     path.write_bytes(text.replace(b'"sc:Dataset"', b'"sc:Dataset", "license": "CC0"'))
-    with pytest.raises(BuildError, match=r"croissant\.json: already exists, and differs"):
+    with pytest.raises(BuildError, match=r"croissant\.json: already exists with other content"):
         shardprep.export(pets, croissant=True)
     assert not shardprep.export(pets, croissant=True, overwrite=True).was_there
     assert path.read_bytes() == text

@@ -529,7 +529,7 @@ def test_a_segment_without_a_pixel_is_dropped_and_a_mask_without_any_is_rejected
     assert stored(boxed, [coloured(ids)], spec=THINGS).dropped == {"no outline": 1}
     for spec in (PANOPTIC, THINGS):
         wrong = rejection(segments({7: 0}, {8: 1}), [coloured(ids)], spec=spec)
-        assert wrong == Rejection("bad_mask", "the mask has none of the segments that are listed")
+        assert wrong == Rejection("bad_mask", "none of the listed segments is in the mask")
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,7 @@ def test_a_cache_that_is_being_filled_is_not_cleared(place: Path) -> None:
     (lock,) = place.glob("*/lock")
     with lock.open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(BusyError, match="another process fills this cache; try again"):
+        with pytest.raises(BusyError, match="another process is writing this cache; try again"):
             reader.clear_cache(place)
     assert sorted(place.rglob("*")) == before
     with pytest.raises(DatasetError, match="no such folder; give the folder that load got as "):

@@ -596,10 +596,10 @@ def test_a_second_fetch_to_the_same_folder_is_an_error(
     second = program(FETCH, url, str(tmp_path), endpoint=proxy.endpoint)
     work = tmp_path / "pets" / "1.0.0.fetching"
     for _ in range(2):
-        with pytest.raises(BuildError, match="another fetch is at work here; wait for it, or end"):
+        with pytest.raises(BuildError, match="another fetch is using this folder; wait until"):
             fetch(url, tmp_path)
     _, line = second.communicate(timeout=120)
-    assert line == f"{work}: another fetch is at work here; wait for it, or end it\n"
+    assert line == f"{work}: another fetch is using this folder; wait until it ends, or stop it\n"
     hold.set()
     _, errors = first.communicate(timeout=120)
     assert (first.returncode, errors) == (0, "")

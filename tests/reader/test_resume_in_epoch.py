@@ -370,8 +370,8 @@ def _saved(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"batch_size": 9}, "the state is from other batches: global batch=8, num_batches=12; "),
-        ({"split": "train[:80]"}, "the state is from other batches: records="),
+        ({"batch_size": 9}, "the state was saved with other records or settings: global batch=8, "),
+        ({"split": "train[:80]"}, "the state was saved with other records or settings: records="),
         ({"seed": 2}, "the state has seed=1, but the batches have seed=2; give the same seed, or"),
         ({"units": 5}, "the state is from another model: variable 2 was float32[48, 4] and is fl"),
         (

@@ -135,8 +135,8 @@ def test_wrong_labels_are_found_shown_and_replaced(folder: Path, tmp_path: Path)
         ("csv:no.csv", "", "no.csv: no such label table"),
         ("csv:t.csv", "key,cat,dog\ncat/1.png,0.4,0.6\n", "t.csv: has no column '=fox'; its"),
         ("csv:t.csv:key:a,b", "key,a,b\ncat/1.png,0.4,0.6\n", "has 2 columns of probabilities"),
-        ("csv:t.csv:key:*", "key,a,b,c\ncat/1.png,4,-6,1\n", "0 of 31 labelled images are used"),
-        ("csv:t.csv:key:a,b,c", "key,a,b,c\n", "0 of 31 labelled images are used; a key looks"),
+        ("csv:t.csv:key:*", "key,a,b,c\ncat/1.png,4,-6,1\n", "no prediction is valid for 31"),
+        ("csv:t.csv:key:a,b,c", "key,a,b,c\n", "31 labelled images; use keys such"),
     ],
 )  # fmt: skip
 def test_predictions_that_cannot_be_used_are_an_error_of_one_line(

@@ -196,12 +196,12 @@ def test_a_damaged_record_is_named_and_finished_shards_are_kept(pets: Path, tmp_
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "no size": ({"size": "none"}, "size: the dataset has images of one size"),
+    "no size": ({"size": "none"}, "size: none is not possible: the stored images"),
     "a quality of PNG": (
         {"format": "png", "quality": 80},
         "quality: has no effect with the format",
     ),
-    "original files": ({"format": "keep"}, "format: keep is for the files of a source"),
+    "original files": ({"format": "keep"}, "format: keep is only for `shardprep build`"),
     "an unknown class": ({"relabel": "csv:wolf.csv:key:label"}, "classes cat,dog,wolf"),
     "a class too few": ({"classes": "cat"}, "classes: lacks dog of the dataset; name all classes"),
     "no such table": ({"relabel": "csv:none.csv:key:label"}, "none.csv: no such label table"),

@@ -200,7 +200,7 @@ class AlwaysDies(Encode):
 
 
 def test_workers_that_die_at_every_image_end_the_build() -> None:
-    with pytest.raises(BuildError, match="images in a row each ended their worker"):
+    with pytest.raises(BuildError, match="the worker process ended at each of the last"):
         encoded(AlwaysDies(), [task(0, 20)], num_workers=1)
 
 

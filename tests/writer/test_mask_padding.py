@@ -115,7 +115,7 @@ def test_an_unfinished_build_that_padded_masks_otherwise_is_one_error(tmp_path: 
     assert begun.pop("mask_padding") == 255
     outline.write_text(json.dumps(begun))
     for run in (partial(build_part, part="2/2"), build):
-        with pytest.raises(BuildError, match="wrote the background class around masks") as error:
+        with pytest.raises(BuildError, match="pads masks with the background class") as error:
             run(source, tmp_path / "out", **keys)
         assert f"remove {outline.parents[1]}" in str(error.value)
     shutil.rmtree(outline.parents[1])

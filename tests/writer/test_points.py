@@ -411,7 +411,7 @@ def test_hostile_numbers_of_keypoints_are_one_line(tmp_path: Path) -> None:
 def test_keypoints_and_boxes_are_of_one_document(tmp_path: Path) -> None:
     members = {"1.png": IMAGE, "all.json": coco().encode(), "b.json": coco().encode()}
     source = write_folder(tmp_path / "s", members)
-    with pytest.raises(RecipeError, match=r"--points: 'coco:b.json' lists other objects than"):
+    with pytest.raises(RecipeError, match=r"--points: 'coco:b.json' and .* must name one document"):
         build(source, tmp_path / "out", points="coco:b.json", boxes="coco:all.json")
     with pytest.raises(SourceError, match="--points: no object has keypoints"):
         build(source, tmp_path / "out", points="coco:b.json", unlisted="background")

@@ -336,7 +336,7 @@ def test_options_that_stacks_do_not_allow_are_errors(keys: dict[str, Any], messa
 
 
 def test_errors_say_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="16 bits are stored only for stacks"):
+    with pytest.raises(RecipeError, match="only stacks and target images can have 16 bits"):
         build(write_folder(tmp_path / "single", slices("a", 2)), tmp_path / "out", depth=16)
     source = write_folder(tmp_path / "source", slices("a", 2))
     with pytest.raises(SourceError, match=r"a key looks like a/slice_0\.jpg"):

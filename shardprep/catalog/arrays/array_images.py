@@ -257,7 +257,7 @@ def _sample_ranges(
         pattern = Pattern(rule.pattern, OptionName("stack"), rule.text, "key", is_whole=True)
         samples = pattern.search(keys)
         if rows := [one.flag for one in taken if one.is_scaled and one.layout.has_samples]:
-            what = f"has no range for samples that --stack joins from rows, such as {rows[0]}"
+            what = f"is not possible if --stack joins rows of an array, such as {rows[0]}"
             raise SourceError(option, what, "give MIN,MAX")
     ranges = {
         sample: ValueRange()
@@ -367,8 +367,8 @@ class _CellColumns:
         for title, texts in found.items():
             if len(texts) != num_rows:
                 rows, images = counted(len(texts), "row"), counted(num_rows, "image")
-                what = f"has {rows} in {title!r}, but {images}"
-                raise SourceError(own.key, what, "download or write it again")
+                what = f"column {title!r} has {rows} for {images}"
+                raise SourceError(own.key, what, "download or write the file again")
         return found
 
 

@@ -198,7 +198,7 @@ class ArrayFiles:
             named = [one.key for one in wanted if any(self.rules(one.key))]
             if not (named or self.files):
                 there = some_of([one.key for one in wanted], _MOST_SHOWN) or "none"
-                what = f"no file of arrays is called {some_of([rule.file for rule in rules])}"
+                what = f"no array file is called {some_of([rule.file for rule in rules])}"
                 own = f", and {OWN_DATASET}" if self._datasets else ""
                 raise OptionError(_OPTION, what, f"the source has {there}{own}")
             near = {key.rpartition("/")[0] for key in named}

@@ -163,9 +163,9 @@ def _check_boxes(
 
 
 def _other_objects(recipe: Recipe) -> RecipeError:
-    what = f"{recipe.masks!r} lists other objects than {OptionName('boxes', recipe.boxes)}"
+    what = f"{recipe.masks!r} and {OptionName('boxes', recipe.boxes)} must name one document"
     boxes = OptionName("boxes", recipe.masks)
-    hint = f"take both from one document: {boxes}, or leave one of them out"
+    hint = f"use {boxes}, or leave one of them out"
     return RecipeError(_MASKS, what, hint)
 
 
@@ -182,8 +182,8 @@ def _check_options(recipe: Recipe, *, has_numbers: bool) -> None:
         what = "it is unknown which mask file belongs to which box"
         raise RecipeError(_INSTANCES, what, f"leave {_BOXES} out: boxes come from the masks")
     if recipe.rules.points.needs_boxes and recipe.points != recipe.boxes:
-        what = f"{recipe.points!r} lists other objects than {OptionName('boxes', recipe.boxes)}"
-        hint = f"take both from one document: leave {_BOXES} out"
+        what = f"{recipe.points!r} and {OptionName('boxes', recipe.boxes)} must name one document"
+        hint = f"leave {_BOXES} out: boxes come from that document"
         raise RecipeError(OptionName("points"), what, hint)
     if recipe.instances and not rule.is_given:
         raise RecipeError(_INSTANCES, "there are no masks", f"say where they are with {_MASKS}")
@@ -193,7 +193,7 @@ def _check_options(recipe: Recipe, *, has_numbers: bool) -> None:
         raise RecipeError(OptionName("mask_values"), what, hint)
     if recipe.crowds != "ignore" and "coco" not in (recipe.rules.boxes.kind, rule.outlines.kind):
         hint = f"leave it out, or add {_BOXES} coco"
-        raise RecipeError(OptionName("crowds"), "needs documents of COCO", hint)
+        raise RecipeError(OptionName("crowds"), "works only with COCO annotations", hint)
     if recipe.rle != "auto" and rule.kind != "rle":
         what = "needs run lengths"
         raise RecipeError(OptionName("rle"), what, f"add {_MASKS} rle:…")

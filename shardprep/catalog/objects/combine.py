@@ -278,11 +278,11 @@ def settled(annotated: Annotated, splits: Sequence[str | None], recipe: Recipe) 
     )
     are_many = num_unlisted > recipe.max_dropped * num_labelled and not annotated.has_rows
     if recipe.unlisted in ("auto", "train") and are_many:
-        what = f"no annotation lists {num_unlisted:,} of {counted(num_labelled, 'image')}"
+        what = f"no annotation for {num_unlisted:,} of {counted(num_labelled, 'image')}, above the"
         unlisted = OptionName("unlisted")
-        hint = f"{unlisted} background stores them without objects, skip leaves them out"
+        hint = f"use {unlisted} background to store them without objects, or skip to leave them out"
         raise SourceError(
-            replace(unlisted, value="auto"), f"{what}, a share above {recipe.max_dropped:.3g}", hint
+            replace(unlisted, value="auto"), f"{what} share of {recipe.max_dropped:.3g}", hint
         )
     known = annotated.facts.unmatched
     unmatched = unmatched_of(known.objects if known else {}, num_unlisted)

@@ -176,7 +176,7 @@ def pair_masks(
     if not of_image:
         mask, image = shown(without[0], _MOST_SHOWN), shown(images[0], _MOST_SHOWN)
         what = f"no image belongs to {mask} ({counted(len(without), 'file')} of {pattern.text})"
-        hint = f"change {{stem}} or {{name}} in it so that it gives the name of {image}"
+        hint = f"change {{stem}} or {{name}} in the pattern so that it gives the name of {image}"
         raise SourceError(pattern.option, what, hint)
     for image, several in of_image.items() if pattern.is_target else ():
         if len(several) > 1:

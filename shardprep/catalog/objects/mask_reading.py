@@ -86,8 +86,8 @@ def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> Fil
     labels: list[Annotation | None] = [Annotation() if members else None for members in of_image]
     if beside.class_of or (recipe.instances and not recipe.mask_values):
         if not values.is_binary and not recipe.instances:
-            what = f"masks do not have one class each: they hold {values.how}"
-            raise SourceError(_MASKS, what, "leave {class} out: the values are the classes")
+            what = f"{{class}} in the pattern needs masks of one class, but these hold {values.how}"
+            raise SourceError(_MASKS, what, "leave {class} out: then values are classes")
         raw = tuple(sorted(set(beside.class_of.values()), key=natural_order)) or (ONE_CLASS,)
         values, labels = _by_file(raw, values, of_image, images, naming, recipe.instances)
     else:

@@ -287,7 +287,7 @@ def detected_values(
     step = max(1, -(-len(masks) // _SAMPLE))
     sample = {m.key: seen for m in masks[::step] if (seen := look(m, max_pixels)) is not None}
     if not sample:
-        raise SourceError(masks[0].key, "this and other masks cannot be decoded")
+        raise SourceError(masks[0].key, "cannot be decoded, like other masks", "copy them again")
     for key, seen in sample.items():
         if seen.colours:
             colours = [f"#{r:02x}{g:02x}{b:02x}" for r, g, b in sorted(seen.colours)]

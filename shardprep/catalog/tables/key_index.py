@@ -253,10 +253,9 @@ class KeyIndex:
         if not len(homes) and firm.any():
             row = int(foreign[firm][0])
             key = self.keys[int(found[row])]
-            what = f"id {texts[row]!r} is of split {origins[row].split}, but fits only {key}"
-            hint = (
-                f"use images of {origins[row].split}, or a table of {self.splits[int(found[row])]}"
-            )
+            own, other = origins[row].split, self.splits[int(found[row])]
+            what = f"id {texts[row]!r} is of split {own}, but its only image, {key}, is of {other}"
+            hint = f"add the images of {own}, or use a table of {other}"
             raise AmbiguousIdError(where, what, hint)
         found[foreign[lost]] = -1
         return found
@@ -265,7 +264,7 @@ class KeyIndex:
         if len(found) > 1:
             one, two = self.keys[found[0]], self.keys[found[1]]
             what = f"id {text!r} fits several images: {one} and {two}"
-            error = AmbiguousIdError(where, what, f"a path says which: {one}")
+            error = AmbiguousIdError(where, what, f"write the path as the id, such as {one}")
             error.found = found
             raise error
 

@@ -110,8 +110,8 @@ class Flip(Move):
                 continue
             pairs = getattr(self, field)
             if pairs is None:
-                what = f"{key!r} of left and right are exchanged, but the pairs are not known"
-                hint = f"give Flip({field}=…), the `mirrored` of the schema's feature, or ()"
+                what = f"a flip must swap left and right {key!r}, but their pairs are unknown"
+                hint = f"give Flip({field}=…), the schema feature's `mirrored`, or () to swap none"
                 raise DatasetError("augment.Flip", what, hint)
             for name, axis in ((key, -2), (visible, -1)):
                 if pairs and name in labels:
@@ -334,9 +334,7 @@ class Mosaic(Move):
                 "leave Mosaic out of Compose, or read a dataset with only boxes or masks",
             )
         if tf.convert_to_tensor(images).shape.rank == 3:
-            raise DatasetError(
-                "augment.Mosaic", "a single image has no neighbour", "give load a batch_size"
-            )
+            raise DatasetError("augment.Mosaic", "needs image batches", "give load a batch_size")
         return Move.__call__(self, images, labels, seed=seed)
 
 

@@ -29,7 +29,7 @@ class _Mix:
         where = f"augment.{type(self).__name__}"
         images = checked(images)
         if images.shape.rank == 3:
-            raise DatasetError(where, "a single image has no neighbour", "give load a batch_size")
+            raise DatasetError(where, "needs image batches", "give load a batch_size")
         if labels is None:
             raise DatasetError(where, "there are no labels to mix", "leave the op out of Compose")
         if spatial_labels(labels):

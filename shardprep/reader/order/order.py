@@ -317,7 +317,7 @@ def check_state(where: str, state: object, of: str, num_batches: int) -> State:
     if saved.of != of:
         pairs = zip(_PARTS, parts, of.split(" ")[1:], strict=False)
         other = [f"{name}={value}" for name, value, own in pairs if value != own]
-        what = f"the state is from other batches: {', '.join(other)}"
+        what = f"the state was saved with other records or settings: {', '.join(other)}"
         raise DatasetError(where, what, _HINT)
     if saved.batch > num_batches:
         what = f"batch={saved.batch}, but an epoch has {num_batches} batches"

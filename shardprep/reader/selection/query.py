@@ -390,7 +390,8 @@ def weighted_draws(where: str, weights: Any, numbers: Ints, dataset: OpenDataset
     asked = weights if isinstance(weights, Weights) else Weights(weights)
     if isinstance(asked.values, str):
         if asked.values != "balanced":
-            raise DatasetError(where, f"weights={asked.values!r}", "use 'balanced' or an array")
+            what = f"weights={asked.values!r} is not valid"
+            raise DatasetError(where, what, "use 'balanced' or an array of numbers")
         values = _balanced(dataset, numbers)
     else:
         values = _checked(where, asked.values, len(numbers))
@@ -445,7 +446,7 @@ def _checked(where: str, values: Sequence[float], num_records: int) -> Floats:
     try:
         weights = np.array(values, np.float64)
     except (TypeError, ValueError):
-        what = f"weights={short_repr(values)}"
+        what = f"weights={short_repr(values)} is not valid"
         raise DatasetError(where, what, "use 'balanced' or an array of numbers") from None
     if weights.shape != (num_records,):
         what = f"weights have the shape {weights.shape}, not ({num_records},)"

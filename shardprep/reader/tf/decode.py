@@ -103,7 +103,8 @@ class Decoder:
 
     def _stored_size(self) -> tuple[int, int]:
         if self._schema.image_size is None:
-            raise DatasetError(self._schema.name, "has raw images without a size", "build it again")
+            what = "its schema has no size for its raw images"
+            raise DatasetError(self._schema.name, what, "build it again with one image size")
         return self._schema.image_size
 
     def _packed(self, features: dict[str, Any]) -> Any:

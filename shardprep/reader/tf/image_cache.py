@@ -309,8 +309,8 @@ def _locked(folder: Path, *, waits: bool = True) -> Iterator[None]:
         try:
             is_held = take(file.fileno(), waits=waits)
         except BlockingIOError:
-            hint = "try again when it has ended"
-            raise BusyError(str(folder), "another process fills this cache", hint) from None
+            hint = "try again when that process has ended"
+            raise BusyError(str(folder), "another process is writing this cache", hint) from None
         if not is_held:
             hint = "give cache a folder on another disk, or 'memory'"
             raise DatasetError(str(folder), "cannot be locked on this disk or system", hint)

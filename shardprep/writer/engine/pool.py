@@ -437,7 +437,7 @@ class Worker:
         self._num_lost += 1
         task = self._todo.popleft()
         if self._num_lost > _MOST_LOST_IN_A_ROW:
-            what = f"{self._num_lost} images in a row each ended their worker ({how})"
+            what = f"the worker process ended at each of the last {self._num_lost} images ({how})"
             hint = "finished shards are kept: free some memory and run the same command again"
             raise BuildError(str(task), what, hint)
         kind: RejectionKind = "crashed"

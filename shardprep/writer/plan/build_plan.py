@@ -184,16 +184,15 @@ def check_outline(state: Folder, outline: Outline) -> None:
     if there is not None and there.near_copies != outline.near_copies:
         raise BuildError(
             str(state),
-            "was begun with other near copies: only one of the runs could read some image",
-            f"remove {state} and start again, with images that fail on an "
-            f"{OptionName('exclude_list')}",
+            "this run finds other near copies than the first: only one could read some image",
+            f"put such images on an {OptionName('exclude_list')}, remove {state} and start again",
         )
     if there is not None and there.mask_padding != outline.mask_padding:
         raise BuildError(
             str(state),
-            "was begun by a version that wrote the background class around masks of padded "
-            f"images, but this one writes {outline.mask_padding}",
-            f"remove {state} to start again, or end the build with that version",
+            "was begun by a version that pads masks with the background class, but this version "
+            f"pads them with {outline.mask_padding}",
+            f"remove {state} to start again, or finish the build with that version",
         )
 
 

@@ -153,14 +153,14 @@ def cut_items(items: Items, ratios: Mapping[str, float], seed: int) -> Cut:
     num_cut = len(rows_to_cut(items, ratios))
     if not num_cut:
         given = ", ".join(items.split.counts())
-        what = f"the source gives {given}, but ratios only cut train and the splits that they name"
+        what = f"ratios divide only train and the splits that they name, but the source has {given}"
         raise RecipeError(OptionName("split"), what, "name one of these")
     cut = cut_splits(items, ratios, seed)
     counts = cut.items.split.counts()
     empty = [split for split in ratios if split not in counts]
     if empty:
-        what = f"{empty[0]}={ratios[empty[0]]:g} of {counted(num_cut, 'image')} leaves none"
-        raise RecipeError(OptionName("split"), what, "give it a larger share, or leave it out")
+        what = f"{empty[0]}={ratios[empty[0]]:g} gives 0 of {counted(num_cut, 'image')}"
+        raise RecipeError(OptionName("split"), what, "use a larger ratio, or leave the split out")
     return cut._replace(notes=tuple(_recut(items, ratios)))
 
 

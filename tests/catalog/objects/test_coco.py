@@ -191,7 +191,7 @@ def test_several_documents_are_joined_if_they_are_named(tmp_path: Path) -> None:
     found = made.read("coco:a.json,b.json")
     assert sorted(found.names) == ["ant", "cat"]
     assert made.rows(found)["1.png"] == [("cat", (0, 0, 1, 1)), ("ant", (2, 0, 3, 1))]
-    with pytest.raises(SourceError, match=r"b.json: has objects of 1.png, and so has another"):
+    with pytest.raises(SourceError, match=r"b.json: another document also has objects of 1.png"):
         made.read("coco")
 
 
@@ -427,7 +427,7 @@ def test_crowds_are_stored_as_objects_if_the_user_says_so(tmp_path: Path, instan
 
 def test_crowds_without_documents_of_coco_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "x.zip", zip_bytes({"1.png": PIXELS, "1.txt": b"0 0.5 0.5 0.1 0.1"}))
-    with pytest.raises(RecipeError, match="--crowds: needs documents of COCO"):
+    with pytest.raises(RecipeError, match="--crowds: works only with COCO annotations"):
         build(path, tmp_path / "out", boxes="yolo", crowds="objects")
 
 
@@ -483,5 +483,5 @@ def test_outlines_in_shares_are_refused(tmp_path: Path) -> None:
     things = [thing(1, 1, [4, 4, 20, 20], segmentation=[ring])]
     files = {"instances.json": document([image(1, "a.png")], things).encode(), "a.png": PIXELS}
     path = write(tmp_path / "a.zip", zip_bytes(files))
-    with pytest.raises(SourceError, match=r"the outlines are below one pixel.*shares of the sides"):
+    with pytest.raises(SourceError, match=r"outlines must be in pixels.*shares of the sides"):
         build(path, tmp_path / "out", masks="coco")

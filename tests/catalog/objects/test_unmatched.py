@@ -140,7 +140,7 @@ def test_images_without_a_file_of_yolo_are_counted_apart_from_empty_files(tmp_pa
     texts = {f"labels/{i}.txt": yolo_line(0, BOXES[0]) if i else "" for i in range(9)}
     texts["data.yaml"] = "names: [cat]"
     members = images(10) | {key: text.encode() for key, text in texts.items()}
-    with pytest.raises(SourceError, match=r"lists 1 of 10 images, a share above 0\.05"):
+    with pytest.raises(SourceError, match=r"for 1 of 10 images, above the share of 0\.05"):
         catalog(tmp_path, members, boxes="yolo")
     found = catalog(tmp_path, members, boxes="yolo", unlisted="background")
     assert facts_of(found).unmatched == Unmatched(objects={}, num_unlisted=1)

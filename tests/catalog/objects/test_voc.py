@@ -129,7 +129,7 @@ def test_files_of_equal_names_in_folders_of_equal_names(tmp_path: Path) -> None:
 
 def test_two_files_for_one_image_are_an_error(tmp_path: Path) -> None:
     made = source(tmp_path, {"a/1.xml": xml(), "b/1.xml": xml()}, "1.png")
-    with pytest.raises(SourceError, match=r"1.xml: it and a/1.xml both belong to 1.png; leave one"):
+    with pytest.raises(SourceError, match=r"1.xml: 1.png is also annotated in a/1.xml; leave one"):
         made.read("voc")
 
 
@@ -306,5 +306,5 @@ def test_other_kinds_of_xml_are_ignored(tmp_path: Path) -> None:
     found = made.read("voc")
     assert [one is not None for one in found.annotations] == [False, True]
     assert found.documents == ("2.xml",)
-    with pytest.raises(SourceError, match="of the XML files of the source none has the root 'ann"):
+    with pytest.raises(SourceError, match="no XML file of the source has the root 'ann"):
         source(tmp_path, {"1.xml": "<svg/>"}, "1.png").read("voc")

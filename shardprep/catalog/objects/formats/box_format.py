@@ -204,8 +204,8 @@ def check_outlines(found: Found, option: OptionName, keys: Sequence[str]) -> Non
         if isinstance(one, Polygons)
     ]
     if boxes and is_relative(np.array([box for _, box in boxes], np.float64)):
-        what = "the outlines are below one pixel, and the format has them in pixels, such as"
-        hint = "convert them: they look like shares of the sides"
+        what = "outlines must be in pixels, but look like shares of the sides, such as"
+        hint = "multiply them by the width and height of the image"
         such = ", ".join(f"{value:.6g}" for value in boxes[0][1])
         raise SourceError(option, f"{what} [{such}] in {shown(keys[boxes[0][0]])}", hint)
 

@@ -411,8 +411,8 @@ class _Reader:
         has[images[images >= 0]] = True
         if not self._may_repeat and (both := np.flatnonzero(has & self._has_objects)).size:
             name = self._source.index.keys[int(both[0])]
-            what = f"has objects of {name}, and so has another document"
-            hint = f"name the one to read: {OptionName('boxes', f'coco:{key}')}"
+            what = f"another document also has objects of {name}"
+            hint = f"name the document to read: {OptionName('boxes', f'coco:{key}')}"
             raise SourceError(key, what, hint)
         self._has_objects |= has
 

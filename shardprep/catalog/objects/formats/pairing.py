@@ -91,7 +91,7 @@ class Pairing:
         self, image: int, document: str, hint: str = "leave one of them out of the source"
     ) -> None:
         if (other := self.documents.setdefault(image, document)) != document:
-            what = f"it and {other} both belong to {self._index.keys[image]}"
+            what = f"{self._index.keys[image]} is also annotated in {other}"
             raise SourceError(document, what, hint)
 
     def find_listed(self, name: str, document: str, split: str) -> int | None:

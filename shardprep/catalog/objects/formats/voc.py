@@ -68,8 +68,8 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         else:
             table.missing[key] = len(content.names)
     if not pairing.documents:
-        what = "none is named like an image" if keys else "none has the root 'annotation'"
-        raise SourceError(OptionName("boxes", rule.kind), f"of the XML files of the source {what}")
+        what = "belongs to an image" if keys else "has the root 'annotation'"
+        raise SourceError(OptionName("boxes", rule.kind), f"no XML file of the source {what}")
     if unreadable:
         findings.append(f"XML files cannot be read and have no image: {some_of(unreadable)}")
     lists = [m for m in source.documents.members(".txt") if _SPLIT_LISTS in f"/{m.key}"]
