@@ -26,14 +26,21 @@ _MOST_NOTICES = 20
 
 @contextlib.contextmanager
 def watched(progress: Show | bool) -> Iterator[Watch]:  # noqa: FBT001 - the option of all commands
-    """Yield a `Watch` that calls `progress`, or shows a bar for True and nothing for False."""
+    """Yield a `Watch` that calls `progress`; for True it shows a bar, for False only warnings."""
     with contextlib.ExitStack() as stack:
         if callable(progress):
             watch = Watch(progress)
         else:
-            watch = Watch(stack.enter_context(_bar()) if progress else lambda _: None)
+            watch = Watch(stack.enter_context(_bar()) if progress else _advise)
         yield watch
         watch.finish()
+
+
+def _advise(now: Progress) -> None:
+    if now.notice.startswith("warning: "):
+        from shardprep.reader.config import warn
+
+        warn(now.notice.removeprefix("warning: "))
 
 
 def _bar() -> contextlib.AbstractContextManager[Show]:

@@ -89,7 +89,7 @@ def kept(table: Any, option: str) -> str:
     data = None if isinstance(table, list) else _of_columns(table, suffix)
     if data is None:
         suffix, rows = "jsonl", table if isinstance(table, list) else _records(table, option)
-        data = "\n".join(json.dumps(row, default=_plain) for row in rows).encode()
+        data = "\n".join(_line(row, i, option) for i, row in enumerate(rows, 1)).encode()
     path = make_cache(cache_root() / _CACHE) / f"{hashlib.sha256(data).hexdigest()}.{suffix}"
     write_durably(path, data)
     return str(path)
@@ -100,7 +100,7 @@ def _of_columns(table: Any, suffix: str) -> bytes | None:
     stream = io.BytesIO()
     try:
         (pq.write_table if suffix == "parquet" else arrow_csv.write_csv)(pa.table(table), stream)
-    except (pa.ArrowException, TypeError, ValueError):
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
         return None
     return stream.getvalue()
 
@@ -117,7 +117,23 @@ def _records(table: Any, option: str) -> list[Any]:
     raise RecipeError(OptionName(option), what, "give a data frame, a list of dicts or a file")
 
 
+def _line(row: Any, number: int, option: str) -> str:
+    """Return a row as a JSON object; options other than `items` read lists as JSON in a text."""
+    parts = []
+    for title, value in row.items() if isinstance(row, Mapping) else ():
+        try:
+            text = json.dumps(value, default=_plain)
+        except (TypeError, ValueError, RecursionError) as error:
+            what = f"row {number:,}: {title} ({type(value).__name__}) cannot be stored: {error}"
+            raise RecipeError(OptionName(option), what, "give a text, number or list") from None
+        is_list = option != "items" and text.startswith("[")
+        parts.append(f"{json.dumps(str(title))}: {json.dumps(text) if is_list else text}")
+    return f"{{{', '.join(parts)}}}" if isinstance(row, Mapping) else "0"
+
+
 def _plain(value: Any) -> Any:
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=str)
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     return value.tolist() if hasattr(value, "tolist") else str(value)

@@ -21,6 +21,7 @@ from shardprep.dataset.card import from_cell
 from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.recipe.rules import CsvRule
 from shardprep.source.string_column import Coded
+from shardprep.storage.cache import DATA_FRAME
 
 Ints = NDArray[np.int64]
 Column = tuple[str, Ints, Coded[str | None]]
@@ -71,10 +72,10 @@ def are_classes(num_names: int, num_images: int) -> bool:
     return 2 <= num_names <= max(2, num_images // 2)
 
 
-def label_by_table(index: KeyIndex, table: Table, rule: CsvRule) -> Labelling:
+def label_by_table(index: KeyIndex, table: Table, rule: CsvRule, option: str = "") -> Labelling:
     """Return the labels in a table; columns that the rule does not name are detected."""
     id_title = find_ids(index, table, rule.id_column)
-    _label_titles(table, rule.label_columns, id_title)  # report unclear columns before ids
+    _label_titles(table, rule.label_columns, id_title, option)  # report unclear columns before ids
     return label_by_columns(index.keys, match_table(index, table, id_title), rule)
 
 
@@ -83,7 +84,7 @@ def relabelled(
 ) -> Labelling:
     """Return the labels after `--relabel`; images without a label stay unlabelled."""
     option, (table, rule), separator = OptionName("relabel"), fixes_of, naming.separator
-    fixes, mapped = label_by_table(WholeKeyIndex(keys), table, rule), naming.class_map
+    fixes, mapped = label_by_table(WholeKeyIndex(keys), table, rule, "relabel"), naming.class_map
     before = {new: old for old, new in mapped.items()}  # the table has the new names
     # A class keeps its number if its last image gets another class.
     given = classes_in((*labelling.table_names, *labelling.names.values))
@@ -302,15 +303,17 @@ def _are_flags(table: str, columns: Mapping[str, Collection[str]], target: str) 
     return True
 
 
-def _label_titles(table: Table, columns: tuple[str, ...], id_title: str) -> dict[str, int]:
-    columns = columns or (find_label_column(table, id_title),)
+def _label_titles(
+    table: Table, columns: tuple[str, ...], id_title: str, option: str = ""
+) -> dict[str, int]:
+    columns = columns or (find_label_column(table, id_title, option),)
     if columns == ("*",):
         own = table.header[: len(table.header) - table.num_joined]
         columns = tuple(title for title in own if title != id_title)
     return {title: table.column(title) for title in columns}
 
 
-def find_label_column(table: Table, id_title: str = "") -> str:
+def find_label_column(table: Table, id_title: str = "", option: str = "") -> str:
     """Return the title of the column of labels: the clearest usual title, or the only other column.
 
     If that column has numbers, and another usual column has one name for each number, the column of
@@ -330,6 +333,8 @@ def find_label_column(table: Table, id_title: str = "") -> str:
     others = [title for name, title in lowered.items() if name not in NO_LABEL_COLUMNS]
     if len(others) == 1:
         return others[0]
-    what = f"it is not clear which column is the label: {', '.join(table.header)}"
-    hint = f"name the columns: {OptionName('labels', table.label_rule(id_title, ['LABEL']))}"
+    several = ", ".join(one for one in table.header if one != id_title) or f"only {id_title}"
+    what = f"it is not clear which column is the label: {several}"
+    flag = OptionName(option or "labels", table.label_rule(id_title, ["LABEL"]))
+    hint = "call the column label" if table.name == DATA_FRAME else f"name the columns: {flag}"
     raise SourceError(table.name, what, hint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,10 @@ from shardprep.storage.atomic_file import DurableFile
 
 Arrays = dict[str, Any]
 
+DATA_FRAME = "the data frame"
+"""Name in messages of a table that was given as a value of Python."""
+FRAME = re.compile(r"(?<!/)items/[0-9a-f]{64}\.(?:csv|jsonl|parquet)")
+"""Path of such a table below `cache_root()`."""
 _FORGOTTEN_S = 30 * 24 * 3600.0
 
 
@@ -25,6 +30,12 @@ def cache_root() -> Path:
 def without_cache(value: Any) -> Any:
     """Return a text without this machine's path of the cache; other values are unchanged."""
     return value.replace(f"{cache_root()}/", "") if isinstance(value, str) else value
+
+
+def with_cache(value: Any) -> Any:
+    """Return a recorded option with the path in this cache of a data frame; others unchanged."""
+    is_text = isinstance(value, str)
+    return FRAME.sub(lambda it: str(cache_root() / it[0]), value) if is_text else value
 
 
 def make_cache(folder: Path) -> Path:

@@ -18,6 +18,7 @@ from shardprep.dataset.manifest import (
 from shardprep.dataset.remote_files import RemoteFiles
 from shardprep.errors import BuildError, DatasetError, OptionName, some_of
 from shardprep.progress import Watch
+from shardprep.storage.cache import FRAME, cache_root
 from shardprep.verifier.problem import Verification
 from shardprep.writer.build import build_dataset
 from shardprep.writer.engine.job import Workers
@@ -44,6 +45,11 @@ def repair_dataset(
         what = "was repacked from other datasets, so it has no source"
         hint = "run `shardprep repack` again with --overwrite"
         raise DatasetError(verification.location, what, hint)
+    frames = filter(FRAME.fullmatch, manifest.fingerprint.inputs)
+    if not all((cache_root() / file).is_file() for file in frames):
+        what = "was built from a data frame that is no longer in the cache of this machine, so "
+        hint = "repeat the build in Python with this data frame and overwrite=True"
+        raise BuildError(verification.location, what + _damage(verification, manifest), hint)
     recipe = recorded_recipe(manifest, source, _out(verification, manifest))
     if changes := fingerprint_differences(manifest.fingerprint, make_fingerprint(recipe)):
         raise BuildError(

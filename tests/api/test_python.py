@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import shardprep
 from shardprep.errors import name_options_as_flags
 from shardprep.progress import Progress
 from tests.support.builders import animals, tree, write, zip_bytes
+from tests.support.command import run
 from tests.support.processes import loaded, run_program
 
 WORKERS = """
@@ -152,6 +154,21 @@ def test_an_oserror_becomes_a_shardpreperror(here: Path) -> None:
     shardprep.build("pets.zip", size=32, workers=1)
     with pytest.raises(shardprep.ShardprepError):
         shardprep.sample(here / "pets.zip" / "inside")
+
+
+def test_ids_without_an_image_warn_once_also_without_progress(tmp_path: Path) -> None:
+    rows = [{"image": key, "label": "a"} for key in (*animals(3), "x")]
+    write(tmp_path / "rows.jsonl", "\n".join(map(json.dumps, rows)).encode())
+    source = write(tmp_path / "set.zip", zip_bytes(animals(3)))
+    for option in ("items", "labels"):
+        keys: dict[str, Any] = {option: rows, "size": 16}
+        with pytest.warns(shardprep.reader.Advice, match=r"1 of 4 entries \(25%\) fit") as caught:
+            shardprep.build(source, tmp_path / option, **keys)
+        assert [one.filename for one in caught] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        done = run("build", "set.zip", "--items", "rows.jsonl", "--size", 16, cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("fit no image")) == (0, 1)
 
 
 @pytest.mark.usefixtures("here")

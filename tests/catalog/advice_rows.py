@@ -271,7 +271,7 @@ ROWS = [
         {f"test/ape/{i}.jpg": "ape" for i in range(4)},
     ),
     Row(
-        "name the columns: --labels …",
+        "name the columns: --… …",
         images(*ABC) | {"t.csv": table("id,one,two", *(f"{n},{c},{c}" for n, c in CATS.items()))},
         {"labels": "csv:t.csv"},
         {"labels": Own("csv:t.csv:id:two")},

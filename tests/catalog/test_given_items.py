@@ -854,4 +854,42 @@ def test_a_dataset_names_no_folder_of_the_user_for_tables_that_are_values(tmp_pa
     for result in (made, again):
         text = (result.path / "manifest.json").read_text()
         assert str(cache_root()) not in f"{text} {result!r}"
-    assert "items/" in made.manifest.labels.found_by
+    assert made.manifest.labels.found_by == "the data frame, column 'label' by 'id'"
+
+
+@pytest.mark.parametrize("listed", [list, tuple, np.array])
+def test_lists_in_cells_of_a_frame_are_all_classes_of_an_image(listed: Any) -> None:
+    source, keys = write(Path("s.zip"), zip_bytes(animals(4))), sorted(animals(4))
+    made = list[Path]()
+    for cells in (["a"], ["b", "a"]) * 2, (["b", "a"], ["b"]) * 2:
+        frame = pd.DataFrame({"key": keys, "labels": [listed(cell) for cell in cells]})
+        frame.assign(labels=[*map(json.dumps, cells)]).to_csv("file.csv", index=False)
+        for labels in (frame, "csv:file.csv"):
+            options: dict[str, Any] = {"out": f"out{len(made)}", "workers": 1}
+            made.append(shardprep.build(source, labels=labels, size=16, **options).path)
+            options["out"] += "r"
+            made.append(shardprep.repack(made[0], relabel=labels, **options).path)
+    first, second = records(made[0]), records(made[4])
+    assert [records(path) for path in made] == [first] * 4 + [second] * 4
+    assert first != second
+
+
+@pytest.mark.parametrize("option", ["labels", "relabel"])
+def test_a_frame_without_a_clear_label_is_an_error_without_a_file(option: str) -> None:
+    source, keys = write(Path("s.zip"), zip_bytes(animals(2))), sorted(animals(2))
+    options: dict[str, Any] = {"labels": "prefix", option: pd.DataFrame({"key": keys})}
+    with pytest.raises(SourceError) as caught:
+        shardprep.build(source, dry_run=True, **options)
+    what = "it is not clear which column is the label: only key; call the column label"
+    assert str(caught.value) == f"the data frame: {what}"
+
+
+def test_numbers_of_any_length_are_cells_and_other_values_are_named() -> None:
+    """As in a CSV, whole numbers of more than 18 digits are stored as text."""
+    rows: Rows = [row | {"age": 10**20 + i} for i, row in enumerate(ROWS)]
+    for items in (rows, pd.DataFrame(rows), pd.DataFrame(rows).to_dict("list")):
+        found = planned(items, columns="age")
+        assert found.plan.schema.features["age"].kind == "text"
+    for age in (10**5000, {(1, 2): 3}):
+        with pytest.raises(ShardprepError, match=f"items: row 2: age .{type(age).__name__}. can"):
+            planned([ROWS[0], ROWS[1] | {"age": age}])

@@ -82,6 +82,7 @@ def test_a_whole_number_is_the_class_whatever_its_decimals(tmp_path: Path) -> No
         ("key,label\n4,cat\n", {"labels": "none"}, "gives one new label to an image that has one"),
         ("key,a,b\n4,1,0\n", {"relabel": "csv:fixes.csv:key:a,b"}, "gives one new label to an"),
         ("key,label\n4,cat\n4,dog\n", {}, "gives dog/4.png two labels"),
+        ("key,a,b\n4,1,0\n", {}, "is the label: a, b; name the columns: --relabel csv:"),
         ("key,label\n4,cat\n", {"relabel": "fixes.csv"}, "relabel: 'fixes.csv' names no table"),
         ("key,label\n4,wolf\n", {"classes": "cat,dog"}, "wolf"),
     ],

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
+import shardprep
 from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.manifest import Manifest, load_manifest
 from shardprep.errors import BuildError, DatasetError, ShardprepError
@@ -55,6 +57,26 @@ def _good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("good")
     build(write(place / "pets.zip", zip_bytes(MEMBERS)), place / "out", **KEYS)
     return place
+
+
+@pytest.mark.parametrize("option", ["items", "labels"])
+def test_a_dataset_of_a_frame_is_repaired_from_the_rows_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
+    source = write(tmp_path / "pets.zip", zip_bytes(animals(4)))
+    frame = pd.DataFrame({"image": sorted(animals(4)), "label": ["a", "b"] * 2})
+    options: dict[str, Any] = {option: frame, "size": 16, "shards": 1, "workers": 1}
+    path = shardprep.build(source, tmp_path / "out", **options).path
+    before = tree(path)
+    shard = next(path.glob("*.tfrecord-*"))
+    shard.write_bytes(flipped(shard.read_bytes(), 999))
+    assert not shardprep.repair(path, source).problems
+    assert tree(path) == before
+    shard.write_bytes(flipped(shard.read_bytes(), 999))
+    shutil.rmtree(tmp_path / "cache" / "items")
+    with pytest.raises(BuildError, match="built from a data frame that is no longer in the cac"):
+        shardprep.repair(path, source)
 
 
 @pytest.fixture(name="here")

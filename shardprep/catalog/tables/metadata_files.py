@@ -24,7 +24,7 @@ from shardprep.recipe.rules import TABLE_SUFFIXES, TEXT, WHOLE_NAME, JoinRule, p
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member
 from shardprep.source.names import composed
-from shardprep.storage.cache import without_cache
+from shardprep.storage.cache import DATA_FRAME, FRAME, without_cache
 from shardprep.storage.regular_file import read_named
 from shardprep.storage.text_file import as_utf8, decoded
 
@@ -237,7 +237,7 @@ class Documents:
         if self._columns is not None and file == self._columns.name:
             return self._columns
         name, data = self.find(file)
-        return self._parse(data, name, columns)
+        return replace(self._parse(data, name, columns), name=FRAME.sub(DATA_FRAME, name))
 
     def _of_pattern(
         self, file: str, columns: Sequence[str], read: Callable[..., Any] = _OF_IMAGE

@@ -18,6 +18,7 @@ from shardprep.errors import BuildError, DatasetError, OptionName, RecipeError, 
 from shardprep.image.spec import ImageSpec
 from shardprep.recipe.recipe import Recipe, stored_recipe
 from shardprep.source.listing import Skipped
+from shardprep.storage.cache import with_cache
 from shardprep.storage.folder import Folder
 from shardprep.writer.plan.shard_plan import Part, ShardPlan
 from shardprep.writer.workspace.files import OUTLINE_FILE
@@ -209,9 +210,10 @@ def read_outline(state: Folder) -> Outline | None:
 
 def recorded_recipe(manifest: Manifest, source: str, out: str) -> Recipe:
     """Return the recipe of a dataset; DatasetError if this version does not know all its keys."""
+    options = {key: with_cache(value) for key, value in manifest.fingerprint.options.items()}
     keys = {"source": source, "out": out, "name": manifest.name, "version": manifest.version}
     try:
-        return stored_recipe({**manifest.fingerprint.options, **keys, "max_rejected": 1.0})
+        return stored_recipe({**options, **keys, "max_rejected": 1.0})
     except RecipeError as error:
         what = "was built by another version, with other options"
         raise DatasetError(manifest.name, what, "build it again") from error
