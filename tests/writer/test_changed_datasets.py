@@ -187,7 +187,9 @@ def test_a_damaged_record_is_named_and_finished_shards_are_kept(pets: Path, tmp_
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
-    with pytest.raises(shardprep.RecordError, match=r"CRC is .*`shardprep verify .*--repair`"):
+    with pytest.raises(
+        shardprep.RecordError, match=r"CRC is .*`shardprep verify .*--repair --source SOURCE`"
+    ):
         shardprep.repack(copy, tmp_path / "out", size="16x16", workers=1)
     assert not list((tmp_path / "out/pets").glob("1.0.0"))
     whole = shardprep.repack(pets, tmp_path / "whole", size="16x16", workers=1)
