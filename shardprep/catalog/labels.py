@@ -120,7 +120,9 @@ def relabelled(
     )
     at = np.flatnonzero(is_new)
     olds = labelling.names.take(at).map(lambda one: (one,) if isinstance(one, str) else one)
-    changed = sum({*new} != {*old} for new, old in zip(cells.take(at), olds, strict=True))
+    changed = sum(
+        {*(new or ())} != {*(old or ())} for new, old in zip(cells.take(at), olds, strict=True)
+    )
     remark = f"{option}: {counted(is_new.sum(), 'row')} of {table.name}, "
     remark += f"{counted(changed, 'label')} changed"
     num_rows = int((fixes.match.row_of >= 0).sum()) if fixes.match else 0
