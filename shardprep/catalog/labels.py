@@ -86,10 +86,7 @@ def relabelled(
     *,
     adds: bool = False,
 ) -> Labelling:
-    """Return the labels after `--relabel`; images without a label stay unlabelled.
-
-    If `adds`, `--classes` may name only new classes.
-    """
+    """Return the labels after `--relabel`. If `adds`, `--classes` may name only new classes."""
     option, (table, rule), separator = OptionName("relabel"), fixes_of, naming.separator
     try:
         fixes, mapped = label_by_table(WholeKeyIndex(keys), table, rule), naming.class_map

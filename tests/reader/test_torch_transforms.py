@@ -309,14 +309,11 @@ def test_texts_of_a_transform_are_lists(
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (
-            ModuleNotFoundError("No module", name="torchvision"),
-            "torchvision, which is not installed; ",
-        ),
-        (RuntimeError("operator torchvision::nms does not exist"), "cannot be imported (operator "),
+        (ModuleNotFoundError("No module"), "fails to import (No module); "),
+        (RuntimeError("operator torchvision::nms does not exist"), "fails to import (operator "),
         (
             OSError("libjpeg.so.8: no such file"),
-            "cannot be imported (libjpeg.so.8: no such file); ",
+            "fails to import (libjpeg.so.8: no such file); ",
         ),
     ],
 )

@@ -323,17 +323,15 @@ def conclude(
     doubts = {change.advice for change in tried} if unsure is None else {*unsure}
     least = (1 + spread) * measured.training
     clear = [one for one in ranked if one.advice not in doubts or one.images_s >= least]
-    if is_firm and bound == "model":  # another reader gives at most the waiting time
-        doubts, usable = set(), clear
-    else:
-        usable = [*ranked]
+    is_model = is_firm and bound == "model"  # another reader gives at most the waiting time
+    usable = clear if is_model else ranked
     best = next((change for change in usable if _is_faster(change, measured)), None)
     if best is None:
         saving = [change for change in usable if _is_cheaper(change, measured)]
         best = min(saving, key=lambda change: change.cpu_s, default=None)
     if best is None:
         advice = "nothing that was tried helps" if tried else "no change of reading helps"
-        return make(advice, 1.0, 0.0, ranked, is_sure=is_firm and not doubts)
+        return make(advice, 1.0, 0.0, ranked, is_sure=is_model or (is_firm and not doubts))
     gain, before = max(1.0, best.images_s / measured.training), measured.training_cpu_s
     saved = max(0.0, 1 - best.cpu_s / before) if before else 0.0
     return make(best.advice, gain, saved, ranked, is_sure=is_firm and best in clear)

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from shardprep.dataset.schema import MASK, TARGET_IMAGE
-from shardprep.errors import DatasetError, shown
+from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Bytes
 from shardprep.reader.arrays.batch_maker import BatchSource
 from shardprep.reader.arrays.batches import AheadBatches, ArrayBatches
@@ -261,11 +261,12 @@ def _with_transform(source: BatchSource, options: LoaderOptions) -> BatchSource:
     try:
         import torchvision  # noqa: F401 - images, boxes and masks become its tensors
     except (ImportError, OSError, RuntimeError) as error:  # RuntimeError: of another torch
-        missing = isinstance(error, ModuleNotFoundError) and error.name == "torchvision"
-        state = "is not installed" if missing else f"cannot be imported ({shown(str(error))})"
+        what = (
+            f"transform needs torchvision, which fails to import ({' '.join(str(error).split())})"
+        )
         hint = f"install the torchvision for torch {torch.__version__}"
         hint += ", or use random_resized_crop=reader.RandomResizedCrop(size, flip=0.5) without it"
-        raise DatasetError(_WHERE, f"transform needs torchvision, which {state}", hint) from error
+        raise DatasetError(_WHERE, what, hint) from error
     schema = source.schema
     transform = Transform(options.transform, target_of(schema), schema.image_name)
     if options.num_workers != 0 and (problem := transform.problem()):
