@@ -245,7 +245,7 @@ def _verify(dataset: OpenDataset, watch: Watch) -> None:
     watch.finish()
     if result.problems:
         named = some_of([f"{problem.file}: {problem.what}" for problem in result.problems], 2)
-        hint = f"shardprep verify {dataset} lists them, and --repair repairs them"
+        hint = f"shardprep verify {dataset} lists them, and --repair --source SOURCE repairs them"
         raise DatasetError(str(dataset), f"has problems, so it is not uploaded: {named}", hint)
 
 

@@ -80,11 +80,22 @@ def label_by_table(index: KeyIndex, table: Table, rule: CsvRule, option: str = "
 
 
 def relabelled(
-    labelling: Labelling, keys: Sequence[str], fixes_of: tuple[Table, CsvRule], naming: Naming
+    labelling: Labelling,
+    keys: Sequence[str],
+    fixes_of: tuple[Table, CsvRule],
+    naming: Naming,
+    *,
+    adds: bool = False,
 ) -> Labelling:
-    """Return the labels after `--relabel`; images without a label stay unlabelled."""
+    """Return the labels after `--relabel`. If `adds`, `--classes` may name only new classes."""
     option, (table, rule), separator = OptionName("relabel"), fixes_of, naming.separator
-    fixes, mapped = label_by_table(WholeKeyIndex(keys), table, rule, "relabel"), naming.class_map
+    try:
+        fixes = label_by_table(WholeKeyIndex(keys), table, rule, "relabel")
+    except TwoLabelsError as error:
+        hint = "give one row for each image"
+        hint += "" if separator is None else ", with several classes in one cell, as in a|b"
+        raise SourceError(error.place, error.what, hint) from error
+    mapped = naming.class_map
     before = {new: old for old, new in mapped.items()}  # the table has the new names
     # A class keeps its number if its last image gets another class.
     given = classes_in((*labelling.table_names, *labelling.names.values))
@@ -106,7 +117,13 @@ def relabelled(
         (new and new[0] if separator is None else new) if is_one else old
         for is_one, new, old in pairs
     )
-    remark = f"{option}: {counted(is_new.sum(), 'label', 'is that', 'are those')} of {table.name}"
+    at = np.flatnonzero(is_new)
+    olds = labelling.names.take(at).map(lambda one: (one,) if isinstance(one, str) else one)
+    changed = sum(
+        {*(new or ())} != {*(old or ())} for new, old in zip(cells.take(at), olds, strict=True)
+    )
+    remark = f"{option}: {counted(is_new.sum(), 'row')} of {table.name}, "
+    remark += f"{counted(changed, 'label')} changed"
     num_rows = int((fixes.match.row_of >= 0).sum()) if fixes.match else 0
     if (num_old := num_rows - is_new.sum()) > 0:
         has = counted(num_old, "image", "has", "have")
@@ -117,8 +134,10 @@ def relabelled(
     there = {whole[one] for one in (*known, *mapped, *naming.classes)}
     if added := [c for c in whole if c in found and whole[c] not in there]:
         what = f"{table.name} has {some_of(added)}, which is not a class of the images"
-        flag = OptionName("classes", ",".join((*classes, *added)))
-        raise SourceError(option, what, f"correct it, or state all classes: {flag}")
+        stated = [c for c in (*classes, *added) if not (adds and c in known)]
+        flag = OptionName("classes", ",".join(stated))
+        hint = f"correct it, or state all classes: {flag}"
+        raise SourceError(option, what, f"correct it, or add it: {flag}" if adds else hint)
     lost = labelling.rows_without_image + fixes.rows_without_image
     remarks = [remark, *unused_entries(table.name, fixes.rows_without_image, len(table.rows), keys)]
     table_names = frozenset(one if separator is None else (one,) for one in given)

@@ -217,7 +217,7 @@ def _unreadable(path: str, error: OSError, dataset: Path) -> DatasetError:
 
 def way_out(dataset: Path | str) -> str:
     """Return the hint of an error on a missing or damaged shard or index."""
-    return f"copy it again, or run `shardprep verify {dataset} --repair`"
+    return f"copy it again, or run `shardprep verify {dataset} --repair --source SOURCE`"
 
 
 def check_size(path: str, actual: int | None, expected: int, dataset: Path) -> None:

@@ -186,7 +186,7 @@ class RemoteFiles:
         return bool(objects.listing(self.url._replace(key=self.url.key + INCOMPLETE_SUFFIX)))
 
     def _error(self, name: str, what: str) -> DatasetError:
-        way = f"`shardprep verify {self.url} --repair` builds damaged files again"
+        way = f"`shardprep verify {self.url} --repair --source SOURCE` builds damaged files again"
         return DatasetError(str(self.url / name), what, way)
 
 

@@ -283,7 +283,7 @@ def diagnose(dataset: Any, step: Any, *, seconds: Seconds = 15.0) -> Diagnosis:
         step: function that takes a batch and trains on it; or a compiled Keras model, whose
             weights, optimizer, metrics and random state are restored afterwards.
         seconds: duration of all runs together. Starting them, and filling a part of a cache, takes
-            a few seconds more.
+            a few seconds more, and further rounds follow if measurements vary.
 
     Raises:
         DatasetError: the dataset is not a result of `load`, yields single images or has

@@ -128,7 +128,7 @@ def _damaged_records(contents: Contents, measured: ScanResult | None) -> list[Fi
     number, reason = len(measured.damaged), next(iter(measured.damaged.values())).what
     what = (
         f"{counted(number, 'image')} cannot be decoded, the first because: {reason}; "
-        "shardprep verify --repair rebuilds them from the source"
+        "shardprep verify --repair --source SOURCE rebuilds them"
     )
     keys = contents.keys_of([*measured.damaged])
     return [Finding("damaged-records", "serious", number, len(measured.numbers), what, keys)]

@@ -110,7 +110,10 @@ def _blocks(
 
 
 def _gone(url: ObjectUrl) -> ChangedError:
-    way = "open the dataset again if it was rebuilt, otherwise run `shardprep verify --repair`"
+    way = (
+        "open the dataset again if it was rebuilt, "
+        "or run `shardprep verify --repair --source SOURCE`"
+    )
     return ChangedError(str(url), "does not exist any more", way)
 
 

@@ -194,7 +194,9 @@ class StagedShards:
 
 def _other(url: ObjectUrl, what: str) -> DatasetError:
     return DatasetError(
-        str(url), what, "run `shardprep verify --repair`, which names and rebuilds damaged files"
+        str(url),
+        what,
+        "`shardprep verify --repair --source SOURCE` names and rebuilds damaged files",
     )
 
 

@@ -421,4 +421,4 @@ def own_rows(plan: ShardPlan) -> pa.Table:
 
 
 def _hint(file: str) -> str:
-    return f"run `shardprep verify {file.rpartition('/')[0]} --repair`"
+    return f"run `shardprep verify {file.rpartition('/')[0]} --repair --source SOURCE`"

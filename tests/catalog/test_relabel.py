@@ -33,7 +33,8 @@ def test_only_named_images_with_a_label_get_another(tmp_path: Path) -> None:
     assert after == before | {"cat/1.png": "dog", "dog/4.png": "wolf"}
     assert made.rows_without_image == ("no.png",)
     assert any("fixes.csv: 1 of 5 entries (20%) fit no image" in one for one in made.findings)
-    remark = next(one for one in made.findings if one.startswith("--relabel: 2 labels"))
+    remark = next(one for one in made.findings if one.startswith("--relabel: 2 rows"))
+    assert "fixes.csv, 2 labels changed; " in remark
     assert "2 images have no label, or an empty cell there" in remark
     assert made.labels_from.endswith("fixes.csv, column 'label' by 'key'")
 

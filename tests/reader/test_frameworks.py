@@ -149,7 +149,9 @@ def test_an_error_of_a_worker_keeps_its_type_and_text(hurt: Path, torch: Any, co
     said = str(error.value)
     assert "\n" not in said
     assert said.startswith(f"{hurt}, record 0: offset 0: length CRC is ")
-    assert said.endswith(f"; copy it again, or run `shardprep verify {hurt.parent} --repair`")
+    assert said.endswith(
+        f"; copy it again, or run `shardprep verify {hurt.parent} --repair --source SOURCE`"
+    )
     assert "in __getitems__" in error.value.__notes__[0]
 
 
@@ -157,7 +159,7 @@ def test_an_error_of_a_worker_keeps_its_type_and_text(hurt: Path, torch: Any, co
 def test_a_shard_that_is_missing_in_a_worker_is_an_error(hurt: Path, torch: Any) -> None:
     dataset = reader.Dataset(hurt.parent)
     hurt.unlink()
-    with pytest.raises(DatasetError, match=rf"^{hurt}: is missing, .* --repair`"):
+    with pytest.raises(DatasetError, match=rf"^{hurt}: is missing, .* --repair --source SOURCE`"):
         read_all(dataset, torch, "fork")
 
 

@@ -304,3 +304,33 @@ def test_texts_of_a_transform_are_lists(
         assert targets[0]["codes"] == ["x"]
         assert type(targets[0]["boxes"]).__name__ == "BoundingBoxes"
         loader.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ModuleNotFoundError("No module"), "fails to import (No module); "),
+        (RuntimeError("operator torchvision::nms does not exist"), "fails to import (operator "),
+        (
+            OSError("libjpeg.so.8: no such file"),
+            "fails to import (libjpeg.so.8: no such file); ",
+        ),
+    ],
+)
+def test_a_torchvision_that_cannot_be_imported_is_an_error_with_two_ways_out(
+    sets: dict[str, Path], monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    class Finder:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "torchvision":
+                raise error
+
+    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    dataset = reader.Dataset(sets["labels"])
+    text = refused(lambda: dataset.loader(4, transform=lambda image, target: (image, target)))
+    assert said in text
+    assert (
+        f"install the torchvision for torch {torch.__version__}, or use random_resized_crop="
+        in text
+    )

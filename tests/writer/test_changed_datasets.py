@@ -16,6 +16,7 @@ import shardprep
 from shardprep import reader
 from shardprep.dataset.item_table import read_items
 from shardprep.dataset.manifest import load_manifest
+from shardprep.dataset.open_dataset import open_dataset
 from tests.support.annotated import outlined
 from tests.support.builders import Quiet, animals, build, tree, write, write_folder, zip_bytes
 from tests.support.command import error_of, run
@@ -98,11 +99,21 @@ def test_a_change_without_the_archive_is_the_change_of_a_build(
 def test_unchanged_records_are_copied(pets: Path, tmp_path: Path) -> None:
     fixes = pd.DataFrame({"key": NAMES[:2], "label": ["dog", "dog"]})
     packed = shardprep.repack(pets, tmp_path, relabel=fixes)
-    assert "relabel: 2 labels are those of " in packed.notes[0]
+    assert "relabel: 2 rows of " in packed.notes[0]
+    assert ", 2 labels changed" in packed.notes[0]
     before, after = records(pets), records(packed.path)
     changed = {key for key in before if before[key] != after[key]}
     assert changed == {*NAMES[:2]}
     assert all(before[key]["image"] == after[key]["image"] for key in changed)
+
+
+def test_only_new_classes_may_be_named_and_old_ones_keep_their_numbers(
+    pets: Path, tmp_path: Path
+) -> None:
+    fixes = pd.DataFrame({"key": NAMES[:1], "label": ["ape"]})
+    packed = shardprep.repack(pets, tmp_path, relabel=fixes, classes=["zebra", "ape"])
+    assert open_dataset(packed.path).schema.labels == ("cat", "dog", "zebra", "ape")
+    assert changes(pets, packed.path)["target"] == 1
 
 
 def test_another_size_keeps_every_input_and_its_reason(pets: Path, tmp_path: Path) -> None:
@@ -187,7 +198,9 @@ def test_a_damaged_record_is_named_and_finished_shards_are_kept(pets: Path, tmp_
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
-    with pytest.raises(shardprep.RecordError, match=r"CRC is .*`shardprep verify .*--repair`"):
+    with pytest.raises(
+        shardprep.RecordError, match=r"CRC is .*`shardprep verify .*--repair --source SOURCE`"
+    ):
         shardprep.repack(copy, tmp_path / "out", size="16x16", workers=1)
     assert not list((tmp_path / "out/pets").glob("1.0.0"))
     whole = shardprep.repack(pets, tmp_path / "whole", size="16x16", workers=1)
@@ -202,8 +215,23 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "quality: has no effect with the format",
     ),
     "original files": ({"format": "keep"}, "format: keep is only for `shardprep build`"),
-    "an unknown class": ({"relabel": "csv:wolf.csv:key:label"}, "classes cat,dog,wolf"),
-    "a class too few": ({"classes": "cat"}, "classes: lacks dog of the dataset; name all classes"),
+    "an unknown class": (
+        {"relabel": "csv:wolf.csv:key:label"},
+        "classes wolf",
+    ),
+    "a class too few": ({"classes": "dog,wolf"}, "classes cat,dog,wolf"),
+    "an old and a new class": (
+        {"relabel": "csv:wolf.csv:key:label", "classes": "wolf,dog"},
+        "classes wolf",
+    ),
+    "another new class": (
+        {"relabel": "csv:wolf.csv:key:label", "classes": "ape"},
+        "classes ape,wolf",
+    ),
+    "two rows for one image": (
+        {"relabel": "csv:two.csv:key:label"},
+        "two labels, 'cat' and 'dog'; give one row for each image",
+    ),
     "no such table": ({"relabel": "csv:none.csv:key:label"}, "none.csv: no such label table"),
     "columns of no table": ({"columns": "age"}, "columns: needs a label table; use "),
     "a known feature": ({"join": "wolf.csv", "columns": "label"}, "'label' is the name of another"),
@@ -218,6 +246,7 @@ def test_an_option_that_does_not_fit_the_dataset_is_a_one_line_error(
     options, line = REFUSED[case]
     monkeypatch.chdir(tmp_path)
     table(tmp_path, "wolf.csv", "key,label", f"{NAMES[0]},wolf")
+    table(tmp_path, "two.csv", "key,label", f"{NAMES[0]},cat", f"{NAMES[0]},dog")
     table(tmp_path, "all.txt", *NAMES, "train/cat.90.jpg")
     with pytest.raises(shardprep.ShardprepError, match=re.escape(line)) as caught:
         shardprep.repack(pets, tmp_path / "out", **options)
@@ -261,7 +290,7 @@ def test_several_labels_of_an_image_are_corrected(tmp_path: Path, size: str | No
     fixes = table(tmp_path, "fixes.csv", "key,tags", f"{first},a|c", f"{second},[]")
     options: dict[str, Any] = {"relabel": f"csv:{fixes}:key:tags"}
     new = shardprep.repack(old, tmp_path / "new", size=size, workers=1, **options)
-    assert "relabel: 2 labels are those of " in " ".join(new.notes)
+    assert "relabel: 2 rows of " in " ".join(new.notes)
     found = {row["key"]: row["labels"] for row in reader.table(new.path).to_pylist()}
     assert (found[first], found[second]) == ([0, 2], [])
     assert sum(labels == [1, 2] for labels in found.values()) == 3

@@ -374,7 +374,9 @@ def test_a_damaged_record_ends_the_search_and_is_named(source: Path, tmp_path: P
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
-    with pytest.raises(RecordError, match=r"CRC is .*`shardprep verify .*--repair`"):
+    with pytest.raises(
+        RecordError, match=r"CRC is .*`shardprep verify .*--repair --source SOURCE`"
+    ):
         shardprep.repack(old, tmp_path / "new", group="near", workers=1)
     assert not (tmp_path / "new/photos/1.0.0").exists()
 

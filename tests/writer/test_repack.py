@@ -246,7 +246,9 @@ def test_a_damaged_record_is_an_error_and_finished_shards_are_kept(
 ) -> None:
     copy = shutil.copytree(pets, tmp_path / "copy")
     damage(copy)
-    with pytest.raises(shardprep.RecordError, match=r"CRC is .*`shardprep verify .*--repair`"):
+    with pytest.raises(
+        shardprep.RecordError, match=r"CRC is .*`shardprep verify .*--repair --source SOURCE`"
+    ):
         shardprep.repack(copy, tmp_path / "out", shards=11)
     assert not list((tmp_path / "out/pets").glob("1.0.0"))
     whole = shardprep.repack(pets, tmp_path / "whole", shards=11)

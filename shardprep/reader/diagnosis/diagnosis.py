@@ -239,14 +239,17 @@ class Diagnosis:
     spread: float
     """Largest difference between measurements of one speed, as a share."""
     longer_s: float
-    """Value of `seconds` for a more precise measurement."""
+    """Value of `seconds` for a measurement that is more precise; 0 if no longer one is advised."""
 
     def __str__(self) -> str:
         measured, gain, told = self.measured, self.gain, self.advice
         if not self.is_sure:
+            longer = f" with seconds={self.longer_s:g}" if self.longer_s else ""
             return (
-                f"not sure: speeds vary by {self.spread:.0%} between measurements, you get about "
-                f"{measured.training:,.0f} images/s; repeat with seconds={self.longer_s:g}"
+                f"probably {_LIMITS[self.bound]} you; not sure, because speeds vary by "
+                f"{self.spread:.0%} between measurements, you get about "
+                f"{measured.training:,.0f} images/s; repeat{longer} without other work on this "
+                "machine, or use reader.StallMeter"
             )
         if gain >= 1 + RESTART_COUNTS:
             times = f"{gain - 1:.0%} more" if gain < 2 else f"{gain:.1f} times as many"
@@ -296,37 +299,42 @@ def conclude(
     unsure: Collection[str] | None = (),
     *,
     spread: float = 0.0,
-    longer_s: float = 60.0,
+    longer_s: float = 30.0,
 ) -> Diagnosis:
     """Return the diagnosis, with the fastest change as advice, or one that saves processor time.
 
     `unsure` has the advice of changes whose rounds disagree; None if rounds without a change do.
-    `spread` is the largest difference between rounds that agree, as a share. The diagnosis is
-    unsure if rates that differ by `spread` lead to another bound.
+    `spread` is the largest difference between rounds, as a share; the diagnosis is not sure if a
+    speed that differs by it gives another bound. If rounds disagree, only the parts are compared:
+    the slower one at its best must be slower than the other at its worst.
     """
     bound = _bound(measured, here)
     most = min(measured.pipeline, measured.model)
     spread = max(spread, measured.training / most - 1)  # no part is slower than the whole
+    agrees = unsure is not None and measured.training <= (1 + _AGREE) * most
+    parts = measured if agrees else replace(measured, waiting=1.0, restart=0.0)
     rates = {one: getattr(measured, one) for one in _RATES if getattr(measured, one) is not None}
     pairs = itertools.product(rates.items(), (1 + spread, 1 / (1 + spread)))
-    near = [replace(measured, **{name: rate * factor}) for (name, rate), factor in pairs]
-    is_firm = measured.training <= (1 + _AGREE) * most and {bound} == {
-        _bound(x, here) for x in near
-    }
-    doubts = unsure if is_firm else None
+    near = [replace(parts, **{name: rate * factor}) for (name, rate), factor in pairs]
+    leads = agrees or max(measured.pipeline, measured.model) > (1 + spread) ** 2 * most
+    is_firm = leads and {bound} == {_bound(x, here) for x in near}
     make = partial(Diagnosis, bound, measured, spread=spread, longer_s=longer_s)
     ranked = tuple(sorted(tried, key=lambda change: -change.images_s))
-    best = next((change for change in ranked if _is_faster(change, measured)), None)
+    doubts = {change.advice for change in tried} if unsure is None else {*unsure}
+    least = (1 + spread) * measured.training
+    clear = [one for one in ranked if one.advice not in doubts or one.images_s >= least]
+    is_model = is_firm and bound == "model"  # another reader gives at most the waiting time
+    usable = clear if is_model else ranked
+    best = next((change for change in usable if _is_faster(change, measured)), None)
     if best is None:
-        saving = [change for change in ranked if _is_cheaper(change, measured)]
+        saving = [change for change in usable if _is_cheaper(change, measured)]
         best = min(saving, key=lambda change: change.cpu_s, default=None)
     if best is None:
         advice = "nothing that was tried helps" if tried else "no change of reading helps"
-        return make(advice, 1.0, 0.0, ranked, is_sure=doubts is not None and not doubts)
+        return make(advice, 1.0, 0.0, ranked, is_sure=is_model or (is_firm and not doubts))
     gain, before = max(1.0, best.images_s / measured.training), measured.training_cpu_s
     saved = max(0.0, 1 - best.cpu_s / before) if before else 0.0
-    is_sure = doubts is not None and best.advice not in doubts
-    return make(best.advice, gain, saved, ranked, is_sure=is_sure)
+    return make(best.advice, gain, saved, ranked, is_sure=is_firm and best in clear)
 
 
 def _is_faster(change: Change, measured: Measured) -> bool:

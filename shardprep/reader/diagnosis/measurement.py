@@ -59,6 +59,8 @@ _REST_S = 0.01
 """Seconds between two measurements of the processor time until the process is idle."""
 _AT_REST = 0.2
 """Processor seconds per second below which the process is idle."""
+_LONGEST_S = 30
+"""Largest `seconds` that a diagnosis advises."""
 _READ_BLOCK = 256
 _WHERE = "reader.diagnose"
 _SAMPLE_BYTES = 1 << 29
@@ -161,7 +163,8 @@ class _Measurement:
             for change, gain in tried
         ]
         is_sure = self.is_sure and "" not in self.unsure
-        unsure, longer_s = self.unsure if is_sure else None, 4 * self.turn * _NUM_TURNS
+        unsure, seconds = self.unsure if is_sure else None, self.turn * _NUM_TURNS
+        longer_s = min(4 * seconds, _LONGEST_S) if seconds < _LONGEST_S else 0.0
         return conclude(measured, here, changes, unsure, spread=self.spread, longer_s=longer_s)
 
     def _more(self, rounds: list[_Timed]) -> _Timed:

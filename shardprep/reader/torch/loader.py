@@ -21,7 +21,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -256,9 +255,15 @@ def _with_transform(source: BatchSource, options: LoaderOptions) -> BatchSource:
     """Return the source with the transform, if any; without workers if pickling it fails."""
     if options.transform is None:
         return source
-    if find_spec("torchvision") is None:
-        what = "transform needs torchvision, which is not installed"
-        raise DatasetError(_WHERE, what, "install torchvision")
+    try:
+        import torchvision  # noqa: F401 - images, boxes and masks become its tensors
+    except (ImportError, OSError, RuntimeError) as error:  # RuntimeError: of another torch
+        what = (
+            f"transform needs torchvision, which fails to import ({' '.join(str(error).split())})"
+        )
+        hint = f"install the torchvision for torch {torch.__version__}"
+        hint += ", or use random_resized_crop=reader.RandomResizedCrop(size, flip=0.5) without it"
+        raise DatasetError(_WHERE, what, hint) from error
     schema = source.schema
     transform = Transform(options.transform, target_of(schema), schema.image_name)
     if options.num_workers != 0 and (problem := transform.problem()):

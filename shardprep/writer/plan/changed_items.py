@@ -144,9 +144,14 @@ def _with_labels(given: ChangedItems, recipe: Recipe, documents: Documents) -> C
         what = f"needs a dataset whose images have classes, not {schema.target or 'no labels'}"
         raise SchemaError(option, what, "leave it out")
     classes = recipe.classes or labels
+    added = [name for name in classes if name not in labels]
+    if recipe.relabel and len(added) == len(classes):  # only new classes
+        classes = (*labels, *added)
     if lost := [name for name in labels if name not in classes]:
         what = f"lacks {some_of(lost)} of the dataset"
-        hint = f"name all classes: {OptionName('classes', ','.join((*classes, *lost)))}"
+        hint = f"name all classes: {OptionName('classes', ','.join((*labels, *added)))}"
+        if recipe.relabel and added:
+            hint = f"name only new classes: {OptionName('classes', ','.join(added))}"
         raise RecipeError(OptionName("classes"), what, hint)
     separator = "" if schema.target == LABELS else None
 
@@ -158,7 +163,7 @@ def _with_labels(given: ChangedItems, recipe: Recipe, documents: Documents) -> C
     if recipe.relabel:
         table = documents.table(rule.files, (rule.id_column, *rule.label_columns))
         naming = Naming({}, tuple(classes), is_of_labels=True, separator=separator)
-        found = relabelled(found, given.items.members.keys, (table, rule), naming)
+        found = relabelled(found, given.items.members.keys, (table, rule), naming, adds=True)
     place, used = {name: at for at, name in enumerate(classes)}, classes_in(found.names.values)
     number = {name: place[one] for name, one in class_names({*classes, *used}).items()}
     target: Coded[Target] = found.names.map(lambda one: mapped(one, number))
