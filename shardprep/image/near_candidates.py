@@ -129,7 +129,7 @@ def _descriptors(low: Floats) -> Descriptors:
 
 
 def _oriented(low: Floats, turn: int) -> Floats:
-    """Return the frequencies of thumbnails that `turned` has turned by `turn`."""
+    """Return the frequencies of `turned(thumbnails, turn)`, given those of the thumbnails."""
     low = low.transpose(0, 2, 1) if turn & 4 else low
     low = low * _SIGNS[:, None] if turn & 2 else low
     return low * _SIGNS if turn & 1 else low

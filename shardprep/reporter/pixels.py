@@ -134,7 +134,7 @@ class StoredImages:
     def pixels(self, data: bytes, least_side: int = 0) -> Pixels:
         """Return an image as RGB, uint8[height, width, 3].
 
-        With `least_side`, a JPEG may be decoded at a reduced size, with at least that shorter side.
+        With `least_side`, a JPEG may be decoded at a reduced size: its shorter side is not less.
         """
         if self._size is None:
             check_stored(data)

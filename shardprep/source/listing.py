@@ -401,4 +401,4 @@ def _head_type(extent: StoredExtent, name: str) -> str | None:
     try:
         return archive_type(extent.read_head(HEAD_BYTES))
     except MemberError as error:
-        raise SourceError(name, str(error)) from error
+        raise SourceError(name, str(error), "download or pack it again") from error

@@ -186,7 +186,7 @@ class ExampleCheck:
                 yield Fault("items", what)
 
     def _labelled(self, sound: Mapping[str, Sequence[Any]]) -> list[int] | None:
-        """Return the labelled keypoints per object, then per image; None if missing or damaged."""
+        """Return the labelled keypoints of each object, then of the image, as counts, or None."""
         names = [name for name in ALL_POINTS.values() if name in self._annotated]
         if not names or not sound.keys() >= {*names}:
             return None

@@ -82,7 +82,7 @@ class Kind(NamedTuple):
 
     @property
     def bases(self) -> dict[str, int]:
-        """The names without the ending, and without a number after it."""
+        """Name without the ending, or a number after the ending → position of the file."""
         return {_cut(name, self.ending): row for name, row in self.rows.items()}
 
 

@@ -324,7 +324,7 @@ def _sampled(view: View) -> list[str]:
 
 
 def _stems(view: View) -> list[str]:
-    """Return names of some images without suffix; whole names if endings vary: `subject01.sad`."""
+    """Return stems of sampled files; whole names if other suffixes vary, as in `subject01.sad`."""
     names = [key.rpartition("/")[2] for key in _sampled(view)]
     endings = {PurePosixPath(name).suffix.lower() for name in names} - IMAGE_SUFFIXES
     return names if len(endings) > 1 else [*map(stem, names)]

@@ -138,7 +138,7 @@ def _kinds(view: View, files: Folders) -> list[Reading]:
 
 
 def _are_channels(view: View, folders: Sequence[str], mask: str) -> bool:
-    """Return whether pictures of some folders are grey, and those called `mask` are masks."""
+    """Return whether most pictures of sampled folders are grey, and files that fit `mask` masks."""
     members, some = view.candidates, {*folders[:: len(folders) // _NUM_LOOKED_AT + 1]}
     rows = np.flatnonzero(members.keys.folders.fit(some.__contains__))
     seen = [

@@ -121,7 +121,7 @@ def _without_lists(index: KeyIndex, images: NDArray[np.int64]) -> Reading:
 
 
 def _by_boxes(view: View) -> list[Reading]:
-    """Return the reading of splits in names of tables of boxes, if no image is in two."""
+    """Return the reading that takes splits from file names of box tables, or []."""
     rule = view.recipe.rules.boxes.table
     table = view.documents.box_rows(rule) if rule.files else None
     if table is None or rule.id_column not in table.header:

@@ -147,7 +147,7 @@ def labels_of_few(view: View) -> Sequence[Reading]:
 
 
 def _of_joined(view: View, tables: Sequence[Table]) -> Iterator[Reading]:
-    """Yield the readings of labels in tables that are joined to a table that names the images."""
+    """Yield readings of labels in a second table, which is joined to the table of images."""
     every = [one for one in view.documents.tables if not SUBMISSION.search(one.name)]
     for own, other in itertools.permutations(tables, 2) if len(every) <= _MOST_JOINED else ():
         with contextlib.suppress(SourceError):  # they share no column, or several

@@ -62,7 +62,7 @@ Rows = NDArray[np.int64]
 
 
 class _Kind(NamedTuple):
-    """A kind of picture: the files of folders that differ only in split words, or of an affix."""
+    """Files that are all of one kind: in folders of one kind, or with one affix in their names."""
 
     words: tuple[str, ...]
     rows: Rows

@@ -202,7 +202,7 @@ class ObjectTable:
         self._faults.setdefault(image, reason)
 
     def miss(self, counts: Mapping[str, int], *, is_elsewhere: bool) -> None:
-        """Count objects of missing images; `is_elsewhere` if the document has no other images."""
+        """Count objects of missing images; `is_elsewhere` if the document has only such images."""
         if is_elsewhere:
             self._num_elsewhere += sum(counts.values())
             counts = dict.fromkeys(counts, 0)

@@ -304,7 +304,7 @@ def _ids_before_ending(index: KeyIndex, title: str, cells: Texts) -> str:
 
 
 def match_ids(index: KeyIndex, table: Table) -> TableMatch:
-    """Return the rows of the images, by a column or a path of columns; SourceError if none fits."""
+    """Return the row of each image, by an id column or a path template; else SourceError."""
     try:
         return match_table(index, table)
     except SourceError:

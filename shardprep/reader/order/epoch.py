@@ -79,7 +79,7 @@ class EpochOrder(Protocol):
 
     @property
     def description(self) -> str:
-        """Text for `identity` of everything that decides the order, except records and seed."""
+        """Settings that decide the order, except records and seed, as a part of `identity`."""
 
     def __len__(self) -> int:
         """Return the number of places of an epoch."""

@@ -221,7 +221,7 @@ class NameFile:
             raise SourceError(key, "names no classes", f"name another file: {_YOLO}:FILE")
 
     def _of_yaml(self, text: str, fields: Sequence[str]) -> dict[int, str]:
-        """Return the class names by id. All YAML values are read as texts: yes, 010, null."""
+        """Return the class names by id. YAML values stay texts, such as `yes`, `010` and `null`."""
         import yaml  # type: ignore[import-untyped] # noqa: PLC0415 - most sources never need it
 
         loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
