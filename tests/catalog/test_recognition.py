@@ -75,7 +75,7 @@ def test_auto_asks_before_it_leaves_out_more_than_a_tenth(tmp_path: Path) -> Non
     with pytest.raises(
         SourceError,
         match=r"--labels auto: finds no label for 5 of 20 images, such as test/15\.jpg .*; "
-        r"--labels csv:labels\.csv:id:label leaves them out, --labels none takes all",
+        r"use --labels csv:labels\.csv:id:label to leave them out, or --labels none",
     ):
         catalog(tmp_path, members)
     assert len(catalog(tmp_path, members, "csv:labels.csv:id:label").items) == 15
