@@ -94,7 +94,7 @@ def test_an_export_of_a_selection_has_its_records(
     wanted = sorted(stored[i]["image"] for i in range(len(stored)))
     assert stored_images(tree(out), layout) == wanted
     assert shardprep.export(marked, to=layout, out=out, split=some).was_there
-    with pytest.raises(BuildError, match="is another export"):
+    with pytest.raises(BuildError, match="contains another export"):
         shardprep.export(marked, to=layout, out=out, split=some[:1])
 
 

@@ -140,7 +140,7 @@ def test_flips_exchange_the_keypoints_of_the_sides(tmp_path: Path) -> None:
     assert num_objects == 7
     images, target = drawn(FOUR)
     target |= {"keypoints": np.zeros((4, 3, 2, 2)), "keypoints_visible": np.zeros((4, 3, 2), int)}
-    with pytest.raises(DatasetError, match=r"'keypoints' of left and right .*Flip\(mirrored=…"):
+    with pytest.raises(DatasetError, match=r"swap left and right 'keypoints', .*Flip\(mirrored=…"):
         augment.Flip(1.0)(images, target, seed=SEED)
 
 

@@ -115,7 +115,7 @@ def test_wrong_labels_are_found_shown_and_replaced(folder: Path, tmp_path: Path)
     build = ("build", folder / "any.zip", "--size", "32x32", "--name", "pets", "--out", "new")
     done = run(*build, "--relabel", "csv:wrong-labels.csv", **made)
     assert done.returncode == 0, done.stderr
-    assert "--relabel: 3 labels are those of wrong-labels.csv" in done.stdout + done.stderr
+    assert "--relabel: 3 rows of wrong-labels.csv, 3 labels changed" in done.stdout + done.stderr
     fixed = labels_of(tmp_path / "new/pets/1.0.0")
     assert fixed == labels_of(data) | right
     anew = ("report", "new/pets", "--predictions", "csv:oof.csv")

@@ -347,8 +347,8 @@ def _cut_together(
     """Return each item's index into `ratios`. Groups are not divided; item order breaks ties.
 
     Groups that have the largest share of a class come first. A group goes to the split for which
-    the sum of squared differences from the wanted counts becomes smallest, relative to the counts:
-    of items, and of items of each class.
+    chi-square becomes smallest: the sum of (count − wanted count)² / wanted count over the splits,
+    of items and of items of each class.
     """
     alone = ~group.fit(bool)
     names = np.where(alone, len(group.values) + np.arange(len(group)), group.codes)
@@ -362,7 +362,7 @@ def _cut_together(
         counts[unit].update((_EVERY, *(labels or (_NO_CLASS,))))
         total.update((_EVERY, *(labels or (_NO_CLASS,))))
     wanted = [{one: n * share for one, n in total.items()} for share in ratios.values()]
-    weights = [{one: 1 / (share * n * n) for one, n in total.items()} for share in ratios.values()]
+    weights = [{one: 1 / (share * n) for one, n in total.items()} for share in ratios.values()]
     places = np.empty(len(counts), np.int64)
     shares = [-max(n / total[one] for one, n in own.items()) for own in counts]
     for unit in np.argsort(shares, kind="stable").tolist():
