@@ -402,5 +402,7 @@ def test_a_table_of_each_image_with_columns_of_a_box_has_its_boxes(tmp_path: Pat
     members |= {f"boxes/{one}.csv": b"item,x,y,dx,dy,label\n0,3,4,9,8,1\n" for one in names}
     facts = {"split": "train", "boxes": "1"}
     assert stored(tmp_path, members) == dict.fromkeys((f"images/{x}.jpg" for x in names), facts)
+    empty = {f"boxes/{one}.csv": b"" for one in names}
+    assert "boxes" not in outcome(write_folder(tmp_path / "bare", members | empty), {}).error
     error = asked(tmp_path / "empty", members | {"boxes/3_a.csv": b"item,x,y,dx,dy,label\n"})
     assert "--boxes 'csv:boxes/{id}.csv:id:x,y,dx,dy:label' --unlisted background (" in error

@@ -106,7 +106,8 @@ def _boxes_of_texts(view: View, suffix: str) -> list[Reading]:
     lines = [line for one in some for line in head_of(one).strip().splitlines()]
     rows = [[cell for cell in _SEPARATOR.split(line.strip()) if cell] for line in lines]
     rule, why = f"csv:{place}{{id}}{suffix}:id:", f"boxes in {counted(len(several), 'text')}"
-    if suffix == ".csv" and (named := named_box_columns(rows[0])):
+    named = named_box_columns(rows[0]) if rows and suffix == ".csv" else None
+    if named is not None:
         label = [f":{title}" for title in rows[0] if _CLASS.search(title)]
         boxes = f"{rule}{','.join(named.names)}{''.join(label[:1])}"
         found = [Reading({"boxes": boxes}, why)]

@@ -65,7 +65,7 @@ _OF_SETS = re.compile(r"(^|/)_classes\.csv$")
 """Matches the name of Roboflow's table of several classes for an image."""
 _SEPARATORS = ("|", ";", ",", " ")
 _MANY_VALUES, _MANY_ROWS, _FEW = 20, 20, 5
-_SAMPLE, _MANY_COLUMNS = 100, 7
+_SAMPLE, _MANY_COLUMNS, _MANY_IMAGES = 100, 7, 1_000
 _LONG, _SENTENCE, _MOSTLY, _NEARLY = 16, 48, 0.5, 0.9
 
 
@@ -269,7 +269,12 @@ def _are_set(match: TableMatch, flags: Sequence[str]) -> NDArray[np.bool_]:
 def _without_summaries(match: TableMatch, flags: tuple[str, ...]) -> tuple[str, ...]:
     """Return the flags without one that says whether any other is set, or (); nor its opposite."""
     rows = _are_set(match, flags)
-    for row in rows:
+    some = rows[
+        :, :_MANY_IMAGES
+    ]  # which rule out most flags: all others must be a part, or opposite
+    for row, own in zip(rows, some, strict=True):
+        if not (~(some & ~own).any(axis=1) | (some != own).all(axis=1)).all():
+            continue
         rest = (rows != row).any(axis=1) & (rows == row).any(axis=1)
         if (rows[rest].any(axis=0) == row).all() and rest.sum() >= _FEW and not row.all():
             return tuple(one for one, is_kept in zip(flags, rest.tolist(), strict=True) if is_kept)

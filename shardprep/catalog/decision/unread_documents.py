@@ -215,9 +215,10 @@ def _of_one_form(view: View, document: Member) -> list[str]:
     """Return the JSON documents in the folder of one whose first object has the same keys."""
     above = document.key.rpartition("/")[0]
     beside = [x for x in view.documents.members(".json") if x.key.rpartition("/")[0] == above]
+    if len(beside) > _MOST_DOCUMENTS:
+        return [document.key]
     form = _KEYS.findall(head_of(document))[:_FEW_KEYS]
-    alike = [x.key for x in beside if _KEYS.findall(head_of(x))[:_FEW_KEYS] == form]
-    return alike if len(beside) <= _MOST_DOCUMENTS else [document.key]
+    return [x.key for x in beside if _KEYS.findall(head_of(x))[:_FEW_KEYS] == form]
 
 
 def _of_images(view: View, documents: Sequence[Member]) -> Iterator[Member]:

@@ -336,7 +336,7 @@ def memory_cache(team: Team, decoder: FeatureDecoder, number: int, size: int) ->
     with contextlib.closing(team):
         for start in range(0, number, size):
             begun.append((range(number)[start : start + size], team.begin((0, start // size))))
-            if len(begun) > team.prefetch:
+            if len(begun) > team.num_ahead:
                 _keep(cached, progress, *begun.popleft())
         while begun:
             _keep(cached, progress, *begun.popleft())
