@@ -22,7 +22,7 @@ from shardprep.catalog.decision.table_evidence import (
     class_folders,
     is_no_class,
 )
-from shardprep.catalog.decision.view import Reading, View, head_of
+from shardprep.catalog.decision.view import Options, Reading, View, head_of
 from shardprep.catalog.label_rules import auto_labels, label_keys
 from shardprep.catalog.labels import ENOUGH, find_label_column
 from shardprep.catalog.names import UNTRAINED, find_masks, stem
@@ -77,9 +77,8 @@ def annotation_readings(view: View) -> Sequence[Reading]:
     if not signs:
         if are_masks:
             return []
-        found = _without_header(view) or _labels_of_files(view)
-        found = found or _boxes_of_texts(view, ".txt") or _boxes_of_texts(view, ".csv")
-        return found or _boxes_of_json(view)
+        found = _without_header(view) or _labels_of_files(view) or _boxes_of_texts(view, ".txt")
+        return found or _boxes_of_texts(view, ".csv") or _boxes_of_json(view)
     several = [] if are_masks else _of_several(view, signs)
     readings = several or [one for sign in _different(view, signs) for one in readings_of(sign)]
     if are_masks and any(one.has_outlines for one in signs):
@@ -103,18 +102,15 @@ def _boxes_of_texts(view: View, suffix: str) -> list[Reading]:
     names = sorted({path.rpartition("/")[2] for path in known})
     end = _WORD.sub("", common_start([name[::-1] for name in names])[::-1])
     place = f"{names[0] if len(names) == 1 else f'{{part}}{end}'}/".lstrip("/")
-    lines = [line for one in some for line in head_of(one).strip().splitlines()]
-    rows = [[cell for cell in _SEPARATOR.split(line.strip()) if cell] for line in lines]
+    heads = [head_of(one).strip().splitlines() for one in some]
+    rows = [[*filter(None, _SEPARATOR.split(x.strip()))] for lines in heads for x in lines]
     rule, why = f"csv:{place}{{id}}{suffix}:id:", f"boxes in {counted(len(several), 'text')}"
-    named = named_box_columns(rows[0]) if rows and suffix == ".csv" else None
-    if named is not None:
+    if suffix == ".csv" and rows and (named := named_box_columns(rows[0])):
         label = [f":{title}" for title in rows[0] if _CLASS.search(title)]
         boxes = f"{rule}{','.join(named.names)}{''.join(label[:1])}"
-        found = [Reading({"boxes": boxes}, why)]
-        if any(len(head_of(one).strip().splitlines()) < 2 for one in some):
-            empty = {"boxes": boxes, "unlisted": "background"}
-            found.insert(0, Reading(empty, f"{why}; images of empty ones have no object"))
-        return found
+        has_empty = any(len(one) < 2 for one in heads)
+        kinds: list[Options] = [{"unlisted": "background"}] if has_empty else []
+        return [Reading({"boxes": boxes, **one}, why) for one in (*kinds, {})]
     every = box_columns(rows, ((1, 5), (2, 1), (3, 2)))
     found = [Reading({"header": False, "boxes": f"{rule}{one}"}, why) for one in every]
     return [*found, Reading({"labels": "none"}, "images without boxes")] if found else []

@@ -259,11 +259,11 @@ def _groups(
 
 def _are_set(match: TableMatch, flags: Sequence[str]) -> NDArray[np.bool_]:
     """Return which flags are above 0, bool[flags, images of the table]."""
+    of_table = match.row_of >= 0
     columns = [match.cells(one) for one in flags]
-    values = [[(as_number(x or "") or 0) > 0 for x in one.values] for one in columns]
-    pairs = zip(values, columns, strict=True)
-    rows = np.array([np.array([*own, False])[one.codes] for own, one in pairs])
-    return rows[:, match.row_of >= 0]
+    are_set = ([*((as_number(x) or 0) > 0 for x in one.values), False] for one in columns)
+    pairs = zip(are_set, columns, strict=True)
+    return np.array([np.array(own)[one.codes[of_table]] for own, one in pairs])
 
 
 def _without_summaries(match: TableMatch, flags: tuple[str, ...]) -> tuple[str, ...]:

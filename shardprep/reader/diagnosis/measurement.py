@@ -185,10 +185,7 @@ class _Measurement:
     def _repeated(
         self, rounds: list[_Timed], run: Callable[[], _Timed], rate: Callable[[_Timed], float]
     ) -> tuple[_Timed, bool]:
-        """Add rounds until the last two and most agree; return their sum, and whether they agree.
-
-        Without agreement after `_MOST_ROUNDS`, the sum is of all rounds.
-        """
+        """Run until most rounds agree, or a limit; return their sum, and whether they agree."""
         while True:  # two of six rounds agree by chance on a noisy machine
             near = [one for one in rounds if _agree(rate(one), rate(rounds[-1]))]
             is_sure = len(near) > max(1, len(rounds) / 2) and _agree(*map(rate, rounds[-2:]))

@@ -362,7 +362,7 @@ def _cut_together(
         counts[unit].update((_EVERY, *(labels or (_NO_CLASS,))))
         total.update((_EVERY, *(labels or (_NO_CLASS,))))
     wanted = [{one: n * share for one, n in total.items()} for share in ratios.values()]
-    weights = [{one: 1 / (share * n) for one, n in total.items()} for share in ratios.values()]
+    weights = [{one: 1 / n for one, n in own.items()} for own in wanted]
     places = np.empty(len(counts), np.int64)
     shares = [-max(n / total[one] for one, n in own.items()) for own in counts]
     for unit in np.argsort(shares, kind="stable").tolist():
