@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import copyreg
 import errno
+import json
 import re
 import shlex
 import traceback
@@ -108,17 +109,18 @@ class OptionName:
     name: str
     """Keyword of the Python function; in capitals, such as SOURCE, if it has no flag."""
     value: str = ""
-    """Value to show after the name, as in `--masks auto`."""
+    """Value to show after the name: `--masks auto`, or `masks="auto"` for Python."""
     file: str = ""
     """The file that sets the option, such as `shardprep.toml`, or ""."""
 
     def __str__(self) -> str:
         name = self.name.lower()
-        if self.file:
-            name = f"{self.file}: {name}"
-        elif _spelling["as flags"]:
+        if not self.file and _spelling["as flags"]:
             name = self.name if self.name.isupper() else f"--{name.replace('_', '-')}"
-        return f"{name} {shlex.quote(self.value)}" if self.value else name
+            return f"{name} {shlex.quote(self.value)}" if self.value else name
+        value = self.value if self.value.isdecimal() else json.dumps(self.value, ensure_ascii=False)
+        name = f"{self.file}: {name}" if self.file else name
+        return f"{name}={value}" if self.value else name
 
 
 class ShardprepError(Exception):

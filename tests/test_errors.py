@@ -158,14 +158,14 @@ def test_an_option_is_named_as_the_user_wrote_it() -> None:
     assert pickle.loads(pickle.dumps(error)).place == option
     name_options_as_flags(yes=False)
     try:
-        assert error.where == "mask_values auto"
+        assert error.where == 'mask_values="auto"'
         assert str(OptionName("SOURCE")) == "source"
         error.blame("shardprep.toml")
-        assert error.where == "shardprep.toml: mask_values auto"
+        assert error.where == 'shardprep.toml: mask_values="auto"'
     finally:
         name_options_as_flags()
     assert str(OptionName("SOURCE")) == "SOURCE"
-    assert error.where == "shardprep.toml: mask_values auto"
+    assert error.where == 'shardprep.toml: mask_values="auto"'
 
 
 def test_a_library_that_does_not_fit_into_memory_is_a_lack_of_memory() -> None:

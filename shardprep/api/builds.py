@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -313,6 +313,7 @@ def build(
             watch.notice(remark)
         if dry_run:
             found = _plan(options, piece, num_workers(run.workers), watch, old)
+            _warn(() if callable(progress) else found.plan.findings, watch)
             if run.items_out is not None:
                 write_items(found.plan, local_path(run.items_out))
             return found
@@ -323,6 +324,12 @@ def build(
             result = build_dataset(options, workers, watch, overwrite=run.overwrite, reuse=old)
         _save_rejected(result.path, options, into, watch)
         return replace(result, profile=seconds) if run.profile else result
+
+
+def _warn(findings: Iterable[str], watch: Watch) -> None:
+    for line in findings:
+        if line.startswith("warning: "):
+            watch.notice(line)
 
 
 @contextmanager

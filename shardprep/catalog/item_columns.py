@@ -163,7 +163,10 @@ def _with_lists(items: GivenItems, recipe: Recipe) -> GivenItems:
 
 
 def _check_separators(items: GivenItems) -> None:
-    """Record a fault for texts in `labels` such as "a b" if other rows have the classes a and b."""
+    """Record a fault for texts in `labels` that may be several classes, such as "a;b".
+
+    With a blank or a comma between, only if other rows have the classes a and b.
+    """
     cells = items.columns["labels"].coded().counts()
     texts = [cell for cell in cells if not cell.startswith("[")]
     alone = {*texts, *(str(x) for cell in cells if cell[:1] == "[" for x in cell_list(cell))}
@@ -172,7 +175,8 @@ def _check_separators(items: GivenItems) -> None:
     uses = Counter(one for own in parts.values() for one in {*own})
     odd = dict[str, str]()
     for (text, by), own in parts.items():
-        if own[1:] and all(one in alone or (by != " " and uses[one] > 1) for one in own):
+        is_known = all(one in alone or (by != " " and uses[one] > 1) for one in own)
+        if own[1:] and (by in "|;" or is_known):
             odd.setdefault(text, by)
     for row, cell in enumerate(items.columns["labels"] if odd else ()):
         if cell in odd:

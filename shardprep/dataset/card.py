@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
 _MOST_ROWS = 30
-_MOST_CHARACTERS = 240
+_MOST_CHARACTERS = 500
 _MOST_HTML = 60_000
 """Maximum number of HTML characters in the rows of a card; further rows are only counted."""
 _MOST_BYTES = 100_000

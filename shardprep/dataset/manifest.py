@@ -188,17 +188,24 @@ REPACKED = "repack"
 
 
 def fingerprint_differences(one: Fingerprint, two: Fingerprint) -> list[str]:
-    """Return the differences between two fingerprints, in words: "quality (90, now 95)"."""
+    """Return the differences between two fingerprints, in words: "quality (90, now 95)".
+
+    Of a built and a repacked dataset, which have different inputs, only common options count.
+    """
     differences = []
-    alone = one.options.keys() ^ two.options.keys()
-    if (REPACKED in one.versions) == (REPACKED in two.versions):
-        alone = set()
-    elif alone:
-        differences.append(f"{len(alone)} options that only a build has")
+    from_dataset = [REPACKED in side.versions for side in (one, two)]
+    is_mixed = from_dataset[0] != from_dataset[1]
+    if is_mixed:
+        was, is_now = ("a dataset" if yes else "a source" for yes in from_dataset)
+        differences.append(f"made from ({was}, now {is_now})")
     for section, lacking in (("inputs", ""), ("options", "not given"), ("versions", "not there")):
         before, now = getattr(one, section), getattr(two, section)
-        for key in sorted(before.keys() | now.keys()):
-            if before.get(key) != now.get(key) and not (section == "options" and key in alone):
+        keys = before.keys() | now.keys()
+        if is_mixed:  # "auto" was decided from the source, so the dataset states what it is
+            known = before.keys() & now.keys() if section != "inputs" else ()
+            keys = {key for key in known if "auto" not in (before[key], now[key])}
+        for key in sorted(keys):
+            if before.get(key) != now.get(key):
                 was, is_now = (_shown(key, side.get(key)) or lacking for side in (before, now))
                 values = f"{was}, now {is_now}" if lacking else "its content"
                 differences.append(f"{key} ({values})")

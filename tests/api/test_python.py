@@ -162,9 +162,10 @@ def test_ids_without_an_image_warn_once_also_without_progress(tmp_path: Path) ->
     source = write(tmp_path / "set.zip", zip_bytes(animals(3)))
     for option in ("items", "labels"):
         keys: dict[str, Any] = {option: rows, "size": 16}
-        with pytest.warns(shardprep.reader.Advice, match=r"1 of 4 entries \(25%\) fit") as caught:
-            shardprep.build(source, tmp_path / option, **keys)
-        assert [one.filename for one in caught] == [__file__]
+        for dry_run in (True, False):
+            with pytest.warns(shardprep.reader.Advice, match=r"1 of 4 entries \(25%\) fit") as said:
+                shardprep.build(source, tmp_path / option, dry_run=dry_run, **keys)
+            assert [one.filename for one in said] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         done = run("build", "set.zip", "--items", "rows.jsonl", "--size", 16, cwd=tmp_path)

@@ -280,10 +280,8 @@ def test_entries_of_an_exclude_list_that_fit_nothing_are_counted(tmp_path: Path)
     (tmp_path / "out.txt").write_text("a/1.jpg\na/7.jpg\na/8.jpg\na/9.jpg\na/x.jpg\n")
     notes, lost = notes_of(tmp_path, exclude_list=str(tmp_path / "out.txt"))
     (note,) = notes
-    start = f"warning: {tmp_path}/out.txt: 4 of 5 entries (80%) fit no image, such as a/7.jpg (the "
-    assert note.startswith(f"{start}nearest key is a/")
-    assert "a/9.jpg (" in note
-    assert "a/x.jpg" not in note
+    start = f"warning: {tmp_path}/out.txt: 4 of 5 entries (80%) fit no image, such as "
+    assert note == f"{start}a/7.jpg, a/8.jpg, a/9.jpg"
     assert lost == ("a/7.jpg", "a/8.jpg", "a/9.jpg", "a/x.jpg")
 
 

@@ -274,6 +274,13 @@ def test_the_command_changes_a_dataset_and_says_so(pets: Path, tmp_path: Path) -
         "validation": 8,
     }
     assert found.totals.skipped == {"not an image": 1, "on the exclude list": 1}
+    versions = ("tfrecords/pets/1.0.0", "tfrecords/pets/1.1.0")
+    difference = run("diff", *versions, cwd=tmp_path).stdout
+    assert "\nno change added, target, objects, mask, feature, source\n" in difference
+    recipe = difference[difference.index("recipe ") :].splitlines()[:-1]
+    assert [line[10:].partition(" (")[0] for line in recipe] == [
+        "made from", "exclude_list", "size", "split"
+    ]  # fmt: skip
     said = error_of(run("repack", "--size", "so", cwd=tmp_path), 2)
     assert said.startswith("--size: 'so' is not WIDTHxHEIGHT")
 

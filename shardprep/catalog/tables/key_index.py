@@ -380,7 +380,9 @@ def unused_entries(where: str, lost: Sequence[str], number: int, keys: Iterable[
         beside = (
             (sum(takewhile(bool, map(eq, x, name))), key) for x, key in names[at - 1 : at + 1]
         )
-        few.append(f"{shown(text)} (the nearest key is {shown(max(beside)[1])})")
+        num_equal, key = max(beside)
+        is_near = 2 * num_equal >= len(name.rpartition(".")[0] or name)  # random ids have one too
+        few.append(f"{shown(text)}{f' (the nearest key is {shown(key)})' if is_near else ''}")
     share = len(lost) / max(1, number)
     what = f"{where}: {len(lost):,} of {number:,} entries ({share:.0%}) fit no image"
     warning = "warning: " if share >= MANY else ""
