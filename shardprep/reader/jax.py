@@ -83,14 +83,15 @@ class ShardedBatches(AheadBatches):
     """The iterator that `Dataset.batches(…, sharding=)` returns."""
 
     def _moved(self, element: Any) -> Any:
-        return jax.tree.map(self._array, element)
+        return jax.tree_util.tree_map_with_path(self._array, element)
 
-    def _array(self, value: np.ndarray[Any, Any]) -> Any:
+    def _array(self, path: tuple[Any, ...], value: np.ndarray[Any, Any]) -> Any:
         if value.dtype == object:  # texts
             return value
         dtype = jax.dtypes.canonicalize_dtype(value.dtype)
         if dtype != value.dtype and (value.astype(dtype) != value).any():
-            what = f"a feature has values that JAX cannot store as {dtype}"
+            names = (one.key for one in path if isinstance(one, jax.tree_util.DictKey))
+            what = f"{'/'.join(names) or 'target'} has values that JAX cannot store as {dtype}"
             hint = "call jax.config.update('jax_enable_x64', True), or use as_supervised=True"
             raise DatasetError(_WHERE, what, hint)
         make: Any = jax.make_array_from_process_local_data

@@ -94,7 +94,8 @@ def repack_dataset(
     if workspace.stands() and not overwrite:
         finished = workspace.finished()
         if finished is not None and finished.fingerprint.inputs != images.fingerprint.inputs:
-            raise BuildError(workspace.location, "already exists", replace_hint())
+            what = "already exists, and is not made of the same datasets"
+            raise BuildError(workspace.location, what, replace_hint())
     result = make_dataset(workspace, images, watcher, overwrite=overwrite)
     return replace(result, num_copied=0)  # every image is copied, or none
 

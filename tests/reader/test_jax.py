@@ -102,7 +102,7 @@ found["refused"] = [
     refused(dataset, 64, rows, ragged=True),
 ]
 try:
-    batches._array(np.array([2**31]))
+    batches._moved({"image/bytes": np.array([2**31])})
 except DatasetError as error:
     found["refused"].append(str(error))
 print(json.dumps(found))
@@ -281,7 +281,8 @@ def test_what_cannot_be_divided_is_one_line(one: Any) -> None:
     assert given == f"{where}sharding already decides num_shards and shard_index; leave them out"
     assert spec.endswith("divide only rows; use NamedSharding(mesh, PartitionSpec('data'))")
     assert ragged.endswith("ragged=True or decode=False makes lists; leave out these or sharding")
-    assert "JAX cannot store as int32; call jax.config.update('jax_enable_x64', True)" in large
+    hint = "call jax.config.update('jax_enable_x64', True)"
+    assert f"image/bytes has values that JAX cannot store as int32; {hint}" in large
 
 
 @pytest.mark.thorough

@@ -322,7 +322,7 @@ def test_a_dataset_that_is_there_stays_unless_it_is_to_be_replaced(
 ) -> None:
     there = made(tmp_path, animals(4), shards=1)
     before = tree(there)
-    with pytest.raises(shardprep.BuildError, match="already exists; add --overwrite"):
+    with pytest.raises(shardprep.BuildError, match="not made of the same datasets; add --ov"):
         shardprep.repack(pets, tmp_path / "out")
     assert tree(there) == before
     copy = shutil.copytree(pets, tmp_path / "copy")
@@ -383,7 +383,10 @@ def test_a_damaged_one_is_mended_by_doing_it_again(pets: Path, tmp_path: Path) -
 def test_the_command_copies_and_says_so(pets: Path, tmp_path: Path) -> None:
     shutil.copytree(pets.parent, tmp_path / "tfrecords/pets")
     said = error_of(run("repack", "--shards", "5", cwd=tmp_path), 1)
-    assert "already exists; add --overwrite to replace it, or give another --version" in said
+    assert (
+        "is not made of the same datasets; add --overwrite to replace it, or give another --version"
+        in said
+    )
     done = run("repack", "--shards", "5", "--version", "1.0.1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "42 images to 5 shards" in done.stderr

@@ -305,9 +305,9 @@ def read_table(file: str, most_bytes: int) -> bytes:
     """Return the bytes of a regular file; FileNotFoundError for others: a pipe may never end."""
     if not Path(file).is_file():
         raise FileNotFoundError
-    if Path(file).stat().st_size > most_bytes:
-        what = f"is larger than {OptionName('max_member_size')}"
-        raise SourceError(file, what, f"raise it above {most_bytes:,} bytes")
+    if (num_bytes := Path(file).stat().st_size) > most_bytes:
+        what = f"is larger than {OptionName('max_member_size', str(most_bytes))}"
+        raise SourceError(file, what, f"raise it to {num_bytes}")
     try:
         return read_named(file, most_bytes)
     except OSError as error:
