@@ -92,7 +92,7 @@ def _splits_by_table(
         hint = f"use {OptionName('labels')} csv:FILE or {OptionName('join')} FILE"
         raise SourceError(OptionName("split", rule.kind), what, hint)
     if rule.kind == "tables":
-        tables = match.table.parts_of_rows().map(lambda name: origin_of(name).split or "train")
+        tables = _splits_of_tables(match.table.parts_of_rows())
         of_rows = Coded(np.append(tables.codes, -1)[match.row_of], tables.values)
         return _filled(of_rows, match, by_folder)
     cells = match.single(rule.column)
@@ -103,6 +103,16 @@ def _splits_by_table(
         raise SourceError(OptionName("split", "column"), what, f"its cells are {there}")
     given = cells.map(lambda cell: _column_split(cell, rule) if cell else None)
     return _filled(given, match, by_folder)
+
+
+def _splits_of_tables(names: Coded[str]) -> Coded[str]:
+    splits = {name: origin_of(name).split for name in names.values}
+    nameless = [name for name, split in splits.items() if split is None]
+    if nameless and "train" in splits.values():
+        what = f"no word for a split is in the name of {some_of(nameless)}, but others have one"
+        hint = f"say what each is: {OptionName('split', 'list:train=FILE,validation=FILE')}"
+        raise SourceError(OptionName("split", "tables"), what, hint)
+    return names.map(lambda name: splits[name] or "train")
 
 
 def _filled(
