@@ -92,7 +92,9 @@ def list_images(
         scope=_scope(recipe),
         check=check,
     )
-    rest, masks = masks_apart(_without_arrays(listing, recipe), recipe, partial(mask_paths, recipe))
+    rest, masks = masks_apart(
+        _without_unwanted(listing, recipe), recipe, partial(mask_paths, recipe)
+    )
     opened = recipe
     if recipe.may_be_annotated and not recipe.images:  # `decide` takes the other options
         stated = Documents(listing.others, recipe).export_options()
@@ -108,30 +110,35 @@ def list_images(
     return replace(found, notes=(*found.notes, *unopened))
 
 
-def _scope(recipe: Recipe) -> Scope:
+def _texts(recipe: Recipe) -> str:
     texts = [recipe.class_map, recipe.exclude_list, recipe.mask_values]
     texts += [recipe.labels, recipe.relabel, recipe.rows, recipe.split, recipe.group]
     texts += [recipe.boxes, recipe.masks, recipe.points, *recipe.join, *recipe.images]
-    options = " ".join(map(str, texts)).lower()
+    return " ".join(map(str, texts)).lower()
+
+
+def _is_in(options: str, key: str) -> bool:
+    name = without_archive_suffix(key.rpartition("/")[2]).lower()
+    pattern = rf"(?<![\w.-]){re.escape(name)}(?![\w-])"
+    return name in options and re.search(pattern, options) is not None
+
+
+def _scope(recipe: Recipe) -> Scope:
+    options = _texts(recipe)
     names_files = recipe.is_annotated or bool(recipe.target_image)
     needs_all = names_files or bool(recipe.items)
     is_by_items = recipe.items and not (names_files or re.search(r"\.[a-z]|tables", options))
     is_closed = cache(lambda: is_by_items and are_files(recipe))
 
-    def is_in_options(key: str) -> bool:
-        name = without_archive_suffix(key.rpartition("/")[2]).lower()
-        pattern = rf"(?<![\w.-]){re.escape(name)}(?![\w-])"
-        return name in options and re.search(pattern, options) is not None
-
     def is_named(key: str) -> bool:
         stem = without_archive_suffix(key).lower()
         is_document = stem != key.lower() and stem.endswith(_DOCUMENTS)
-        return needs_all or is_document or is_in_options(key)
+        return needs_all or is_document or _is_in(options, key)
 
     def unwanted(key: str) -> str:
         names = [key, f"{key}/0"]
         if scope.is_outside(key):
-            return "" if is_in_options(key) else NOT_BELOW
+            return "" if _is_in(options, key) else NOT_BELOW
         if any(matched(names, recipe.exclude, "exclude")):
             return NOT_EXCLUDED
         is_by_folder = recipe.include and all("/" in glob for glob in recipe.include)
@@ -139,7 +146,7 @@ def _scope(recipe: Recipe) -> Scope:
         return NOT_INCLUDED if is_out else ""
 
     def unopened(key: str) -> str:
-        return NOT_LISTED if is_closed() and not is_in_options(key) else ""
+        return NOT_LISTED if is_closed() and not _is_in(options, key) else ""
 
     def is_sample(key: str) -> bool:
         layouts = [one.layout for one in recipe.rules.images if is_named_by(one.file, key)]
@@ -150,23 +157,28 @@ def _scope(recipe: Recipe) -> Scope:
     return scope
 
 
-def _without_arrays(listing: Listing, recipe: Recipe) -> Listing:
-    """Return the listing without unwanted files of arrays, because opening one may fail."""
-    arrays = [one for one in listing.others if is_array_name(one.key.rpartition("/")[2])]
-    if not (arrays and (recipe.exclude or recipe.include or recipe.root)):
+def _without_unwanted(listing: Listing, recipe: Recipe) -> Listing:
+    """Return the listing without files that `--exclude` matches, unless an option names them.
+
+    Of files of arrays, whose opening may fail, also without those that `--include` and `--root`
+    leave out.
+    """
+    if not (recipe.exclude or recipe.include or recipe.root):
         return listing
-    keys, scope = [one.key for one in arrays], _scope(recipe)
+    keys, scope = [one.key for one in listing.others], _scope(recipe)
+    options = _texts(recipe)
     is_by_folder = recipe.include and all("/" in glob for glob in recipe.include)
     are_excluded = matched(keys, recipe.exclude, "exclude")
     are_included = matched([f"{key}/0" for key in keys], recipe.include, "include")
     out: dict[str, str] = {}
     for key, is_out, is_in in zip(keys, are_excluded, are_included, strict=True):
-        if is_out:
+        is_array = is_array_name(key.rpartition("/")[2])
+        if is_out and (is_array or not _is_in(options, key)):
             out[key] = NOT_EXCLUDED
-        elif not (key.lower().endswith(TABLE_SUFFIXES) or scope.is_named(key)):
+        elif is_array and not (key.lower().endswith(TABLE_SUFFIXES) or scope.is_named(key)):
             reason = NOT_BELOW if scope.is_outside(key) else ""
             out[key] = reason or (NOT_INCLUDED if is_by_folder and not is_in else "")
-    lost = [skipped(one, out[one.key]) for one in arrays if out.get(one.key)]
+    lost = [skipped(one, out[one.key]) for one in listing.others if out.get(one.key)]
     others = [one for one in listing.others if not out.get(one.key)]
     return replace(listing, others=others, skipped=[*listing.skipped, *lost])
 

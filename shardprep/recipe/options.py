@@ -291,7 +291,8 @@ class BuildOptions:
         "Use only images that match, such as *.png. Can be repeated.", _USED, "GLOB",
         is_repeated=True)
     exclude: tuple[str, ...] = _option((),
-        "Leave out images that match, such as masks/*. Can be repeated.", _USED, "GLOB",
+        "Leave out images and annotation files that match, such as masks/*. Can be repeated.",
+        _USED, "GLOB",
         is_repeated=True)
     exclude_list: str = _option("",
         "Leave out images that a file names: the first column of a .csv or .tsv, otherwise one "

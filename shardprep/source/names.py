@@ -30,7 +30,8 @@ _ARRAY_NAME = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _SPLIT_WORD = re.compile(
-    r"(?:^|[_\-. :])(train(?:ing)?|val(?:id(?:ation|ate)?)?|dev|test|t10k)(?=[_\-. ]|\d|$|(?-i:[A-Z]))",
+    r"(?:^|[_\-. :])(train(?:ing)?|val(?:id(?:ation|ate)?)?|dev|test|t10k)"
+    r"(?=[_\-. ]|\d|$|(?-i:[A-Z]))",
     re.IGNORECASE,
 )
 _DRIVE = re.compile("[A-Za-z]:")

@@ -171,12 +171,12 @@ OF_OBJECTS = [
         ["row"],
     ),
     Row(
-        "name the file of class names next to the right one: --boxes yolo:FILE",
+        "leave one out: --exclude …",
         {f"x/images/{n}": data for n, data in pics(*ABC).items()}
         | {f"{d}/labels/{n[0]}.txt": b"0 .5 .5 .25 .25\n" for d in "xy" for n in ABC}
         | {"x/labels/classes.txt": b"cat\n"},
         {"boxes": "yolo"},
-        {"boxes": Own("yolo:x/labels/classes.txt")},
+        {"exclude": SAID},
         objects,
         {f"x/images/{name}": ("cat",) for name in ABC},
     ),

@@ -136,11 +136,21 @@ def test_an_id_whose_image_is_missing_does_not_take_the_twin_of_another_split(
     assert made.rows_without_image == ("5",)
 
 
-def test_a_table_of_validation_may_name_images_of_the_training_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["val.csv", "dev.csv"])
+def test_a_table_of_validation_may_name_images_of_the_training_folder(
+    name: str, tmp_path: Path
+) -> None:
     members = images(*(f"train/{i}.jpg" for i in range(8)))
-    members |= {"train.csv": labels("ab"), "val.csv": labels("b", [6, 7])}
-    made = catalog(tmp_path, members, "csv:train.csv,val.csv:id:label", split="tables")
+    members |= {"train.csv": labels("ab"), name: labels("b", [6, 7])}
+    made = catalog(tmp_path, members, f"csv:train.csv,{name}:id:label", split="tables")
     assert [split for split, _ in found(made).values()] == ["train"] * 6 + ["validation"] * 2
+
+
+def test_a_table_without_a_word_for_a_split_is_not_train_beside_train(tmp_path: Path) -> None:
+    members = images(*(f"a/{i}.jpg" for i in range(8)))
+    members |= {"train.csv": labels("ab"), "more.csv": labels("b", [6, 7])}
+    with pytest.raises(SourceError, match="split is in the name of more.csv, but others have one"):
+        catalog(tmp_path, members, "csv:train.csv,more.csv:id:label", split="tables")
 
 
 # Boxes, rows, corrections and lists

@@ -17,7 +17,7 @@ from shardprep.catalog.objects.mask_values import given_values
 from shardprep.catalog.objects.object_table import Found
 from shardprep.errors import SourceError
 from shardprep.image.annotation_types import Polygons
-from tests.catalog.builders import VOC, catalog, images, reasons
+from tests.catalog.builders import VOC, catalog, facts_of, images, reasons
 from tests.support.annotated import opened, source
 from tests.support.builders import SHARED_DATA, jpeg
 from tests.support.paths import data_rows
@@ -300,6 +300,20 @@ def test_two_files_for_one_image_are_an_error_with_a_way_out(tmp_path: Path) -> 
     ):
         made.read("yolo")
     assert made.rows(made.read("yolo:b/data.yaml"))["images/1.png"] == [("dog", (0, 0, 1, 1))]
+
+
+def test_annotation_files_that_exclude_matches_are_skipped_unless_an_option_names_them(
+    tmp_path: Path,
+) -> None:
+    members = images("images/1.jpg", "images/2.jpg") | {
+        f"{folder}/{i}.txt": b"0 .5 .5 1 1" for folder in ("a", "b") for i in (1, 2)
+    }
+    members["b/names.txt"] = b"cat"
+    out = {f"b/{i}.txt": "matched by --exclude" for i in (1, 2)}
+    made = catalog(tmp_path, members, boxes="yolo", exclude=("b/*",))
+    assert reasons(made) == out | {"b/names.txt": "matched by --exclude"}
+    named = catalog(tmp_path, members, boxes="yolo:b/names.txt", exclude=("b/?.txt", "b/n*"))
+    assert facts_of(named).names == ("cat",)
 
 
 def test_other_text_files_are_not_labels(tmp_path: Path) -> None:

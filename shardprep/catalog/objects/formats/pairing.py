@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import re
 from collections.abc import Sequence
 
@@ -87,12 +88,13 @@ class Pairing:
                 return image
         return None
 
-    def claim(
-        self, image: int, document: str, hint: str = "leave one of them out of the source"
-    ) -> None:
+    def claim(self, image: int, document: str) -> None:
         if (other := self.documents.setdefault(image, document)) != document:
             what = f"{self._index.keys[image]} is also annotated in {other}"
-            raise SourceError(document, what, hint)
+            folder = document.rpartition("/")[0]
+            is_apart = folder != other.rpartition("/")[0]
+            out = glob.escape(folder) + "/*" if folder and is_apart else glob.escape(document)
+            raise SourceError(document, what, f"leave one out: {OptionName('exclude', out)}")
 
     def find_listed(self, name: str, document: str, split: str) -> int | None:
         """Return the position of an image; if several fit, of the image of `split`."""

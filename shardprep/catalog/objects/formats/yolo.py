@@ -72,9 +72,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         if image is None:
             table.missing[key] = lines.number
             continue
-        pairing.claim(
-            image, key, f"name the file of class names next to the right one: {_YOLO}:FILE"
-        )
+        pairing.claim(image, key)
         table.list_image(image)
         num_poses += sum(bool(one.keypoints) for one in lines.objects)
         num_likely += sum(one.may_be_pose for one in lines.objects)
