@@ -149,7 +149,9 @@ def test_a_table_of_validation_may_name_images_of_the_training_folder(
 def test_a_table_without_a_word_for_a_split_is_not_train_beside_train(tmp_path: Path) -> None:
     members = images(*(f"a/{i}.jpg" for i in range(8)))
     members |= {"train.csv": labels("ab"), "more.csv": labels("b", [6, 7])}
-    with pytest.raises(SourceError, match="split is in the name of more.csv, but others have one"):
+    with pytest.raises(
+        SourceError, match=r"split is in the name of more\.csv, but others have one"
+    ):
         catalog(tmp_path, members, "csv:train.csv,more.csv:id:label", split="tables")
 
 
