@@ -202,16 +202,18 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
 
 
 def _named(keys: Sequence[str], match: TableMatch) -> str:
-    """Return the name of the table, or the names of its parts with numbers of images by split."""
+    """Return the name of the table, or of its parts with numbers of images by folder of a split."""
     if not match.table.parts:
         return match.table.name
-    splits = folder_splits(keys).filled("train")
+    splits = folder_splits(keys)
+    are_folders = any(splits.values)
     names, start = list[str](), 0
     for name, number in match.table.parts:
         images = match.key_of[start : start + number]
-        counts = splits.take(np.flatnonzero(np.bincount(images[images >= 0]))).counts()
+        found = np.flatnonzero(np.bincount(images[images >= 0]))
+        counts = splits.filled("train").take(found).counts() if are_folders else {}
         of = ", ".join(f"{count:,} {split}" for split, count in counts.items())
-        names.append(f"{name} ({of or 'no image'})")
+        names.append(f"{name} ({of or counted(len(found), 'image')})")
         start += number
     return " + ".join(names)
 

@@ -144,6 +144,9 @@ def test_a_table_of_validation_may_name_images_of_the_training_folder(
     members |= {"train.csv": labels("ab"), name: labels("b", [6, 7])}
     made = catalog(tmp_path, members, f"csv:train.csv,{name}:id:label", split="tables")
     assert [split for split, _ in found(made).values()] == ["train"] * 6 + ["validation"] * 2
+    flat = {key.replace("train/", "a/"): data for key, data in members.items()}
+    made = catalog(tmp_path / "flat", flat, f"csv:train.csv,{name}:id:label", split="tables")
+    assert f"{name} (2 images)" in made.labels_from
 
 
 def test_a_table_without_a_word_for_a_split_is_not_train_beside_train(tmp_path: Path) -> None:
