@@ -493,8 +493,9 @@ def repack(
         encoding = None
         if form:
             if "format" not in given and made.format != known.get("format", "jpeg"):
-                what = f"stored images are {known['format']}, but other options need {made.format}"
-                raise RecipeError(OptionName("format"), what, "give it, or leave the others out")
+                what = f"is {known['format']} in the dataset, but other options need {made.format}"
+                hint = f"leave them out, or add {OptionName('format', made.format)}"
+                raise RecipeError(OptionName("format"), what, hint)
             from shardprep.writer.engine.job import Workers
             from shardprep.writer.engine.pool import write_shards
 

@@ -348,7 +348,9 @@ def _originals(source: str, dataset: OpenDataset, ending: ExitStack, watch: Watc
                 raise MemberError(f"has {extent.num_bytes:,} bytes, more than {_MOST_ORIGINAL:,}")
             return extent.read()
         except KeyError:
-            raise SourceError(key, "is not in the source") from None
+            raise SourceError(
+                key, f"is not in {source}", "name the source of the dataset"
+            ) from None
         except MemberError as error:
             raise SourceError(key, str(error)) from error
 

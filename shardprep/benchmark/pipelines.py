@@ -19,7 +19,7 @@ _WHITE = 255.0
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The records that the pipelines read: all of the first shards of a split."""
+    """The records that all pipelines read: whole shards, from the first shard of a split on."""
 
     folder: Path
     split: str

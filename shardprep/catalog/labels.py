@@ -280,8 +280,9 @@ def _pivoted(match: TableMatch, pivot: str, columns: Sequence[Column]) -> Iterat
     names = table.checked_cells(table.column(pivot)).coded()
     known = sorted({*names.firsts().values()} - {""}, key=natural_order)
     if title == table.header[table.column(pivot)] or not 0 < len(known) <= _MOST_TARGETS:
-        what = f"{pivot!r} names {len(known):,} targets of the column {title!r}"
-        raise SourceError(option, what, f"it must name 1 to {_MOST_TARGETS:,} in another column")
+        what = f"column {pivot!r} has {len(known):,} names of targets, for the values of {title!r}"
+        hint = f"choose another column than that of the values, with 1 to {_MOST_TARGETS:,} names"
+        raise SourceError(option, what, hint)
     if lost := int((names.fit(lambda name: not name) & values.are_there).sum()):
         what = f"{counted(lost, 'row', 'has', 'have')} a value and no {pivot!r}"
         raise SourceError(table.name, what, "fill these cells, or delete the rows")

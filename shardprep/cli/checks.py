@@ -146,10 +146,10 @@ def _problem_line(problem: Problem) -> str:
 
 
 def leaks(call: Call, *, as_json: bool) -> None:
-    """Show which images of a dataset have a copy in another one.
+    """Show which images of a dataset have a copy in another dataset.
 
-    Finds equal files, and pictures of other size, encoding, brightness or
-    orientation, also cropped ones. Exits with 3 if there are any.
+    Finds equal files, and copies of another size, encoding, brightness or
+    orientation, also cropped ones. Exits with 3 if it finds a copy.
 
     Examples:
         shardprep leaks tfrecords/mine tfrecords/public

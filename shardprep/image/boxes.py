@@ -160,10 +160,11 @@ class Boxes:
 def are_cut_away(
     left_over: Floats, corners: Floats, min_visible: float, min_side: float = _MIN_SIDE
 ) -> Flags:
-    """Return which boxes have less than `min_side` of a side or `min_visible` of their area left.
+    """Return which boxes a cut leaves too small, bool[n].
 
-    `left_over` has the two sides of each remaining part, in any order; `corners` are the boxes.
-    Boxes that were not cut are never included, however small they are.
+    `left_over` has the sides of what is left of each box, float[n, 2]; `corners` are the boxes
+    before. A box is too small if a side is below `min_side`, or if less than the share
+    `min_visible` of its area is left. Boxes that were not cut are never too small.
     """
     area = left_over.prod(axis=1)
     whole = (corners[:, 2:] - corners[:, :2]).prod(axis=1)

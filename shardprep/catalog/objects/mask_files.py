@@ -235,7 +235,7 @@ def _nearest_masks(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def fits_all(pattern: MaskPattern) -> SourceError:
-    """Return the error for a pattern that leaves no image."""
+    """Return the error for a pattern that matches every image, so that all would be masks."""
     what = f"{pattern.text} fits every image of the source"
     return SourceError(pattern.option, what, PATTERN_HINT)
 

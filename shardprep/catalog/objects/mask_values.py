@@ -176,9 +176,10 @@ def _highest_number(mask: Collection[int]) -> int | None:
 
 
 def hold_numbers(masks: Iterable[Seen | None], documents: Documents) -> int:
-    """Return `are_numbers` of a sample; 0 for colours, JPEG, or values that a document names.
+    """Return how surely the values of sampled masks number objects, as `are_numbers` does.
 
-    A tenth of the masks may lack a number (a covered object); the result is then at most `UNSURE`.
+    0 if a mask has colours or is a JPEG, or if a document names the values as classes. Up to a
+    tenth of the masks may lack a number, of a covered object; the result is then at most `UNSURE`.
     """
     seen, num_odd = [], 0
     for one in masks:

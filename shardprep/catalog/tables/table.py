@@ -227,11 +227,11 @@ def parse_table(
 
 
 def _columns_of_blanks(stream: TextIO) -> tuple[int, list[list[str]]]:
-    """Return the number of lines above a table of blanks, and the words of its first lines.
+    """Return the number of lines above a table with blanks between columns, and its first rows.
 
-    Lines above are comments and a number of rows. Other lines must have equal numbers of words, and
-    a column of numbers or file names, or else the result is 0 and []. The first line may lack the
-    title of the column of ids.
+    Above it may be comments, and a line with the number of rows. All rows must have the same number
+    of words, except that titles may lack one for the ids, and one column must have numbers or file
+    names. The result is (0, []) for other texts.
     """
     lines = [*islice(stream, _LOOKED_AT)]
     above = next((i for i, one in enumerate(lines) if one.strip() and one[:1] != "#"), 0)

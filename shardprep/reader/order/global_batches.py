@@ -54,7 +54,7 @@ class GlobalBatches:
         return range(*(cut(host, size, self.num_hosts) for host in (self.host, self.host + 1)))
 
     def __len__(self) -> int:
-        """Return the number of own places of an epoch."""
+        """Return the number of records that this host reads in an epoch."""
         return self.num_full * self.host_size + len(self.part(self.num_left))
 
     def places(self, start: int, stop: int) -> Ints:

@@ -190,7 +190,7 @@ class Order:
     reshuffle: bool = True
 
     def __len__(self) -> int:
-        """Return the number of own places of an epoch."""
+        """Return the number of records that this host reads in an epoch."""
         return len(self.batches)
 
     @property

@@ -214,7 +214,7 @@ def _cut(given: ChangedItems, ratios: Mapping[str, float], seed: int) -> Changed
 
 
 def _without_spoilers(given: ChangedItems, cut: Cut) -> ChangedItems:
-    """Return the items of a cut and their rows; the left-out items become skipped."""
+    """Return the items with the splits of `cut`; the items that it leaves out become skipped."""
     from shardprep.writer.plan.source_plan import NO_LABEL
 
     left = {*cut.left_out.members.keys}

@@ -81,7 +81,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     keys = pairing.documents.values()
     if not keys:
         what = "no text file of the source is named like an image"
-        raise SourceError(_YOLO, what, "call the boxes of a.jpg a.txt, or name another format")
+        raise SourceError(_YOLO, what, "rename the files: a.txt has the boxes of a.jpg")
     folders = {key.rpartition("/")[0] for key in keys}
     strays = [
         one
