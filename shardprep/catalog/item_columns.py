@@ -156,21 +156,23 @@ def _with_lists(items: GivenItems, recipe: Recipe) -> GivenItems:
             if found is not None and not all(isinstance(one, str | int | float) for one in found):
                 items.refuse(row, title, 'is not a list of texts, such as ["a", "b"]')
             cells.append("" if found is None else json.dumps([str(one).strip() for one in found]))
-        if title == "labels":
-            _check_separators(items)
         columns[title] = Texts.of(cells)
+    if not recipe.separator and recipe.target == BUILD_DEFAULTS["target"]:
+        for title in {"label", "labels"} & items.columns.keys():
+            _check_separators(items, title)
     return replace(items, columns=columns)
 
 
-def _check_separators(items: GivenItems) -> None:
-    """Record a fault for texts in `labels` that may be several classes, such as "a;b".
+def _check_separators(items: GivenItems, title: str) -> None:
+    """Record a fault for texts in a column of labels that may be several classes, such as "a;b".
 
-    With a blank or a comma between, only if other rows have the classes a and b.
+    With a blank or a comma between, only in `labels`, and if other rows have the classes a and b.
     """
-    cells = items.columns["labels"].coded().counts()
+    cells = items.columns[title].coded().counts()
     texts = [cell for cell in cells if not cell.startswith("[")]
     alone = {*texts, *(str(x) for cell in cells if cell[:1] == "[" for x in cell_list(cell))}
-    pairs = (pair for pair in itertools.product(texts, "|;, ") if pair[1] in pair[0])
+    signs = "|;" if title == "label" else "|;, "
+    pairs = (pair for pair in itertools.product(texts, signs) if pair[1] in pair[0])
     parts = {pair: [*filter(None, map(str.strip, str.split(*pair)))] for pair in pairs}
     uses = Counter(one for own in parts.values() for one in {*own})
     odd = dict[str, str]()
@@ -178,12 +180,14 @@ def _check_separators(items: GivenItems) -> None:
         is_known = all(one in alone or (by != " " and uses[one] > 1) for one in own)
         if own[1:] and (by in "|;" or is_known):
             odd.setdefault(text, by)
-    for row, cell in enumerate(items.columns["labels"] if odd else ()):
+    for row, cell in enumerate(items.columns[title] if odd else ()):
         if cell in odd:
             one, more = map(json.dumps, ([cell], parts[cell, odd[cell]]))
             flag = OptionName("separator", odd[cell])
             what = f"is one class or several: write {one} or {more}, or give {flag}"
-            items.refuse(row, "labels", what)
+            if title == "label":
+                what = f"is one class or several: give {OptionName('target', 'class')} or {flag}"
+            items.refuse(row, title, what)
 
 
 def _check_single(items: GivenItems, recipe: Recipe) -> None:
@@ -457,6 +461,8 @@ def options_stated(items: GivenItems, recipe: Recipe) -> dict[str, Any]:
             stated |= {"target": "regression"} if _share(_NUMBER, cells) > _HALF else {}
             stated |= {"target": "vector"} if _share(_NUMBERS, cells) else {}
         stated |= _TARGETS.get(targets[0], {})
+        if targets[0] == "label" and not recipe.separator and _share(_NUMBER, columns["label"]) < 1:
+            stated["target"] = "class"  # "auto" would look for several classes in each cell
     if "split" in columns:
         stated["split"] = "column:split"
     if "group" in columns:

@@ -204,7 +204,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "classes": ("id,a,b\n1,x,y\n", {"classes": "x,y"}, "--classes: needs one label for each image"),
     "pivot of no table": ("id,a\n1,2\n", {"labels": "folder", "pivot": "a"}, "--pivot: needs"),
     "pivot of two": ("id,a,b,n\n1,2,3,x\n", {"pivot": "n"}, "--pivot: needs one column"),
-    "pivot is missing": ("id,a,n\n1,2,\n", {"labels": "csv:t.csv:id:a", "pivot": "n"}, "has 0 names"),
+    "pivot is missing": ("id,a,n\n1,2,\n", {"labels": "csv:t.csv:id:a", "pivot": "n"}, "0 names"),
     "pivot is unknown": ("id,a\n1,2\n", {"labels": "csv:t.csv:id:a", "pivot": "n"}, "no column"),
     "a row without a name": (
         "id,a,n\n1,2,x\n1,3,\n", {"labels": "csv:t.csv:id:a", "pivot": "n"}, "1 row has a value"

@@ -66,6 +66,22 @@ def test_boxes_and_masks_are_mirrored_with_their_image(sets: dict[str, Path], v2
         assert np.array_equal(target["crowds"].numpy(), stored["crowds"])
 
 
+@pytest.mark.parametrize("kind", FEATURES)
+def test_items_get_a_transform_of_torchvision_as_batches_do(
+    kind: str, sets: dict[str, Path], v2: Any
+) -> None:
+    """These transforms ignore arrays, so items are tensors for them."""
+    flip = v2.RandomHorizontalFlip(1)
+    items = reader.Dataset(sets[kind], transform=flip)
+    batches = reader.Dataset(sets[kind]).loader(3, shuffle=False, transform=flip, num_workers=0)
+    found = [sample for batch in batches for sample in zip(*batch, strict=True)]
+    for (image, target), (wanted, facts) in zip(items, found, strict=True):
+        assert torch.equal(image, wanted)
+        if not isinstance(facts, dict):
+            target, facts = {"": target}, {"": facts}
+        assert all(torch.equal(*map(torch.as_tensor, (target[one], facts[one]))) for one in facts)
+
+
 def samples(batch: Any) -> Any:
     """Return the samples of a batch, stacked or in lists, with lists of numbers for tensors."""
 

@@ -256,7 +256,7 @@ def test_an_option_that_does_not_fit_the_dataset_is_a_one_line_error(
 
 def test_options_that_need_another_format_say_which(pets: Path, tmp_path: Path) -> None:
     raw = shardprep.repack(pets, tmp_path / "raw", size="8x8", format="raw", workers=1).path
-    with pytest.raises(shardprep.ShardprepError, match="or add (--)?format[ =]"):
+    with pytest.raises(shardprep.ShardprepError, match=r"or add (--)?format[ =]"):
         shardprep.repack(raw, tmp_path / "out", quality=80)
     new = shardprep.repack(raw, tmp_path / "out", quality=80, format="jpeg", workers=1)
     assert new.manifest.fingerprint.options["format"] == "jpeg"

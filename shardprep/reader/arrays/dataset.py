@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from shardprep.dataset.card import MOST_PICTURES, card
-from shardprep.dataset.schema import BOX
+from shardprep.dataset.schema import BOX, IMAGE
 from shardprep.errors import DatasetError, RecordError, counted
 from shardprep.reader.array_types import Pixels
 from shardprep.reader.arrays.batch_maker import BatchSource
@@ -104,6 +104,8 @@ class Dataset:
             transform: function of the image of each item, like `transform` of torchvision's
                 datasets; its result replaces the image. If the dataset has boxes or masks, it is a
                 function of image and target, like `transforms` there; its result is the item.
+                Transforms of `torchvision.transforms.v2` get tensors of its types, other functions
+                get arrays.
             verify_crc: False does not verify the checksums of records.
 
         Raises:
@@ -122,6 +124,8 @@ class Dataset:
         self._transform = transform
         self._target = target_of(self.schema)
         self._transforms_both = bool(transform and self.schema.annotations)
+        is_v2 = type(transform).__module__.startswith("torchvision.transforms.v2")
+        self._is_typed = is_v2 and decode  # these ignore arrays
         if self._transforms_both:
             if not as_supervised:
                 what = f"{_TRANSFORM} gets the target, but as_supervised=False has no target"
@@ -200,6 +204,12 @@ class Dataset:
             raise IndexError(f"item {number} is out of range of {counted(len(self), 'item')}")
         item = self._examples.item(number % len(self), out)
         transform, name = self._transform, self.schema.image_name
+        if self._is_typed:
+            from shardprep.reader.torch.transform import typed_value
+
+            size = item[name].shape[-3:-1]
+            for one in [*item] if self._transforms_both else [name]:
+                item[one] = typed_value(IMAGE if one == name else one, item[one], size)
         if transform is not None and not self._transforms_both:
             item[name] = transform(item[name])
         if not self._as_supervised:

@@ -41,7 +41,7 @@ class Transform:
         with _generators_kept():
             for row, key in enumerate(keys):
                 size = columns[IMAGE][row].shape[-3:-1]
-                typed = {name: _typed(name, one[row], size) for name, one in columns.items()}
+                typed = {name: typed_value(name, one[row], size) for name, one in columns.items()}
                 sample = self.target.pair(typed[IMAGE], typed)
                 torch.default_generator.manual_seed(key)
                 random.seed(key)
@@ -82,7 +82,11 @@ def _generators_kept() -> Iterator[None]:
             np.random.set_state(of_numpy)  # noqa: NPY002
 
 
-def _typed(name: str, value: Any, size: tuple[int, int]) -> Any:
+def typed_value(name: str, value: Any, size: tuple[int, int]) -> Any:
+    """Return the value of a feature as torchvision's type, such as a `tv_tensors.Mask`.
+
+    `name` is `IMAGE` for any image; `size` is its height and width.
+    """
     from torchvision import tv_tensors  # takes a second
 
     if name == BOX:
