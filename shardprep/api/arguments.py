@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -43,11 +43,13 @@ _DATASETS = Path("tfrecords")
 def recipe_of(flags: dict[str, Any]) -> Recipe:
     """Return the recipe from `flags` and from ./shardprep.toml, if the file is for the same source.
 
-    RecipeError if neither names a source.
+    A file without `items` is not for a table of items. RecipeError if neither names a source.
     """
     from shardprep.recipe.recipe import make_recipe
 
     keys = _keys_here()
+    if "items" in flags and "items" not in keys:
+        keys = {}  # its rules contradict the table
     if "items" in flags and "source" not in {**keys, **flags}:
         from shardprep.catalog.item_columns import source_of
 
@@ -88,9 +90,13 @@ def blaming(flags: Collection[str]) -> Iterator[None]:
         raise
 
 
-def recipe_applies(source: str) -> bool:
-    """Return whether ./shardprep.toml is for this source."""
-    return bool(_keys_here().get("source") == source)
+def recipe_notice(flags: Mapping[str, Any]) -> str:
+    """Return a notice on whether ./shardprep.toml is used, if that is not obvious; otherwise ""."""
+    keys = _keys_here()
+    if "items" in flags and keys and "items" not in keys:
+        return f"{RECIPE_FILE} is not used: it has no items"
+    is_for_it = "source" in flags and keys.get("source") == flags["source"]
+    return f"options are read from {RECIPE_FILE}, which is for this source" if is_for_it else ""
 
 
 def _keys_here() -> dict[str, Any]:

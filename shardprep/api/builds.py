@@ -20,7 +20,7 @@ from shardprep.api.arguments import (
     number,
     only_archive,
     part_of,
-    recipe_applies,
+    recipe_notice,
     recipe_of,
     selected,
     unfinished,
@@ -305,8 +305,8 @@ def build(
     flags = {name: str(place) for name, place in given.items() if place is not None} | recipe
     options = recipe_of(flags)
     with answering(run.store_timeout), watched(progress) as watch, blaming(flags):
-        if source is not None and recipe_applies(str(source)):
-            watch.notice(f"options are read from {RECIPE_FILE}, which is for this source")
+        if remark := recipe_notice(flags):
+            watch.notice(remark)
         options = replace(options, source=local_source(options.source, watch, refresh=run.refresh))
         old = None if run.reuse is None else open_old_dataset(dataset_at(run.reuse))
         if old is not None and (remark := old.differences(options)):

@@ -77,9 +77,10 @@ def test_items_get_a_transform_of_torchvision_as_batches_do(
     found = [sample for batch in batches for sample in zip(*batch, strict=True)]
     for (image, target), (wanted, facts) in zip(items, found, strict=True):
         assert torch.equal(image, wanted)
-        if not isinstance(facts, dict):
-            target, facts = {"": target}, {"": facts}
-        assert all(torch.equal(*map(torch.as_tensor, (target[one], facts[one]))) for one in facts)
+        several = isinstance(facts, dict)
+        for one in facts if several else [""]:
+            values = (target[one], facts[one]) if several else (target, facts)
+            assert torch.equal(*map(torch.as_tensor, values))
 
 
 def samples(batch: Any) -> Any:
