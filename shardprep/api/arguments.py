@@ -69,7 +69,8 @@ def recipe_of(flags: dict[str, Any]) -> Recipe:
 
 def with_files(flags: dict[str, Any]) -> dict[str, Any]:
     """Return `flags` with files instead of tables that are objects, such as data frames."""
-    of_rules = [key for key in ("labels", "relabel") if not isinstance(flags.get(key, ""), str)]
+    rules = ("labels", "relabel", "predictions")
+    of_rules = [key for key in rules if not isinstance(flags.get(key, ""), str)]
     if "items" not in flags and not of_rules:
         return flags
     from shardprep.catalog.items_file import kept

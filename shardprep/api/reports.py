@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardprep.api.arguments import answering, dataset_at, local_source, number
+from shardprep.api.arguments import answering, dataset_at, local_source, number, with_files
 from shardprep.api.display import watched
 from shardprep.errors import DatasetError, OptionName, RecipeError, SourceError
 from shardprep.progress import Show, Watch
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from shardprep.dataset.describe import Facts
     from shardprep.dataset.open_dataset import OpenDataset
     from shardprep.reader.selection.split_argument import AnySplit
+    from shardprep.recipe.keywords import Items
     from shardprep.reporter.record_columns import Contents
     from shardprep.reporter.report import Report
     from shardprep.reporter.report_data import ReportOptions
@@ -173,7 +174,7 @@ def report(
     split: AnySplit | None = None,
     sample: int = 100_000,
     no_pixels: bool = False,
-    predictions: str | None = None,
+    predictions: str | Items | None = None,
     thumbs: int = 12,
     seed: int = 0,
     store_timeout: float | None = None,
@@ -212,7 +213,8 @@ def report(
     with answering(store_timeout), watched(progress) as watch:
         opened = dataset_at(dataset)
         if predictions is not None:
-            options = _with_predictions(options, read_contents(opened, split), predictions)
+            rule = with_files({"predictions": predictions})["predictions"]
+            options = _with_predictions(options, read_contents(opened, split), rule)
             watch.notice(options.predicted)
         result = make_report(opened, options, watch, split)
         if page is not None:

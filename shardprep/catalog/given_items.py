@@ -163,6 +163,8 @@ def _no_image(items: GivenItems, key: str) -> SourceError:
         return SourceError(items.name, "has no rows", "give a row for each image")
     such = f", such as {shown(first, MOST_SHOWN)!r}" if first else ""
     hint = f"a key looks like {shown(key, MOST_SHOWN)}"
+    if first.endswith(".0") and first[:-2].isdecimal():
+        hint += ": read the column as texts (pandas: dtype=str)"
     return SourceError(items.name, f"no row names an image of the source{such}", hint)
 
 

@@ -6,12 +6,13 @@ columns are stored as features.
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,8 @@ _FILE = f"(?i:.*({'|'.join(map(re.escape, sorted(IMAGE_SUFFIXES)))}))"
 _RUNS = r"-1|(\d+ +\d+)( +\d+ +\d+)*"
 _RUN_TITLE = re.compile("rle|encod", re.IGNORECASE)
 _HALF, _MOST_OTHERS, _MOST_CELLS = 0.5, 8, 100
+_ALIKE = 0.8
+"""Similarity, 0 to 1, of a title that is probably a misspelt role: "gruop" to "group"."""
 _is_file = os.path.isfile  # Path.is_file is slow for a million paths
 
 
@@ -300,7 +303,7 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
         *said,
         *_folds(columns, recipe),
         *_without_meaning(columns, targets, recipe),
-        *([] if recipe.columns else _stored(others, rows, left_out)),
+        *([] if recipe.columns else _stored(others, rows, left_out, roles)),
     ]
     others = [one for one in others if one not in lists]
     return replace(items, columns=columns, targets=targets, others=others, notes=notes)
@@ -341,15 +344,28 @@ def _are_lists(cells: Texts) -> bool:
     )
 
 
+def _like(title: str) -> list[str]:
+    return difflib.get_close_matches(title.lower(), _ROLES, 1, _ALIKE)
+
+
 def _stored(
-    others: Sequence[str], rows: Mapping[str, str], left_out: Mapping[str, str]
+    others: Sequence[str],
+    rows: Mapping[str, str],
+    left_out: Mapping[str, str],
+    used: Collection[str],
 ) -> list[str]:
-    """Return notes on the columns without a role. `rows` maps a list to its feature."""
+    """Return notes on the columns without a role.
+
+    `rows` maps a list to its feature; `used` are the roles that other columns have.
+    """
     notes = []
     if others:
         flag = OptionName("columns", others[0])
         stored = counted(len(others), "column", "is stored", "are stored")
         features = [rows.get(x) or (f"column/{x}" if x in OWN else x) for x in others]
+        meant = [next((role for role in _like(x) if role not in used), "") for x in others]
+        both = zip(features, meant, strict=True)
+        features = [f"{x} (is {role} meant?)" if role else x for x, role in both]
         names = some_of(features, _MOST_OTHERS)
         alone = f"; {flag} stores {others[0]!r} alone" if len(others) > 1 else ""
         notes.append(f"{stored}: {names}{alone}")

@@ -152,12 +152,23 @@ def make_targets(
         ordered = tuple(dict.fromkeys(names.values()))
     place = {name: i for i, name in enumerate(ordered)}
     number = {raw: place[name] for raw, name in names.items() if name in place}
+    findings = _alike(ordered)
     if kind == "multilabel":
         sets = column.map(lambda cell: tuple(sorted({number[name] for name in split[cell]})))
-        return Targets(kind, sets, ordered, unmapped)
+        return Targets(kind, sets, ordered, unmapped, findings=findings)
     single = column.map(lambda cell: number[split[cell][0]] if split[cell] else None)
-    findings = _many_numbers(ordered) if spec.kind == "auto" else ()
+    findings += _many_numbers(ordered) if spec.kind == "auto" else ()
     return Targets(kind, single, ordered, unmapped, findings=findings)
+
+
+def _alike(names: Sequence[str]) -> tuple[str, ...]:
+    """Return a note on names of several characters that differ only in case."""
+    known = dict[str, str]()
+    for name in names:
+        if len(name) > 1 and (other := known.setdefault(name.casefold(), name)) != name:
+            flag = OptionName("class_map", f"{name}={other}")
+            return (f"classes {other!r} and {name!r} differ only in case; {flag} joins them",)
+    return ()
 
 
 def _many_numbers(names: Sequence[str]) -> tuple[str, ...]:

@@ -726,6 +726,11 @@ def test_folders_named_for_splits_say_nothing_of_items() -> None:
     }
 
 
+def test_numbers_with_a_fraction_of_zero_are_said() -> None:
+    with pytest.raises(SourceError, match=r"such as '1.0'; .* read the column as texts"):
+        planned([{"image": 1.0, "label": "x"}, {"image": None, "label": "y"}][:1])
+
+
 def test_rows_of_some_numbers_without_their_zeros_are_errors() -> None:
     members = {name: jpeg(seed=i) for i, name in enumerate(["007.jpg", "123.jpg"])}
     with pytest.raises(SourceError, match=r"row 1: image '7' lacks the zeros of 007.jpg"):
@@ -788,6 +793,54 @@ def test_columns_without_a_meaning_are_stored_and_said() -> None:
     assert planned(boxes).plan.columns == ("dpi",)
 
 
+def test_a_label_is_one_class_whatever_its_words() -> None:
+    def rows(*cells: Any) -> Rows:
+        return [{"image": f"{i}.jpg", "label": cell} for i, cell in enumerate(cells)]
+
+    assert {*labels_of(planned(rows("hot", "dog", "hot dog"))).values()} == {
+        "hot",
+        "dog",
+        "hot dog",
+    }
+    assert planned(rows("hot", "dog", "hot dog"), separator=" ").plan.schema.labels == (
+        "dog",
+        "hot",
+    )
+    several = rows("a", "b", "a;b", "a|b")
+    with pytest.raises(SourceError, match=r"row 3: label 'a;b' is one class or several: give "):
+        planned(several)
+    assert planned(several, target="class").plan.schema.labels == ("a", "a;b", "a|b", "b")
+    assert planned(several[:3], separator=";").plan.schema.labels == ("a", "b")
+
+
+def test_titles_texts_and_classes_that_are_almost_others_are_said() -> None:
+    rows = [
+        {"image": f"{i}.jpg", "label": label, "gruop": i, "age": age}
+        for i, (label, age) in enumerate([("Cat", 7), ("cat", 8), ("dog", "n/a"), ("dog", 9)])
+    ]
+    notes = " ".join(planned(rows).plan.findings)
+    assert "2 columns are stored: gruop (is group meant?), age; " in notes
+    assert "column 'age' is text: 1 value is no number, such as 'n/a'; --null n/a makes " in notes
+    assert "classes 'Cat' and 'cat' differ only in case; --class-map cat=Cat joins them" in notes
+    both = planned(rows, null="n/a", class_map="cat=Cat")
+    assert both.plan.schema.labels == ("Cat", "dog")
+    assert not re.search("is text|differ", " ".join(both.plan.findings))
+    known = [{**row, "group": "x"} for row in rows]
+    assert "gruop, age;" in " ".join(planned(known).plan.findings)
+
+
+def test_a_recipe_without_items_is_not_for_a_table() -> None:
+    """Its rule for labels and its source would replace those of the table."""
+    write_folder(Path("set"), PHOTOS)
+    shardprep.init("set")
+    rows = [{"image": f"set/a/{2 * i}.jpg", "label": "xy"[i % 2]} for i in range(3)]
+    found = shardprep.build(items=rows, dry_run=True)
+    assert [*labels_of(found).values()] == ["x", "y", "x"]
+    seen = list[str]()
+    shardprep.build("set", items=ROWS, dry_run=True, progress=lambda now: seen.append(now.notice))
+    assert "shardprep.toml is not used: it has no items" in seen
+
+
 @pytest.mark.parametrize("form", [list, pa.Table.from_pylist, _pandas, _lines, _parquet])
 def test_a_column_of_lists_is_stored_as_the_option_for_rows_stores_them(
     form: Callable[[Rows], Any],
@@ -834,7 +887,7 @@ def test_init_writes_a_recipe_for_a_table_that_builds_the_same() -> None:
     assert survey.classes == {"x": 3, "y": 2}
     assert survey.skipped == {"not in the table of items": 1}
     text = Path("shardprep.toml").read_text()
-    assert 'items = "items.csv"\n# It states labels, columns, split.\n' in text
+    assert 'items = "items.csv"\n# It states labels, target, columns, split.\n' in text
     assert "# The table gives 4 train, 1 validation;" in text
     options: dict[str, Any] = {"size": 16, "workers": 1}
     by_recipe = shardprep.build(**options)

@@ -7,8 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
+import shardprep
 from shardprep import reader
 from shardprep.reporter.findings.labels import wrong_labels
 from tests.reporter.pages import checked, packed
@@ -92,6 +94,10 @@ def test_wrong_labels_are_found_shown_and_replaced(folder: Path, tmp_path: Path)
     )
     assert f"p{used}\n" in done.stderr
     assert "wrong-labels: 3 images with a label that is probably wrong: 1 " in done.stdout
+    of_table, of_frame = (
+        shardprep.report(data, predictions=one) for one in (f"csv:{table}", pd.read_csv(table))
+    )
+    assert of_frame.facts() == of_table.facts()
     page = (tmp_path / "p.html").read_bytes()
     shown = checked(page).text.partition("probably wrong")[2].partition("Quality")[0]
     assert f"P{used}." in shown

@@ -21,7 +21,16 @@ from shardprep.recipe.rules import parse_split_rule
 from shardprep.source.byte_range import PlainExtent
 from shardprep.writer.plan.source_plan import cut_splits
 from tests.dataset.resigned import resigned
-from tests.support.builders import animals, build, build_part, jpeg, write, zip_bytes
+from tests.support.builders import (
+    animals,
+    build,
+    build_part,
+    jpeg,
+    png,
+    write,
+    write_folder,
+    zip_bytes,
+)
 from tests.support.command import run
 
 KEYS: dict[str, Any] = {"size": "8x8", "labels": "prefix", "shards": 1}
@@ -76,6 +85,32 @@ def test_ratios_that_name_no_split_of_the_source_are_an_error(tmp_path: Path) ->
     source = source_of(tmp_path, {"test": 20})
     with pytest.raises(RecipeError, match=r"ratios divide only train .* but the source has test"):
         build(source, tmp_path / "out", split="validation=0.25", **KEYS)
+
+
+@pytest.mark.parametrize(("num_groups", "shares"), [(2, ()), (3, (1, 1, 1)), (20, ())])
+def test_few_groups_fill_each_split_and_other_shares_are_a_warning(
+    num_groups: int, shares: tuple[int, ...], tmp_path: Path
+) -> None:
+    source = write_folder(
+        tmp_path / "s",
+        {f"{'ab'[i % 2]}/p{i % num_groups}_{i}.png": png(8, 8, i) for i in range(60)},
+    )
+    keys: dict[str, Any] = {
+        "group": "regex:(p\\d+)_",
+        "split": "train=0.7,validation=0.15,test=0.15",
+    }
+    if num_groups == 2:
+        with pytest.raises(RecipeError, match="0 of 60 images, because 2 groups are not divided"):
+            shardprep.build(source, dry_run=True, **keys)
+        return
+    plan = shardprep.build(source, dry_run=True, progress=lambda _: None, **keys).plan
+    counts = Counter(shard.split for shard in plan.shards for _ in shard.items)
+    warnings = [one for one in plan.findings if one.startswith("warning: groups")]
+    if shares:
+        assert [*counts.values()] == [20, 20, 20]
+        assert warnings[0].endswith("asked: train 33% (70%), validation 33% (15%), test 33% (15%)")
+    else:
+        assert (counts["train"], warnings) == (42, [])
 
 
 def test_train_gets_the_rest_of_the_ratios() -> None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from shardprep.catalog.tables.row_matching import TableMatch
 from shardprep.catalog.tables.table import Table
+from shardprep.catalog.target_values import as_number
 from shardprep.dataset.example import is_beyond_float32
 from shardprep.dataset.schema import IMAGES, MISSING, PRESENT, PROVIDED, ROWS
 from shardprep.errors import OptionName, RecipeError, SourceError, counted
@@ -82,6 +83,23 @@ def make_columns(
             values.append(cells.map(lambda cell: int(bool(cell))))
     check_columns(columns)
     return tuple(columns), tuple(values)
+
+
+def text_notes(columns: Sequence[Column], values: Sequence[Coded[Value]]) -> list[str]:
+    """Return a note for each text column whose values are mostly numbers."""
+    notes = []
+    for column, cells in zip(columns, values, strict=True):
+        if column.dtype != "bytes":
+            continue
+        counts = {str(cell): number for cell, number in cells.counts().items() if cell}
+        odd = {cell: n for cell, n in counts.items() if as_number(cell) is None}
+        if odd and 2 * sum(odd.values()) < sum(counts.values()):
+            number, first = sum(odd.values()), next(iter(odd))
+            what = (
+                f"column {column.name!r} is text: {counted(number, 'value', 'is', 'are')} no number"
+            )
+            notes.append(f"{what}, such as {first!r}; {OptionName('null', first)} makes it empty")
+    return notes
 
 
 class RowColumns(NamedTuple):

@@ -42,6 +42,7 @@ from shardprep.reader.diagnosis.diagnosis import (
 from shardprep.reader.records.subset import Subset, open_request
 from shardprep.reader.tf.finish import Finisher
 from shardprep.reader.tf.pipeline import cached_sample, load, make_dataset, undecoded
+from shardprep.reader.validators import parameters, short_repr
 
 _NUM_TURNS = 10
 """Number of turns into which the time of a diagnosis is divided. Training takes two or three turns,
@@ -76,7 +77,8 @@ def diagnose(dataset: Any, step: Any, seconds: float) -> Diagnosis:
     """Return the diagnosis of a dataset from `reader.load`; see `reader.diagnose`."""
     request = getattr(dataset, "loaded", None)
     if not isinstance(request, Request):
-        hint = "pass the result of load itself; pass mapped functions to load as augment"
+        hint = "pass the result of load itself, and mapped functions as its augment"
+        hint += "; in a loop of PyTorch, time next(batches): its share of an epoch is the stall"
         raise DatasetError(_WHERE, "this dataset is not the result of reader.load", hint)
     if not request.batch_size:
         raise DatasetError(_WHERE, "the dataset yields single images", "give load a batch_size")
@@ -364,6 +366,15 @@ def _rest(most: float) -> None:
 
 def _check_step(step: Any, dataset: Any) -> None:
     if not hasattr(step, "train_on_batch"):
+        named = parameters(step)
+        needed = [
+            x for x in (named or {}).values() if x.default is x.empty and x.kind < x.VAR_POSITIONAL
+        ]
+        if len(needed) > 1:
+            what = (
+                f"{short_repr(step)} needs {len(needed)} arguments, but a step gets one, the batch"
+            )
+            raise DatasetError(_WHERE, what, "take images and targets from the batch in it")
         return
     if not getattr(step, "compiled", False):
         raise DatasetError(_WHERE, "the model is not compiled", "call model.compile")

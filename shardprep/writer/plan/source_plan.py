@@ -59,6 +59,8 @@ from shardprep.writer.plan.shard_plan import plan_shards, shuffled
 from shardprep.writer.plan.tiles import cut_tiles, without_listed
 
 NO_LABEL = "no label, and --split makes this split of labelled images"
+_FAR_OFF = 0.05
+"""Difference between the share of a split and the ratio that is worth a warning."""
 RECORD_OVERHEAD_BYTES = 200
 """Bytes of a record in addition to image and key: framing and feature names."""
 
@@ -160,8 +162,26 @@ def cut_items(items: Items, ratios: Mapping[str, float], seed: int) -> Cut:
     empty = [split for split in ratios if split not in counts]
     if empty:
         what = f"{empty[0]}={ratios[empty[0]]:g} gives 0 of {counted(num_cut, 'image')}"
-        raise RecipeError(OptionName("split"), what, "use a larger ratio, or leave the split out")
-    return cut._replace(notes=tuple(_recut(items, ratios)))
+        hint = "use a larger ratio, or leave the split out"
+        if number := len([*filter(None, items.group.take(rows_to_cut(items, ratios)).counts())]):
+            what += f", because {counted(number, 'group', 'is', 'are')} not divided"
+            hint = "use fewer splits, or smaller groups"
+        raise RecipeError(OptionName("split"), what, hint)
+    return cut._replace(notes=(*_recut(items, ratios), *_far_off(cut.items, ratios)))
+
+
+def _far_off(items: Items, ratios: Mapping[str, float]) -> list[str]:
+    """Return a note if undivided groups lead to other shares than the ratios."""
+    if not any(items.group.values):
+        return []
+    counts = items.split.take(rows_to_cut(items, ratios)).counts()
+    wanted = ratios if "train" in ratios else {"train": 1 - sum(ratios.values()), **ratios}
+    total = sum(counts.values())
+    shares = {split: counts.get(split, 0) / total for split in wanted}
+    if all(abs(share - wanted[split]) <= _FAR_OFF for split, share in shares.items()):
+        return []
+    got = ", ".join(f"{split} {shares[split]:.0%} ({wanted[split]:.0%})" for split in wanted)
+    return [f"warning: groups are not divided, so shares differ from those asked: {got}"]
 
 
 def _recut(items: Items, ratios: Mapping[str, float]) -> list[str]:
@@ -348,7 +368,7 @@ def _cut_together(
 
     Groups that have the largest share of a class come first. A group goes to the split for which
     chi-square becomes smallest: the sum of (count − wanted count)² / wanted count over the splits,
-    of items and of items of each class.
+    of items and of items of each class. The last groups go to splits that are still empty.
     """
     alone = ~group.fit(bool)
     names = np.where(alone, len(group.values) + np.arange(len(group)), group.codes)
@@ -365,13 +385,18 @@ def _cut_together(
     weights = [{one: 1 / n for one, n in own.items()} for own in wanted]
     places = np.empty(len(counts), np.int64)
     shares = [-max(n / total[one] for one, n in own.items()) for own in counts]
-    for unit in np.argsort(shares, kind="stable").tolist():
+    empty = [] if alone.all() else [*range(len(ratios))]
+    for place, unit in enumerate(np.argsort(shares, kind="stable").tolist()):
         own = counts[unit].items()
         growths = [
             sum(n * (n - 2 * lacking[one]) * weight[one] for one, n in own)
             for lacking, weight in zip(wanted, weights, strict=True)
         ]
-        places[unit] = split = growths.index(min(growths))
+        is_late = len(counts) - place <= len(empty)
+        places[unit] = split = min(
+            empty if is_late else range(len(growths)), key=growths.__getitem__
+        )
+        empty = [one for one in empty if one != split]
         for one, n in own:
             wanted[split][one] -= n
     return places[group_of]
