@@ -292,7 +292,7 @@ def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
         rest = [other for other in sets if classes.isdisjoint(other.files.keys)]
         if one in of_classes:
             rest = [other for other in rest if not other.files.keys & one.files.keys]
-        globs = tuple(dict.fromkeys(other.glob for other in rest if other.glob != one.glob))
+        globs = tuple(dict.fromkeys(x for other in rest for x in _globs_apart(other, one)))
         globs += tuple(
             f"*{glob.escape(other.ending)}.*"
             for other in rest
@@ -311,6 +311,14 @@ def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
         globs = tuple(one.glob for one in sets if one.rivals)
         found.insert(0, Reading({"exclude": globs}, "the masks are left out"))
     return found
+
+
+def _globs_apart(other: MaskSet, one: MaskSet) -> list[str]:
+    """Return the globs that exclude other masks, with their images if all are in other folders."""
+    own, others = ({kind.folder for kind in each.kinds} for each in (one, other))
+    if one.folder or other.folder or own & others or len(others) > _MOST_KINDS:
+        return [other.glob] if other.glob != one.glob else []
+    return [f"{glob.escape(path.rpartition('/')[2])}/*" for path in sorted(others) if path]
 
 
 def _joined(sets: Sequence[MaskSet], view: View) -> Sequence[MaskSet]:

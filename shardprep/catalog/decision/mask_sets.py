@@ -434,8 +434,14 @@ def pair_set(
         except SourceError:
             continue
         num_paired = len(files.keys) - len(files.without_image)
-        longer = files.without_image if one.ending else ()  # `_inst_label` fits `_label`
-        num_others = sum(key.rpartition(".")[0].endswith(ends) for key in longer)
+        # `_inst_label` fits `_label`, and `1_mask.png` and `preview.png` elsewhere fit `.png`.
+        longer = files.without_image if one.ending or one.suffix else ()
+        own = {kind.folder for kind in one.kinds}
+        num_others = sum(
+            key.rpartition(".")[0].endswith(ends)
+            or (one.suffix != "" and key.rpartition("/")[0] not in own)
+            for key in longer
+        )
         enough = _HALF if one.has_word and "/{stem}." in text else ENOUGH
         is_enough = num_paired >= enough * (len(files.keys) - num_others)
         if is_enough and _are_alike(files, members, one):
