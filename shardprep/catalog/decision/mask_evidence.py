@@ -32,6 +32,7 @@ from shardprep.catalog.names import (
     class_files,
     find_masks,
     folder_splits,
+    split_folders,
     stem,
     words_of,
 )
@@ -444,10 +445,14 @@ def _class_depth(images: Sequence[str], keys: Sequence[str]) -> tuple[int, bool]
     Names of classes are words, perhaps after a number, or `class1`, `class2`. Other names with
     numbers are samples or tiles, unless fewer than half of the names have one: `COVID-19`.
     """
-    paths = [one.split("/") for one in Texts.of(images).folders.counts()]
+    folders = Texts.of(images).folders.counts()
+    splits = {path.rpartition("/")[2] for path in split_folders(folders)}
+    paths = [one.split("/") for one in folders]
     no_classes = find_masks(keys).no_classes
     for depth in (1, 2):
         names = {path[-depth] if len(path) >= depth else "" for path in paths}
+        if names <= splits:
+            continue
         if not names.isdisjoint(no_classes) and depth == 1 and len(names) > 1:
             break
         plain = {_plain(name) for name in names}
