@@ -44,6 +44,7 @@ _INPUTS = re.compile(
     r"lr|lq|low(res(olution)?|light)?|x|bicubic|inputs?|ha[zs][ey]|fog(gy)?|smok[ey]|rain(y|s)?"
     r"|drops?|snow(y)?|blur(red|ry|y)?|defocus(ed)?|nois[ey]|gr[ae]y(scale)?|bw|dirty|dark|night"
     r"|degraded|distorted|corrupt(ed)?|compressed|damaged|raw|rgb|under(exposed)?|shadows?|photo"
+    "|watermarked|composites?"
 )
 _GREY = re.compile("gr[ae]y(scale)?|bw")
 _SENSORS = re.compile("visible|vis|infrared|ir|nir|thermal|optical|sar")
