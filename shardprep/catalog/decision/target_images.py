@@ -249,6 +249,7 @@ def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
         return []
     are_inputs = {id(kind) for kind, side in zip(kinds, sides, strict=True) if side < 0}
     found: list[Reading] = []
+    alone: list[tuple[_Kind, _Pair, list[_Kind]]] = []
     for target, side in zip(kinds, sides, strict=True):
         if side < (1 in sides) or len(target.rows) < _FEWEST:
             continue
@@ -271,7 +272,10 @@ def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
             return _unpaired(view, target, inputs[0].kind, is_clear=side > 0)
         if reading:
             found.append(reading)
-            others = [one.kind for one in pairs if one.kind.folders]
+            for one in inputs if len(inputs) > 1 else ():
+                rest = [x.kind for x in inputs if x is not one]
+                alone.append((target, one, [*out, *rest]))
+            others = [pair.kind for pair in pairs if pair.kind.folders]
             by_class = [_by_class(others)] if _has_classes(view, target) else []
             has_cuts = any(one.is_picture for one in pairs if one not in inputs)
             are_grey = all(any(map(_GREY.fullmatch, one.kind.words)) for one in inputs)
@@ -286,7 +290,9 @@ def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
                 and not (any(sides) or _are_named(words))
             ):
                 found.append(Reading({"labels": "folder"}, "the two folders are classes"))
-    return found
+    is_asked = len(found) > 1 and all("target_image" in one.options for one in found)
+    singles = (_reading(view, target, [one], out) for target, one, out in alone if is_asked)
+    return [*found, *filter(None, singles)]
 
 
 def _unpaired(view: View, target: _Kind, kind: _Kind, *, is_clear: bool) -> list[Reading]:
