@@ -19,6 +19,9 @@ _LABEL = re.compile("label|class(id)?", re.IGNORECASE)
 _MOST_AFTER = 6
 """Number of parts of a pattern after the label: three fields and the signs before them."""
 _MOST_FIELDS, _A_FEW = 5, 3
+_MARK = re.compile("(?<![A-Za-z])[A-Za-z](?![A-Za-z])")
+_MOST = 1_000
+"""Numbers from here on may be ids."""
 _MOSTLY = 0.9
 
 
@@ -62,6 +65,20 @@ def name_fields(stems: Sequence[str], *, has_weak: bool = False) -> list[NameFie
     found = [_up_to_end(one, map("".join, same), others) for one in found]
     found[1:1] = _all_but_last(same, columns)
     return [one for one in found if one.is_certain][:1] or found[:_MOST_FIELDS]
+
+
+def marked_numbers(stems: Sequence[str]) -> Iterator[NameField]:
+    """Yield numbers next to a letter that all names have, such as ages or angles: `H` in `1_-15H`."""
+    counts = Counter(mark for stem in stems for mark in dict.fromkeys(_MARK.findall(stem)))
+    sign = "(?:(?<=[_/])-)?" if any(re.search(r"(^|_)-\d", stem) for stem in stems) else ""
+    number = rf"(?P<label>{sign}\d+)"
+    for mark in [one for one, several in counts.items() if several == len(stems)]:
+        for pattern in (mark + number, f"{number}{mark}(?![A-Za-z])"):
+            found = [[int(one["label"]) for one in re.finditer(pattern, f"/{x}")] for x in stems]
+            values = {one for several in found for one in several}
+            if {*map(len, found)} == {1} and _A_FEW <= len(values) and max(values) < _MOST:
+                why = f"{len(values):,} numbers such as {min(values)}, marked by {mark!r}"
+                yield NameField(f"{pattern}[^/]*$", why, is_class=False, is_number=True)
 
 
 def _up_to_end(one: NameField, names: Iterable[str], others: Sequence[str]) -> NameField:
