@@ -18,6 +18,7 @@ from shardprep.catalog.decision.pairs import (
     common_start,
     either_way,
     likeness,
+    one_in_each,
     spread,
 )
 from shardprep.catalog.decision.view import Reading, View
@@ -69,10 +70,17 @@ class _Kind(NamedTuple):
     rows: Rows
     folders: tuple[str, ...] = ()
     """Names of its folders; () for an affix of names."""
+    affix: str = ""
+    """Glob of the names with its affix; "" for a folder, and without an affix."""
 
     @property
     def glob(self) -> str:
         return _glob(self.folders)
+
+    @property
+    def excluded(self) -> str:
+        """The glob that leaves out its files; "" if none does."""
+        return f"{self.glob}/*" if any(self.folders) else self.affix
 
 
 class _Pair(NamedTuple):
@@ -178,11 +186,13 @@ def _words(name: str) -> tuple[str, ...]:
 def _by_affix(members: Members) -> Iterator[list[_Kind]]:
     """Yield kinds by the last or first word of names, if a word means targets or names pair up."""
     names = [stem(key) for key in members.keys]
-    for pattern in (r"[^\W\d_]+$", r"^[^\W\d_]+(?=[\d_. -])"):
+    for pattern, affix in ((r"[^\W\d_]+$", "*{}.*"), (r"^[^\W\d_]+(?=[\d_. -])", "")):
+        shown = dict[str, str]()
         of_word: defaultdict[str, list[int]] = defaultdict(list)
         for i, name in enumerate(names):
             match = re.search(pattern, name)
             of_word[match[0].lower() if match else ""].append(i)
+            shown.setdefault(match[0].lower(), match[0]) if match else None
             if len(of_word) > 4 * _MOST_KINDS:
                 break
         else:
@@ -190,7 +200,12 @@ def _by_affix(members: Members) -> Iterator[list[_Kind]]:
             is_known = any(_side((word,)) for word in several)
             is_known |= pattern[-1] == "$" and len(several) == _A_PAIR and _pair_up(names, several)
             if is_known and 2 <= len(several) <= _MOST_KINDS:
-                yield [_Kind((w,) if w else (), np.array(r)) for w, r in several.items()]
+                yield [
+                    _Kind((w,), np.array(r), affix=affix.format(shown[w]))
+                    if w
+                    else _Kind((), np.array(r))
+                    for w, r in several.items()
+                ]
 
 
 def _pair_up(names: Sequence[str], rows: Mapping[str, Sequence[int]]) -> bool:
@@ -266,7 +281,7 @@ def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
             and (one.likeness.is_same or (one.likeness.num_pairs and not needs_likeness))
         ]
         used = {id(target), *(id(one.kind) for one in inputs)}
-        out = [kind for kind in kinds if any(kind.folders) and id(kind) not in used]
+        out = [kind for kind in kinds if kind.excluded and id(kind) not in used]
         reading = _reading(view, target, inputs, out) if inputs else None
         if inputs and not (reading or found) and target.folders and len(kinds) == _A_PAIR:
             return _unpaired(view, target, inputs[0].kind, is_clear=side > 0)
@@ -364,6 +379,7 @@ def _are_same(view: View, one: _Kind, other: _Kind) -> bool:
 def _pair(view: View, target: _Kind, kind: _Kind) -> _Pair | None:
     members = view.members
     relation = either_way(members, target.rows, kind.rows)
+    relation = relation or one_in_each(members, target.rows, kind.rows)
     if relation is None:
         return None
     pairs = [(members[one], members[other]) for one, other in relation.pairs]
@@ -374,7 +390,7 @@ def _reading(
     view: View, target: _Kind, inputs: Sequence[_Pair], out: Sequence[_Kind]
 ) -> Reading | None:
     """Return the reading with these targets; None if no pattern pairs them with the inputs."""
-    exclude = tuple(f"{kind.glob}/*" for kind in out)
+    exclude = tuple(kind.excluded for kind in out)
     for pattern in _patterns(view.members, target, inputs):
         if proof := _proof(view, pattern, target, out, inputs):
             options = {"target_image": pattern, **({"exclude": exclude} if exclude else {})}
@@ -388,6 +404,9 @@ def _patterns(members: Members, target: _Kind, inputs: Sequence[_Pair]) -> Itera
     ends = {key[key.rfind(".") :] for key in keys}
     end = ends.pop() if len(ends) == 1 else ".*"
     own = relation.target
+    if not (relation.rests or relation.ends):
+        yield f"{{folder}}/*{own.end}{end}"
+        return
     if relation.ends:
         yield f"{target.glob}/{{stem}}{common_start(relation.ends)}*{end}"
         return
