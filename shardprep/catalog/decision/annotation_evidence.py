@@ -34,12 +34,14 @@ from shardprep.catalog.objects.formats.annotated_source import (
     of_own_documents,
     read_each,
 )
+from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.known_formats import read_boxes
 from shardprep.catalog.objects.object_table import Found
 from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
 from shardprep.catalog.tables.object_lists import paths_of_lists, value_at
 from shardprep.catalog.tables.table import json_rows, table_of
+from shardprep.catalog.target_values import as_number
 from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.recipe.object_rules import named_box_columns, parse_box_rule
 from shardprep.recipe.rules import TABLE_SUFFIXES, LabelRule
@@ -113,7 +115,30 @@ def _boxes_of_texts(view: View, suffix: str) -> list[Reading]:
         return [Reading({"boxes": boxes, **one}, why) for one in (*kinds, {})]
     every = box_columns(rows, ((1, 5), (2, 1), (3, 2)))
     found = [Reading({"header": False, "boxes": f"{rule}{one}"}, why) for one in every]
+    if not found and all(
+        _are_places(view, one, lines) for one, lines in zip(some, heads, strict=True)
+    ):
+        points = f"points in {counted(len(several), 'text')}, one in each line"
+        found = [Reading({"header": False, "points": f"{rule}1,2"}, points)]
+        kinds = (
+            [f"{rule}xywh(1,2,3,4)", f"{rule}center(1,2,3,4)"] if min(map(len, rows)) > 3 else []
+        )
+        found += [Reading({"header": False, "boxes": one}, why) for one in kinds]
     return [*found, Reading({"labels": "none"}, "images without boxes")] if found else []
+
+
+def _are_places(view: View, text: Member, lines: Sequence[str]) -> bool:
+    """Return whether each line begins with x and y in pixels of the image that the text names."""
+    size = image_size(view.members[view.index.find(stem(text.key))[0]].extent)
+    rows = [[*filter(None, _SEPARATOR.split(line.strip()))] for line in lines]
+    places = [[as_number(x) for x in row[:2]] for row in rows]
+    if size is None or not places:
+        return False
+    are_in = all(
+        len(one) == 2 and None not in one and 0 <= one[0] <= size[1] and 0 <= one[1] <= size[0]
+        for one in places
+    )
+    return are_in and any(x > 1 and y > 1 for x, y in places)
 
 
 def _boxes_of_json(view: View) -> list[Reading]:

@@ -260,7 +260,9 @@ def one_in_each(members: Members, targets: Rows, inputs: Rows) -> Relation | Non
     keys, some = members.keys, targets[:_MOST_FOUND].tolist()
     target_of = {keys[row].rpartition("/")[0]: row for row in some}
     own = affixes([stem(keys[row]) for row in spread(targets)])
-    seen = [(target_of.get(keys[row].rpartition("/")[0]), row) for row in spread(inputs, MOST_PAIRS)]
+    seen = [
+        (target_of.get(keys[row].rpartition("/")[0]), row) for row in spread(inputs, MOST_PAIRS)
+    ]
     pairs = tuple((target, row) for target, row in seen if target is not None)
     is_fit = 2 < len(target_of) == len(some) and len(pairs) == len(seen) and own.end != ""
     return Relation(own, Affixes("", ""), (), pairs) if is_fit else None
