@@ -149,7 +149,8 @@ def find_kinds(members: Members) -> list[Kind]:
     for folder, names, end_of, suffix in several:
         counts = Counter(filter(None, end_of.values()))
         for end, total in [(one, everywhere[one]) for one in counts]:
-            if total > 1 and (_TWO_WORDS.match(end) or (len(names) == 1 and total > _FEW)):
+            is_once = len({*end_of.values()}) == len(names) <= _FEW < total
+            if total > 1 and (_TWO_WORDS.match(end) or is_once):
                 counts[end] += 1  # one file in each of several folders is enough
         least = max(2, _USUAL * len(names))
         ends = {end for end, n in counts.most_common(_MOST_ENDINGS) if n >= least}
@@ -265,6 +266,8 @@ def mask_sets(
             own = [part for part in own if _DRAWN.search(" ".join(words_of(part)))]
         else:
             own = [part for part in own if part not in in_use and kind.folder not in mixed]
+            of_image = [at for at, part in enumerate(own, 1) if part in photos]
+            own = own[max(of_image, default=0) :] or own  # below a folder of one image
         part, text = _place(own, in_use)
         if not (part or kind.ending or kind.suffix not in ("", *suffixes)):
             continue  # nothing tells all of them from pictures
