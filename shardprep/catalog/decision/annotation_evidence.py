@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import glob
 import json
 import re
@@ -41,13 +42,12 @@ from shardprep.catalog.objects.object_table import Found
 from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
 from shardprep.catalog.tables.object_lists import paths_of_lists, value_at
 from shardprep.catalog.tables.table import json_rows, table_of
-from shardprep.catalog.target_values import as_number
 from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.recipe.object_rules import named_box_columns, parse_box_rule
 from shardprep.recipe.rules import TABLE_SUFFIXES, LabelRule
 from shardprep.source.members import Member
 
-_NUM_SAMPLES, _MOST_FOLDERS = 8, 64
+_NUM_SAMPLES, _MOST_FOLDERS, _SIDES = 8, 64, 4
 _SHARED = (*TABLE_SUFFIXES, ".json", ".jsonl", ".xml")
 """Suffixes of documents that may describe many images."""
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
@@ -59,6 +59,7 @@ _EXTREME = re.compile(
     r"[._](min|max)(?:imum)?[._](?:c(?:ol(?:umn)?)?|x|(r(?:ow)?|y))$", re.IGNORECASE
 )
 _SEPARATOR = re.compile(r"[\s,;]+")
+_PLACE = re.compile(r"\s*(\d+(?:\.\d+)?)[\s,;]+(\d+(?:\.\d+)?)(?![^\s,;])")
 _MOST_BYTES = 1 << 20
 _OBJECTS = ("boxes", "points", "rows", "stack", "target_image")
 _OUTLINES = ("labelme", "via", "jsonl", "yolo")
@@ -115,30 +116,21 @@ def _boxes_of_texts(view: View, suffix: str) -> list[Reading]:
         return [Reading({"boxes": boxes, **one}, why) for one in (*kinds, {})]
     every = box_columns(rows, ((1, 5), (2, 1), (3, 2)))
     found = [Reading({"header": False, "boxes": f"{rule}{one}"}, why) for one in every]
-    if not found and all(
-        _are_places(view, one, lines) for one, lines in zip(some, heads, strict=True)
-    ):
+    if not found and all(map(functools.partial(_are_places, view), some, heads)):
         points = f"points in {counted(len(several), 'text')}, one in each line"
         found = [Reading({"header": False, "points": f"{rule}1,2"}, points)]
-        kinds = (
-            [f"{rule}xywh(1,2,3,4)", f"{rule}center(1,2,3,4)"] if min(map(len, rows)) > 3 else []
-        )
-        found += [Reading({"header": False, "boxes": one}, why) for one in kinds]
+        every = (f"{x}(1,2,3,4)" for x in ("xywh", "center") if min(map(len, rows)) >= _SIDES)
+        found += [Reading({"header": False, "boxes": f"{rule}{one}"}, why) for one in every]
     return [*found, Reading({"labels": "none"}, "images without boxes")] if found else []
 
 
 def _are_places(view: View, text: Member, lines: Sequence[str]) -> bool:
     """Return whether each line begins with x and y in pixels of the image that the text names."""
-    size = image_size(view.members[view.index.find(stem(text.key))[0]].extent)
-    rows = [[*filter(None, _SEPARATOR.split(line.strip()))] for line in lines]
-    places = [[as_number(x) for x in row[:2]] for row in rows]
-    if size is None or not places:
-        return False
-    are_in = all(
-        len(one) == 2 and None not in one and 0 <= one[0] <= size[1] and 0 <= one[1] <= size[0]
-        for one in places
-    )
-    return are_in and any(x > 1 and y > 1 for x, y in places)
+    image = view.index.find(stem(text.key))[0]
+    height, width = image_size(view.members[image].extent) or (0, 0)
+    places = [(float(x[1]), float(x[2])) for x in map(_PLACE.match, lines) if x]
+    is_each = 0 < len(places) == len(lines) and all(x <= width and y <= height for x, y in places)
+    return is_each and any(x > 1 and y > 1 for x, y in places)
 
 
 def _boxes_of_json(view: View) -> list[Reading]:

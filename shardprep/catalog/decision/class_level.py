@@ -93,9 +93,9 @@ def unproved(view: View) -> Iterator[Reading]:
 
 
 def _of_level(paths: Sequence[Sequence[str]], depth: int) -> Iterator[Reading]:
-    """Yield the readings of a level from the end: all its names, and without those of short paths.
+    """Yield the readings of a level from the end, also without its names in the shorter paths.
 
-    Yields nothing if short paths have names there that are of an upper level in long paths.
+    Yields nothing if these are names of an upper level in the longest paths.
     """
     most = max(map(len, paths))
     longest = [one for one in paths if len(one) == most]

@@ -68,10 +68,9 @@ def decide(view: View) -> View:
 
 def _with_splits(view: View) -> View:
     """Return the view with the splits that lists state; several readings are only noted."""
-    found = [one for one in listed_splits(view) if one.options.keys() <= {"split", "header"}]
+    found = [one for one in listed_splits(view) if one.options.keys() <= {"split"}]
     stated = [one for one in found if one.options]
-    is_plain = all(one.is_certain and "header" not in one.options for one in stated)
-    if len(stated) > 1 or not is_plain or any(one.why.endswith(LEFT_OUT) for one in stated):
+    if len(stated) > 1 or not all(x.is_certain and not x.why.endswith(LEFT_OUT) for x in stated):
         shown = " or ".join(f"{one.flags} ({one.why})" for one in stated)
         stated = [Reading({}, f"all images are in train; there may be splits: {shown}")]
     for reading in (*(one for one in found if not one.options), *stated):

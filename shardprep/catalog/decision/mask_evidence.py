@@ -451,11 +451,9 @@ def _class_depth(images: Sequence[str], keys: Sequence[str]) -> tuple[int, bool]
     no_classes = find_masks(keys).no_classes
     for depth in (1, 2):
         names = {path[-depth] if len(path) >= depth else "" for path in paths}
-        if names <= splits:
-            continue
         if not names.isdisjoint(no_classes) and depth == 1 and len(names) > 1:
             break
-        plain = {_plain(name) for name in names}
+        plain = {_plain(name) for name in names - splits}
         are_numbered = len(names) > 1 and all(map(_NUMBERED_CLASS.fullmatch, names))
         if are_numbered or (len(plain) > 1 and not are_parts(names)):
             numbered = [name for name in names if not _plain(name)]

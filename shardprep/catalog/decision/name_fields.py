@@ -20,8 +20,7 @@ _MOST_AFTER = 6
 """Number of parts of a pattern after the label: three fields and the signs before them."""
 _MOST_FIELDS, _A_FEW = 5, 3
 _MARK = re.compile("(?<![A-Za-z])[A-Za-z](?![A-Za-z])")
-_MOST = 1_000
-"""Numbers from here on may be ids."""
+_MOST = 999  # larger numbers may be ids
 _MOSTLY = 0.9
 
 
@@ -68,15 +67,14 @@ def name_fields(stems: Sequence[str], *, has_weak: bool = False) -> list[NameFie
 
 
 def marked_numbers(stems: Sequence[str]) -> Iterator[NameField]:
-    """Yield numbers next to a letter that all names have, such as ages or angles: `H` in `1_-15H`."""
-    counts = Counter(mark for stem in stems for mark in dict.fromkeys(_MARK.findall(stem)))
+    """Yield numbers next to a letter that all names have, such as ages or angles: `1_-15H`."""
     sign = "(?:(?<=[_/])-)?" if any(re.search(r"(^|_)-\d", stem) for stem in stems) else ""
     number = rf"(?P<label>{sign}\d+)"
-    for mark in [one for one, several in counts.items() if several == len(stems)]:
+    for mark in dict.fromkeys(_MARK.findall(stems[0]) if stems else ()):
         for pattern in (mark + number, f"{number}{mark}(?![A-Za-z])"):
             found = [[int(one["label"]) for one in re.finditer(pattern, f"/{x}")] for x in stems]
             values = {one for several in found for one in several}
-            if {*map(len, found)} == {1} and _A_FEW <= len(values) and max(values) < _MOST:
+            if {*map(len, found)} == {1} and len(values) >= _A_FEW and max(values) <= _MOST:
                 why = f"{len(values):,} numbers such as {min(values)}, marked by {mark!r}"
                 yield NameField(f"{pattern}[^/]*$", why, is_class=False, is_number=True)
 

@@ -209,10 +209,7 @@ class Relation(NamedTuple):
     target: Affixes
     input: Affixes
     rests: tuple[str, ...]
-    """Texts between the id of the target and the common end in names of inputs.
-
-    () without `ends` if the target is the only one in the folder of its inputs.
-    """
+    """Texts between the id of the target and the end in names of inputs; () if none has the id."""
     pairs: tuple[tuple[int, int], ...]
     """Rows of a target and of an input."""
     ends: tuple[str, ...] = ()
@@ -253,19 +250,14 @@ def related(members: Members, targets: Rows, inputs: Rows) -> Relation | None:
 
 
 def one_in_each(members: Members, targets: Rows, inputs: Rows) -> Relation | None:
-    """Return the relation of one target in each folder to the inputs beside it; None if others.
-
-    Names have no common id: `015216Reference` and `015240Noisy`.
-    """
-    keys, some = members.keys, targets[:_MOST_FOUND].tolist()
-    target_of = {keys[row].rpartition("/")[0]: row for row in some}
-    own = affixes([stem(keys[row]) for row in spread(targets)])
-    seen = [
-        (target_of.get(keys[row].rpartition("/")[0]), row) for row in spread(inputs, MOST_PAIRS)
-    ]
-    pairs = tuple((target, row) for target, row in seen if target is not None)
-    is_fit = 2 < len(target_of) == len(some) and len(pairs) == len(seen) and own.end != ""
-    return Relation(own, Affixes("", ""), (), pairs) if is_fit else None
+    """Return the relation of the only target in each folder to the inputs there; or None."""
+    keys = members.keys
+    target_of = {keys[row].rpartition("/")[0]: row for row in targets.tolist()}
+    found = [(target_of.get(keys[x].rpartition("/")[0]), x) for x in spread(inputs, MOST_PAIRS)]
+    pairs = tuple((target, row) for target, row in found if target is not None)
+    end = affixes([stem(keys[row]) for row in spread(targets)]).end
+    is_fit = end and 2 < len(target_of) == len(targets) and len(pairs) == len(found)
+    return Relation(Affixes("", end), Affixes("", ""), (), pairs) if is_fit else None
 
 
 def spread(rows: Rows, number: int = _MOST_NAMES) -> list[int]:

@@ -62,7 +62,18 @@ def splits(view: View) -> Sequence[Reading]:
         return []
     if _has_split_folders(view):
         return _class_or_split(view)
-    return listed_splits(view) or _by_boxes(view)
+    return _without_header(view) or listed_splits(view) or _by_boxes(view)
+
+
+def _without_header(view: View) -> list[Reading]:
+    """Return the readings of lists in CSV whose first line names an image; [] if none does."""
+    tables = view.documents.tables if view.decided and view.is_open("header") else ()
+    bare = {one.name for one in tables if view.index.are_found(Texts.of(one.header)).any()}
+    if not any(bare.intersection(lists.values()) for lists in (_lists(view) if bare else ())):
+        return []
+    options = {"header": False}
+    several = listed_splits(view.read_as(Reading(options, "")))
+    return [Reading({**one.options, **options}, one.why) for one in several if one.options]
 
 
 def _has_split_folders(view: View) -> bool:
@@ -74,11 +85,9 @@ def listed_splits(view: View) -> list[Reading]:
     if not view.is_open("split") or view.members.are_stacks.any() or _has_split_folders(view):
         return []
     whole, parts = list[Reading](), list[Reading]()
-    found, groups = list[_Lists](), _lists(view)[:_MOST_GROUPS]
-    bare: Options = {"header": False} if _are_bare(view, groups) else {}
-    view = view.read_as(Reading(bare, "")) if bare else view
+    found = list[_Lists]()
     index, out = _targeted(view)
-    for lists in groups:
+    for lists in _lists(view)[:_MOST_GROUPS]:
         rows, num_ids, fault = _rows_of(view, index, lists)
         if fault:
             why = f"{some_of([*lists.values()])} not used as splits: {fault}"
@@ -110,17 +119,7 @@ def listed_splits(view: View) -> list[Reading]:
     whole = whole or ([*_together(found, len(index.keys))] if are_alike else [])
     if len(whole) > 1:  # folds
         whole.append(_without_lists(index, np.concatenate([images for _, images in found])))
-    out = {**out, **bare} if whole else out
     return [Reading({**one.options, **out}, one.why) for one in whole or parts]
-
-
-def _are_bare(view: View, groups: Sequence[Mapping[str, str]]) -> bool:
-    """Return whether the first line of a list in CSV names an image."""
-    files = {x for lists in groups for x in lists.values() if x.lower().endswith(TABLE_SUFFIXES)}
-    files = files if view.is_open("header") else set()
-    tables = view.documents.tables if files else ()
-    cells = [cell for one in tables if one.name in files for cell in one.header]
-    return bool(cells) and bool(view.index.are_found(Texts.of(cells)).any())
 
 
 def _without_lists(index: KeyIndex, images: NDArray[np.int64]) -> Reading:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from shardprep.catalog.decision.pairs import (
     Likeness,
     Relation,
+    affixes,
     common_start,
     either_way,
     likeness,
@@ -70,17 +71,17 @@ class _Kind(NamedTuple):
     rows: Rows
     folders: tuple[str, ...] = ()
     """Names of its folders; () for an affix of names."""
-    affix: str = ""
-    """Glob of the names with its affix; "" for a folder, and without an affix."""
 
     @property
     def glob(self) -> str:
         return _glob(self.folders)
 
-    @property
-    def excluded(self) -> str:
-        """The glob that leaves out its files; "" if none does."""
-        return f"{self.glob}/*" if any(self.folders) else self.affix
+    def excluded(self, members: Members) -> str:
+        """Return the glob that leaves out its files; "" if none does."""
+        if any(self.folders) or not self.words:
+            return f"{self.glob}/*" if any(self.folders) else ""
+        end = affixes([stem(members.keys[row]) for row in spread(self.rows)]).end
+        return f"*{glob.escape(end)}.*" if end.lower().endswith(self.words[-1]) else ""
 
 
 class _Pair(NamedTuple):
@@ -186,13 +187,11 @@ def _words(name: str) -> tuple[str, ...]:
 def _by_affix(members: Members) -> Iterator[list[_Kind]]:
     """Yield kinds by the last or first word of names, if a word means targets or names pair up."""
     names = [stem(key) for key in members.keys]
-    for pattern, affix in ((r"[^\W\d_]+$", "*{}.*"), (r"^[^\W\d_]+(?=[\d_. -])", "")):
-        shown = dict[str, str]()
+    for pattern in (r"[^\W\d_]+$", r"^[^\W\d_]+(?=[\d_. -])"):
         of_word: defaultdict[str, list[int]] = defaultdict(list)
         for i, name in enumerate(names):
             match = re.search(pattern, name)
             of_word[match[0].lower() if match else ""].append(i)
-            shown.setdefault(match[0].lower(), match[0]) if match else None
             if len(of_word) > 4 * _MOST_KINDS:
                 break
         else:
@@ -200,12 +199,7 @@ def _by_affix(members: Members) -> Iterator[list[_Kind]]:
             is_known = any(_side((word,)) for word in several)
             is_known |= pattern[-1] == "$" and len(several) == _A_PAIR and _pair_up(names, several)
             if is_known and 2 <= len(several) <= _MOST_KINDS:
-                yield [
-                    _Kind((w,), np.array(r), affix=affix.format(shown[w]))
-                    if w
-                    else _Kind((), np.array(r))
-                    for w, r in several.items()
-                ]
+                yield [_Kind((w,) if w else (), np.array(r)) for w, r in several.items()]
 
 
 def _pair_up(names: Sequence[str], rows: Mapping[str, Sequence[int]]) -> bool:
@@ -264,7 +258,7 @@ def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
         return []
     are_inputs = {id(kind) for kind, side in zip(kinds, sides, strict=True) if side < 0}
     found: list[Reading] = []
-    alone: list[tuple[_Kind, _Pair, list[_Kind]]] = []
+    made: list[tuple[_Kind, Sequence[_Pair], Sequence[_Kind]]] = []
     for target, side in zip(kinds, sides, strict=True):
         if side < (1 in sides) or len(target.rows) < _FEWEST:
             continue
@@ -281,16 +275,14 @@ def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
             and (one.likeness.is_same or (one.likeness.num_pairs and not needs_likeness))
         ]
         used = {id(target), *(id(one.kind) for one in inputs)}
-        out = [kind for kind in kinds if kind.excluded and id(kind) not in used]
+        out = [kind for kind in kinds if id(kind) not in used and kind.excluded(view.members)]
         reading = _reading(view, target, inputs, out) if inputs else None
         if inputs and not (reading or found) and target.folders and len(kinds) == _A_PAIR:
             return _unpaired(view, target, inputs[0].kind, is_clear=side > 0)
         if reading:
             found.append(reading)
-            for one in inputs if len(inputs) > 1 else ():
-                rest = [x.kind for x in inputs if x is not one]
-                alone.append((target, one, [*out, *rest]))
-            others = [pair.kind for pair in pairs if pair.kind.folders]
+            made.append((target, inputs, out))
+            others = [one.kind for one in pairs if one.kind.folders]
             by_class = [_by_class(others)] if _has_classes(view, target) else []
             has_cuts = any(one.is_picture for one in pairs if one not in inputs)
             are_grey = all(any(map(_GREY.fullmatch, one.kind.words)) for one in inputs)
@@ -305,8 +297,12 @@ def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
                 and not (any(sides) or _are_named(words))
             ):
                 found.append(Reading({"labels": "folder"}, "the two folders are classes"))
-    is_asked = len(found) > 1 and all("target_image" in one.options for one in found)
-    singles = (_reading(view, target, [one], out) for target, one, out in alone if is_asked)
+    singles = (
+        _reading(view, target, [one], [*out, *(x.kind for x in inputs if x is not one)])
+        for target, inputs, out in made
+        for one in inputs
+        if 1 < len(found) == len(made) and len(inputs) > 1  # which are the targets
+    )
     return [*found, *filter(None, singles)]
 
 
@@ -379,7 +375,8 @@ def _are_same(view: View, one: _Kind, other: _Kind) -> bool:
 def _pair(view: View, target: _Kind, kind: _Kind) -> _Pair | None:
     members = view.members
     relation = either_way(members, target.rows, kind.rows)
-    relation = relation or one_in_each(members, target.rows, kind.rows)
+    if not (relation or target.folders or kind.folders):
+        relation = one_in_each(members, target.rows, kind.rows)
     if relation is None:
         return None
     pairs = [(members[one], members[other]) for one, other in relation.pairs]
@@ -390,7 +387,7 @@ def _reading(
     view: View, target: _Kind, inputs: Sequence[_Pair], out: Sequence[_Kind]
 ) -> Reading | None:
     """Return the reading with these targets; None if no pattern pairs them with the inputs."""
-    exclude = tuple(kind.excluded for kind in out)
+    exclude = tuple(kind.excluded(view.members) for kind in out)
     for pattern in _patterns(view.members, target, inputs):
         if proof := _proof(view, pattern, target, out, inputs):
             options = {"target_image": pattern, **({"exclude": exclude} if exclude else {})}
