@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import glob
 import json
 import re
@@ -116,7 +115,7 @@ def _boxes_of_texts(view: View, suffix: str) -> list[Reading]:
         return [Reading({"boxes": boxes, **one}, why) for one in (*kinds, {})]
     every = box_columns(rows, ((1, 5), (2, 1), (3, 2)))
     found = [Reading({"header": False, "boxes": f"{rule}{one}"}, why) for one in every]
-    if not found and all(map(functools.partial(_are_places, view), some, heads)):
+    if not found and all(_are_places(view, *one) for one in zip(some, heads, strict=True)):
         points = f"points in {counted(len(several), 'text')}, one in each line"
         found = [Reading({"header": False, "points": f"{rule}1,2"}, points)]
         every = (f"{x}(1,2,3,4)" for x in ("xywh", "center") if min(map(len, rows)) >= _SIDES)

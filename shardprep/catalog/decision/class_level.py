@@ -93,16 +93,13 @@ def unproved(view: View) -> Iterator[Reading]:
 
 
 def _of_level(paths: Sequence[Sequence[str]], depth: int) -> Iterator[Reading]:
-    """Yield the readings of a level from the end, also without its names in the shorter paths.
-
-    Yields nothing if these are names of an upper level in the longest paths.
-    """
+    """Yield the readings of a level from the end, also without the names of the shorter paths."""
     most = max(map(len, paths))
     longest = [one for one in paths if len(one) == most]
     names = {one[-depth] for one in longest}
     others = {one[-depth] for one in paths if len(one) < most}
     if not others.isdisjoint(name for one in longest for name in one[:-depth]):
-        return
+        return  # they are names of an upper level
     yield Reading({"labels": f"folder:{depth}"}, _shown(names | others))
     if 0 < len(others) <= _MOST_KINDS and len(names) > 1 and others.isdisjoint(names):
         out = tuple(f"{glob.escape(name)}/*" for name in sorted(others))

@@ -18,9 +18,8 @@ _OBJECT = re.compile(r"(obj(ect)?|person|class|p?id)\d+", re.IGNORECASE)
 _LABEL = re.compile("label|class(id)?", re.IGNORECASE)
 _MOST_AFTER = 6
 """Number of parts of a pattern after the label: three fields and the signs before them."""
-_MOST_FIELDS, _A_FEW = 5, 3
+_MOST_FIELDS, _A_FEW, _LARGEST = 5, 3, 999
 _MARK = re.compile("(?<![A-Za-z])[A-Za-z](?![A-Za-z])")
-_MOST = 999  # larger numbers may be ids
 _MOSTLY = 0.9
 
 
@@ -74,7 +73,7 @@ def marked_numbers(stems: Sequence[str]) -> Iterator[NameField]:
         for pattern in (mark + number, f"{number}{mark}(?![A-Za-z])"):
             found = [[int(one["label"]) for one in re.finditer(pattern, f"/{x}")] for x in stems]
             values = {one for several in found for one in several}
-            if {*map(len, found)} == {1} and len(values) >= _A_FEW and max(values) <= _MOST:
+            if {*map(len, found)} == {1} and len(values) >= _A_FEW and max(values) <= _LARGEST:
                 why = f"{len(values):,} numbers such as {min(values)}, marked by {mark!r}"
                 yield NameField(f"{pattern}[^/]*$", why, is_class=False, is_number=True)
 

@@ -391,7 +391,7 @@ def _reading(
     for pattern in _patterns(view.members, target, inputs):
         if proof := _proof(view, pattern, target, out, inputs):
             options = {"target_image": pattern, **({"exclude": exclude} if exclude else {})}
-            return Reading(options, proof[0], files=proof[1])
+            return Reading(options, proof[0], all(kind.folders for kind in out), proof[1])
     return None
 
 
