@@ -37,7 +37,7 @@ KIND = (
     "|seg(mentations?|mented)?|targets?|hr|lr|depth|visuali[sz]ations?|overlays?|preview"
 )
 """Patterns of words that are not classes: for splits, parts, pictures, kinds of pictures."""
-_SET = "(set|data|images?|imgs?|list)?"
+_SET = "(set|data|images?|imgs?|crops?|list)?"
 _SPLIT_WORDS = {
     split: re.compile(rf"({words}){_SET}", re.IGNORECASE)
     for split, words in _WORDS_OF_SPLITS.items()

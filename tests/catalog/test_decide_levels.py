@@ -159,3 +159,11 @@ def test_a_folder_of_one_name_in_folders_of_images_is_another_kind_of_picture(
         "--include 'CROPPED/*' --labels folder:2", "--exclude 'CROPPED/*' --labels folder",
         "--labels folder", "--labels none",
     ]  # fmt: skip
+
+
+def test_a_level_is_also_proposed_without_folders_of_another_level(tmp_path: Path) -> None:
+    paths = [f"s{i}/micro/{one}/s{i}_{one[:2]}_01" for i in range(3) for one in ("happy", "sad")]
+    paths += [f"s{i}/non_micro/s{i}_n1" for i in range(3)]
+    own = flags(tmp_path, pictures(*(f"faces/{one}/{i}.png" for one in paths for i in range(2))))
+    assert own[1:3] == ["--labels folder:2", "--exclude 'non_micro/*' --labels folder:2"]
+    assert "--labels folder:3" not in own  # names of persons and of their folders

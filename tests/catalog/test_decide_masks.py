@@ -429,3 +429,31 @@ def test_a_folder_for_each_image_has_its_mask_and_a_drawing(tmp_path: Path) -> N
     other = {"b7_json/label.png": members["b7_json/label_viz.png"]}  # no mask in one folder
     found = outcome(write_folder(tmp_path / "odd", members | masks | other), {})
     assert not any("mask" in fact for fact in found.facts.values())
+
+
+def test_masks_that_only_the_suffix_tells_are_found_next_to_a_preview(tmp_path: Path) -> None:
+    photos = files("scene", *numbered("set/{}.jpg"))
+    masks = files("mask", *numbered("set/{}.png"))
+    made = catalog(tmp_path, photos | masks | files("scene", "set.png", like="preview"))
+    assert masks_of(made) == {key: [mask] for key, mask in zip(photos, masks, strict=True)}
+
+
+def test_masks_named_differently_in_two_groups_of_folders_are_two_readings(tmp_path: Path) -> None:
+    members = dict[str, bytes]()
+    for split in ("train", "test"):
+        for place, end in (("crop/c{}", ""), ("data/d{}", "_mask")):
+            members |= files("scene", *numbered(f"{split}{place}.jpg"), like=place)
+            members |= files("mask", *numbered(f"{split}{place}{end}.png"), like=place)
+    assert flags(tmp_path, members) == [
+        {"exclude": ("testcrop/*", "traincrop/*"), "masks": "{stem}_mask.png"},
+        {"exclude": ("testdata/*", "traindata/*"), "masks": "{stem}.png"},
+    ]
+
+
+def test_two_masks_in_a_folder_below_the_name_of_each_image_are_classes(tmp_path: Path) -> None:
+    photos = files("scene", *numbered("train/Images/p{}.png"))
+    masks = files("mask", *numbered("train/GT/p{0}/Soft/p{0}_disc.png"))
+    masks |= files("mask", *numbered("train/GT/p{0}/Soft/p{0}_cup.png"), like="cup")
+    made = catalog(tmp_path, photos | masks)
+    assert made.recipe.masks == "Soft/{stem}_{class}.png"
+    assert {len(own) for own in masks_of(made).values()} == {2}

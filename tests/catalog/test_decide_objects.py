@@ -406,3 +406,13 @@ def test_a_table_of_each_image_with_columns_of_a_box_has_its_boxes(tmp_path: Pat
     assert "boxes" not in outcome(write_folder(tmp_path / "bare", members | empty), {}).error
     error = asked(tmp_path / "empty", members | {"boxes/3_a.csv": b"item,x,y,dx,dy,label\n"})
     assert "--boxes 'csv:boxes/{id}.csv:id:x,y,dx,dy:label' --unlisted background (" in error
+
+
+def test_places_in_a_text_for_each_image_are_proposed_as_points_and_boxes(tmp_path: Path) -> None:
+    members = images(*(f"images/{i}.jpg" for i in range(5)))
+    texts = {f"gt/{i}.txt": b"20 9 5 4 2 0\n11 13 8 9 1 0\n" for i in range(5)}
+    error = asked(tmp_path / "pixels", members | texts)
+    assert "--no-header --points 'csv:gt/{id}.txt:id:1,2' (points in 5 texts" in error
+    assert "--no-header --boxes 'csv:gt/{id}.txt:id:xywh(1,2,3,4)' (" in error
+    outside = dict.fromkeys(texts, b"2000 9 5 4 2 0\n")
+    assert "--points" not in asked(tmp_path / "outside", members | outside)

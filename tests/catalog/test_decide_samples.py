@@ -164,3 +164,10 @@ def test_codes_and_levels_of_words_are_asked_for(
     tmp_path: Path, pattern: str, flags: list[str]
 ) -> None:
     assert asked(tmp_path, pictures(pattern)) == flags
+
+
+def test_numbers_that_a_letter_marks_in_names_are_proposed_as_targets(tmp_path: Path) -> None:
+    members = pictures("set/{0001..0005}/p_2m_{-15,30}P_{-10,0,10}H.jpg")
+    found = asked(tmp_path, members)
+    number = r"(?P<label>(?:(?<=[_/])-)?\d+)H(?![A-Za-z])[^/]*$"
+    assert f"--labels 'regex:{number}' --target regression" in found

@@ -31,6 +31,7 @@ def names(pattern: str, *words: str) -> list[str]:
         ("seg_train/seg_train", "seg_test/seg_test", "test"),
         ("rps", "rps-test-set", "test"),
         ("imagesTr", "imagesTs", "test"),
+        ("traincrop", "testcrop", "test"),
         ("SET_train_HR", "SET_valid_HR", "validation"),
     ],
 )
@@ -240,3 +241,13 @@ def test_pictures_of_a_folder_that_no_fold_names_are_no_images(tmp_path: Path) -
         planned(tmp_path, [*keys, "set/figures/1.png", "set/figures/2.png"], lists)
     found = [one.flags for one in error.value.choices]
     assert "--exclude 'set/figures/*' --split train=1" in found
+
+
+def test_the_first_line_of_a_list_in_csv_may_name_an_image(tmp_path: Path) -> None:
+    members = {f"images/{i}.jpg": picture("scene", "a.jpg", f"{i}") for i in range(8)}
+    members |= {f"masks/{i}.png": picture("mask", "a.png", f"{i}") for i in range(8)}
+    lines = {"train": range(6), "test": (6, 7)}
+    lists = {f"{one}.csv": "".join(f"{i}.jpg,{i}.png\n" for i in own) for one, own in lines.items()}
+    made = catalog(tmp_path, members | {name: text.encode() for name, text in lists.items()})
+    assert splits(made) == {"train": 6, "test": 2}
+    assert not made.recipe.header

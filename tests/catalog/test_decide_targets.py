@@ -26,6 +26,9 @@ def pictures(kinds: Mapping[str, str], *, number: int = 4) -> dict[str, bytes]:
         ("set_train_LR/X2/#x2.png", "set_train_HR/#.png", "set_train_HR/{stem[:-2]}.png"),
         ("rain-#.png", "norain-#.png", "norain-{stem[5:]}.png"),
         ("#/NOISY_1.png", "#/GT_1.png", "{dir}/GT_1.png"),
+        ("b#/5#Noisy.png", "b#/1#Reference.png", "{folder}/*Reference.png"),
+        ("watermarked/#.png", "watermark_free/#.png", "watermark_free/{name}"),
+        ("composite_images/#.png", "real_images/#.png", "real_images/{name}"),
     ],
 )
 def test_pictures_of_the_same_scene_are_pairs(
@@ -196,3 +199,22 @@ def test_pairs_beside_other_pictures_with_their_numbers_are_proposed(tmp_path: P
     first = error.value.choices[0].options
     assert first["target_image"] == "target/{stem[:-3]}-out.png"
     assert first["exclude"] == ("SAR/*",)
+
+
+def test_other_names_in_folders_of_a_target_are_left_out_if_a_person_says_so(
+    tmp_path: Path,
+) -> None:
+    kinds = {"b#/5#Noisy.png": "noisy", "b#/1#Reference.png": "scene", "b#/7#Full.png": "view"}
+    with pytest.raises(QuestionError) as caught:
+        catalog(tmp_path, pictures(kinds))
+    wanted = {"exclude": ("*Full.*",), "target_image": "{folder}/*Reference.png"}
+    assert [one.options for one in caught.value.choices] == [wanted]
+
+
+def test_each_input_alone_is_proposed_if_two_folders_may_be_the_targets(tmp_path: Path) -> None:
+    kinds = {"sharp_a/#.png": "scene", "sharp_b/#.png": "hazy"}
+    kinds |= {"blur/#.png": "noisy", "blur_noise/#.png": "noisy"}
+    with pytest.raises(QuestionError) as caught:
+        catalog(tmp_path, pictures(kinds))
+    alone = {"exclude": ("sharp_a/*", "blur/*"), "target_image": "sharp_b/{name}"}
+    assert alone in [one.options for one in caught.value.choices]

@@ -279,3 +279,11 @@ def test_documents_beside_masks_are_noted_and_sentences_are_asked_about(tmp_path
     assert "--labels none --masks '{dir}/mask.png' (masks alone; train.json is not read" in error
     rule = "csv:train.json,validate.json:img_name:answer"
     assert re.search(f"--labels {rule} [^(]*--masks '{{dir}}/mask.png' --split tables", error)
+
+
+def test_numbers_in_names_are_proposed_beside_a_document_that_is_not_read(tmp_path: Path) -> None:
+    names = ("001A02", "001A43a", "001A43b", "014A61", "047A00", "063A44")
+    members = pictures(*(f"faces/{one}.jpg" for one in names))
+    members |= {f"points/{one.lower()}.pts": b"version: 1\n20.5 22.25\n" for one in names}
+    ages = {"labels": r"regex:A(?P<label>\d+)[^/]*$", "target": "regression"}
+    assert [one.options for one in choices(tmp_path, members)][:2] == [{"labels": "none"}, ages]

@@ -34,6 +34,7 @@ from shardprep.catalog.objects.formats.annotated_source import (
     of_own_documents,
     read_each,
 )
+from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.known_formats import read_boxes
 from shardprep.catalog.objects.object_table import Found
@@ -45,7 +46,7 @@ from shardprep.recipe.object_rules import named_box_columns, parse_box_rule
 from shardprep.recipe.rules import TABLE_SUFFIXES, LabelRule
 from shardprep.source.members import Member
 
-_NUM_SAMPLES, _MOST_FOLDERS = 8, 64
+_NUM_SAMPLES, _MOST_FOLDERS, _SIDES = 8, 64, 4
 _SHARED = (*TABLE_SUFFIXES, ".json", ".jsonl", ".xml")
 """Suffixes of documents that may describe many images."""
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
@@ -57,6 +58,7 @@ _EXTREME = re.compile(
     r"[._](min|max)(?:imum)?[._](?:c(?:ol(?:umn)?)?|x|(r(?:ow)?|y))$", re.IGNORECASE
 )
 _SEPARATOR = re.compile(r"[\s,;]+")
+_PLACE = re.compile(r"\s*(\d+(?:\.\d+)?)[\s,;]+(\d+(?:\.\d+)?)(?![^\s,;])")
 _MOST_BYTES = 1 << 20
 _OBJECTS = ("boxes", "points", "rows", "stack", "target_image")
 _OUTLINES = ("labelme", "via", "jsonl", "yolo")
@@ -113,7 +115,21 @@ def _boxes_of_texts(view: View, suffix: str) -> list[Reading]:
         return [Reading({"boxes": boxes, **one}, why) for one in (*kinds, {})]
     every = box_columns(rows, ((1, 5), (2, 1), (3, 2)))
     found = [Reading({"header": False, "boxes": f"{rule}{one}"}, why) for one in every]
+    if not found and all(_are_places(view, *one) for one in zip(some, heads, strict=True)):
+        points = f"points in {counted(len(several), 'text')}, one in each line"
+        found = [Reading({"header": False, "points": f"{rule}1,2"}, points)]
+        every = (f"{x}(1,2,3,4)" for x in ("xywh", "center") if min(map(len, rows)) >= _SIDES)
+        found += [Reading({"header": False, "boxes": f"{rule}{one}"}, why) for one in every]
     return [*found, Reading({"labels": "none"}, "images without boxes")] if found else []
+
+
+def _are_places(view: View, text: Member, lines: Sequence[str]) -> bool:
+    """Return whether each line begins with x and y in pixels of the image that the text names."""
+    image = view.index.find(stem(text.key))[0]
+    height, width = image_size(view.members[image].extent) or (0, 0)
+    places = [(float(x[1]), float(x[2])) for x in map(_PLACE.match, lines) if x]
+    is_each = 0 < len(places) == len(lines) and all(x <= width and y <= height for x, y in places)
+    return is_each and any(x > 1 and y > 1 for x, y in places)
 
 
 def _boxes_of_json(view: View) -> list[Reading]:

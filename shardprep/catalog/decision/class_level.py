@@ -6,6 +6,7 @@ of picture. Codes, except 0, 1, 2 … and WordNet ids, must be the same in two s
 
 from __future__ import annotations
 
+import glob
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -82,13 +83,28 @@ def unproved(view: View) -> Iterator[Reading]:
         return
     yield Reading({"labels": "folder"}, doubt or _shown(lasts))
     for depth in range(2, min(_MOST_LEVELS, *depths) + 1):
-        yield Reading({"labels": f"folder:{depth}"}, _shown({one[-depth] for one in rests}))
+        yield from _of_level(rests, depth)
     if len(depths) > 1:
         start = commonpath(paths)
         start = f"{re.escape(start)}/" if start else ""
         yield Reading({"labels": f"regex:^{start}(?P<label>[^/]+)/"}, "the uppermost name")
         yield Reading({"labels": f"regex:^{start}(?P<label>.+)/[^/]+$"}, "the whole path")
     yield Reading({"labels": "none"}, "images without labels")
+
+
+def _of_level(paths: Sequence[Sequence[str]], depth: int) -> Iterator[Reading]:
+    """Yield the readings of a level from the end, also without the names of the shorter paths."""
+    most = max(map(len, paths))
+    longest = [one for one in paths if len(one) == most]
+    names = {one[-depth] for one in longest}
+    others = {one[-depth] for one in paths if len(one) < most}
+    if not others.isdisjoint(name for one in longest for name in one[:-depth]):
+        return  # they are names of an upper level
+    yield Reading({"labels": f"folder:{depth}"}, _shown(names | others))
+    if 0 < len(others) <= _MOST_KINDS and len(names) > 1 and others.isdisjoint(names):
+        out = tuple(f"{glob.escape(name)}/*" for name in sorted(others))
+        why = f"{_shown(names)}, without {min(others)} of another level"
+        yield Reading({"labels": f"folder:{depth}", "exclude": out}, why)
 
 
 def _are_one_level(rests: Sequence[Sequence[str]], inner: Sequence[_Level]) -> bool:

@@ -100,7 +100,7 @@ def found_columns(
     last = {one: one.lower().rpartition(".")[2] for one in titles}  # of a path into JSON
     titles = [one for one in titles if one in shown or last[one] not in NO_LABEL_COLUMNS]
     found = list(_groups(match, tables, titles, shown))
-    if several := numbered_boxes(table):
+    if match.id_column == table.header[0] and (several := numbered_boxes(table)):
         options: list[Options] = [{"boxes": rule} for rule in several]
         options += [{"labels": table.label_rule("1", ("2",))}] if len(several) > 1 else []
         return [LabelColumns(match, (), SHARED, tuple(options), "numbers of boxes in 4 columns")]

@@ -32,6 +32,7 @@ from shardprep.catalog.names import (
     class_files,
     find_masks,
     folder_splits,
+    split_folders,
     stem,
     words_of,
 )
@@ -292,7 +293,7 @@ def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
         rest = [other for other in sets if classes.isdisjoint(other.files.keys)]
         if one in of_classes:
             rest = [other for other in rest if not other.files.keys & one.files.keys]
-        globs = tuple(dict.fromkeys(other.glob for other in rest if other.glob != one.glob))
+        globs = tuple(dict.fromkeys(x for other in rest for x in _globs_apart(other, one)))
         globs += tuple(
             f"*{glob.escape(other.ending)}.*"
             for other in rest
@@ -311,6 +312,14 @@ def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
         globs = tuple(one.glob for one in sets if one.rivals)
         found.insert(0, Reading({"exclude": globs}, "the masks are left out"))
     return found
+
+
+def _globs_apart(other: MaskSet, one: MaskSet) -> list[str]:
+    """Return the globs that exclude other masks, with their images if all are in other folders."""
+    own, others = ({kind.folder for kind in each.kinds} for each in (one, other))
+    if one.folder or other.folder or own & others or len(others) > _MOST_KINDS:
+        return [other.glob] if other.glob != one.glob else []
+    return [f"{glob.escape(path.rpartition('/')[2])}/*" for path in sorted(others) if path]
 
 
 def _joined(sets: Sequence[MaskSet], view: View) -> Sequence[MaskSet]:
@@ -436,13 +445,15 @@ def _class_depth(images: Sequence[str], keys: Sequence[str]) -> tuple[int, bool]
     Names of classes are words, perhaps after a number, or `class1`, `class2`. Other names with
     numbers are samples or tiles, unless fewer than half of the names have one: `COVID-19`.
     """
-    paths = [one.split("/") for one in Texts.of(images).folders.counts()]
+    folders = Texts.of(images).folders.counts()
+    splits = {path.rpartition("/")[2] for path in split_folders(folders)}
+    paths = [one.split("/") for one in folders]
     no_classes = find_masks(keys).no_classes
     for depth in (1, 2):
         names = {path[-depth] if len(path) >= depth else "" for path in paths}
         if not names.isdisjoint(no_classes) and depth == 1 and len(names) > 1:
             break
-        plain = {_plain(name) for name in names}
+        plain = {_plain(name) for name in names - splits}
         are_numbered = len(names) > 1 and all(map(_NUMBERED_CLASS.fullmatch, names))
         if are_numbered or (len(plain) > 1 and not are_parts(names)):
             numbered = [name for name in names if not _plain(name)]

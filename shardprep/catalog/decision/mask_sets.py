@@ -146,10 +146,13 @@ def find_kinds(members: Members) -> list[Kind]:
             end_of = {name: _ending(name) for name in names}
             several.append((keys[0].rpartition("/")[0], names, end_of, suffix))
             everywhere.update(filter(None, end_of.values()))
+    stems = {name for _, names, _, _ in several for name in names}
     for folder, names, end_of, suffix in several:
         counts = Counter(filter(None, end_of.values()))
+        bases = {name.removesuffix(end) for name, end in end_of.items()}
+        are_single = len(names) == 1 or (len(names) == len(counts) <= _FEW and bases <= stems)
         for end, total in [(one, everywhere[one]) for one in counts]:
-            if total > 1 and (_TWO_WORDS.match(end) or (len(names) == 1 and total > _FEW)):
+            if total > 1 and (_TWO_WORDS.match(end) or (are_single and total > _FEW)):
                 counts[end] += 1  # one file in each of several folders is enough
         least = max(2, _USUAL * len(names))
         ends = {end for end, n in counts.most_common(_MOST_ENDINGS) if n >= least}
@@ -265,6 +268,8 @@ def mask_sets(
             own = [part for part in own if _DRAWN.search(" ".join(words_of(part)))]
         else:
             own = [part for part in own if part not in in_use and kind.folder not in mixed]
+            of_image = [at for at, part in enumerate(own, 1) if part in photos]
+            own = own[max(of_image, default=0) :] or own  # below a folder of one image
         part, text = _place(own, in_use)
         if not (part or kind.ending or kind.suffix not in ("", *suffixes)):
             continue  # nothing tells all of them from pictures
@@ -434,10 +439,12 @@ def pair_set(
         except SourceError:
             continue
         num_paired = len(files.keys) - len(files.without_image)
-        longer = files.without_image if one.ending else ()  # `_inst_label` fits `_label`
-        num_others = sum(key.rpartition(".")[0].endswith(ends) for key in longer)
+        own = {kind.folder for kind in one.kinds}
+        lost = [x for x in files.without_image if not one.suffix or x.rpartition("/")[0] in own]
+        if one.ending or one.suffix:  # `_inst_label` fits `_label`, and `1_mask.png` fits `.png`
+            lost = [x for x in lost if not x.rpartition(".")[0].endswith(ends)]
         enough = _HALF if one.has_word and "/{stem}." in text else ENOUGH
-        is_enough = num_paired >= enough * (len(files.keys) - num_others)
+        is_enough = num_paired >= enough * (num_paired + len(lost))
         if is_enough and _are_alike(files, members, one):
             one.pattern, one.files = text, files
             return

@@ -20,7 +20,7 @@ import numpy as np
 from shardprep.catalog.candidates import stack_candidates
 from shardprep.catalog.decision.class_level import PIECE, is_kind, unproved
 from shardprep.catalog.decision.folder_evidence import CLEAR, are_photos, other_folders
-from shardprep.catalog.decision.name_fields import form_of, name_fields
+from shardprep.catalog.decision.name_fields import form_of, marked_numbers, name_fields
 from shardprep.catalog.decision.pairs import common_start
 from shardprep.catalog.decision.view import Reading, View, head_of
 from shardprep.catalog.labels import ENOUGH, are_classes
@@ -230,6 +230,12 @@ def _of_fields(view: View, *, has_weak: bool = False) -> list[Reading]:
             more = {} if target == "auto" else {"target": target}
             found.append(Reading({"labels": f"regex:{one.regex}", **more}, one.why))
     return [*found, _NONE] if found and not any(one.is_certain for one in fields) else found[:1]
+
+
+def numbers_of_names(view: View) -> list[Reading]:
+    """Return the readings of numbers in names that a letter marks, such as ages, for a question."""
+    found = marked_numbers([*{*_stems(view)}])
+    return [Reading({"labels": f"regex:{x.regex}", "target": "regression"}, x.why) for x in found]
 
 
 def _of_listed_words(view: View) -> list[Reading]:

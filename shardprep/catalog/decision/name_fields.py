@@ -18,7 +18,8 @@ _OBJECT = re.compile(r"(obj(ect)?|person|class|p?id)\d+", re.IGNORECASE)
 _LABEL = re.compile("label|class(id)?", re.IGNORECASE)
 _MOST_AFTER = 6
 """Number of parts of a pattern after the label: three fields and the signs before them."""
-_MOST_FIELDS, _A_FEW = 5, 3
+_MOST_FIELDS, _A_FEW, _LARGEST = 5, 3, 999
+_MARK = re.compile("(?<![A-Za-z])[A-Za-z](?![A-Za-z])")
 _MOSTLY = 0.9
 
 
@@ -62,6 +63,19 @@ def name_fields(stems: Sequence[str], *, has_weak: bool = False) -> list[NameFie
     found = [_up_to_end(one, map("".join, same), others) for one in found]
     found[1:1] = _all_but_last(same, columns)
     return [one for one in found if one.is_certain][:1] or found[:_MOST_FIELDS]
+
+
+def marked_numbers(stems: Sequence[str]) -> Iterator[NameField]:
+    """Yield numbers next to a letter that all names have, such as ages or angles: `1_-15H`."""
+    sign = "(?:(?<=[_/])-)?" if any(re.search(r"(^|_)-\d", stem) for stem in stems) else ""
+    number = rf"(?P<label>{sign}\d+)"
+    for mark in dict.fromkeys(_MARK.findall(stems[0]) if stems else ()):
+        for pattern in (mark + number, f"{number}{mark}(?![A-Za-z])"):
+            found = [[int(one["label"]) for one in re.finditer(pattern, f"/{x}")] for x in stems]
+            values = {one for several in found for one in several}
+            if {*map(len, found)} == {1} and len(values) >= _A_FEW and max(values) <= _LARGEST:
+                why = f"{len(values):,} numbers such as {min(values)}, marked by {mark!r}"
+                yield NameField(f"{pattern}[^/]*$", why, is_class=False, is_number=True)
 
 
 def _up_to_end(one: NameField, names: Iterable[str], others: Sequence[str]) -> NameField:

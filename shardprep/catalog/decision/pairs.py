@@ -209,7 +209,7 @@ class Relation(NamedTuple):
     target: Affixes
     input: Affixes
     rests: tuple[str, ...]
-    """Texts between the id of the target and the common end in names of inputs."""
+    """Texts between the id of the target and the end in names of inputs; () if none has the id."""
     pairs: tuple[tuple[int, int], ...]
     """Rows of a target and of an input."""
     ends: tuple[str, ...] = ()
@@ -247,6 +247,17 @@ def related(members: Members, targets: Rows, inputs: Rows) -> Relation | None:
     if 4 * len(pairs) < 3 * len(sample):
         return None
     return Relation(own, other, tuple(sorted(rests)), tuple(pairs))
+
+
+def one_in_each(members: Members, targets: Rows, inputs: Rows) -> Relation | None:
+    """Return the relation of the only target in each folder to the inputs there; or None."""
+    keys = members.keys
+    target_of = {keys[row].rpartition("/")[0]: row for row in targets.tolist()}
+    found = [(target_of.get(keys[x].rpartition("/")[0]), x) for x in spread(inputs, MOST_PAIRS)]
+    pairs = tuple((target, row) for target, row in found if target is not None)
+    end = affixes([stem(keys[row]) for row in spread(targets)]).end
+    is_fit = end and 2 < len(target_of) == len(targets) and len(pairs) == len(found)
+    return Relation(Affixes("", end), Affixes("", ""), (), pairs) if is_fit else None
 
 
 def spread(rows: Rows, number: int = _MOST_NAMES) -> list[int]:

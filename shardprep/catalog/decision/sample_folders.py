@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from shardprep.catalog.candidates import stack_candidates
+from shardprep.catalog.decision.name_evidence import numbers_of_names
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.label_rules import ids_of_samples
 from shardprep.catalog.names import MASK_ENDING, given_split, natural_order, stated_split
@@ -132,6 +133,7 @@ def _kinds(view: View, files: Folders) -> list[Reading]:
     single = {"exclude": tuple(f"*/{one}" for one in masks)} if masks else {}
     return [
         *stacks,
+        *numbers_of_names(view)[: 0 if masks else _MOST_PROPOSED],
         Reading({**single, "labels": "none"}, "each picture alone"),
         Reading({"labels": "folder"}, f"{len(names):,} folders as classes"),
     ]
@@ -281,6 +283,7 @@ def _readings(view: View, files: Folders, why: str, depth: int) -> list[Reading]
     return [
         *(replace(one, why=f"{why}; {one.why}") for one in several),
         *(Reading(one, f"{why}; without labels") for one in stacks),
+        *numbers_of_names(view)[:_MOST_PROPOSED],
         Reading({"labels": "none"}, "each image alone"),
         Reading({"labels": "folder"}, "folders as classes"),
     ]

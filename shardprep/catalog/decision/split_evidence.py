@@ -62,7 +62,18 @@ def splits(view: View) -> Sequence[Reading]:
         return []
     if _has_split_folders(view):
         return _class_or_split(view)
-    return listed_splits(view) or _by_boxes(view)
+    return _without_header(view) or listed_splits(view) or _by_boxes(view)
+
+
+def _without_header(view: View) -> list[Reading]:
+    """Return the readings of lists in CSV whose first line names an image; [] if none does."""
+    tables = view.documents.tables if view.decided and view.is_open("header") else ()
+    bare = {one.name for one in tables if view.index.are_found(Texts.of(one.header)).any()}
+    if not any(bare.intersection(lists.values()) for lists in (_lists(view) if bare else ())):
+        return []
+    options = {"header": False}
+    several = listed_splits(view.read_as(Reading(options, "")))
+    return [Reading({**one.options, **options}, one.why) for one in several if one.options]
 
 
 def _has_split_folders(view: View) -> bool:

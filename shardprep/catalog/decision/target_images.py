@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from shardprep.catalog.decision.pairs import (
     Likeness,
     Relation,
+    affixes,
     common_start,
     either_way,
     likeness,
+    one_in_each,
     spread,
 )
 from shardprep.catalog.decision.view import Reading, View
@@ -44,6 +46,7 @@ _INPUTS = re.compile(
     r"lr|lq|low(res(olution)?|light)?|x|bicubic|inputs?|ha[zs][ey]|fog(gy)?|smok[ey]|rain(y|s)?"
     r"|drops?|snow(y)?|blur(red|ry|y)?|defocus(ed)?|nois[ey]|gr[ae]y(scale)?|bw|dirty|dark|night"
     r"|degraded|distorted|corrupt(ed)?|compressed|damaged|raw|rgb|under(exposed)?|shadows?|photo"
+    "|watermarked|composites?"
 )
 _GREY = re.compile("gr[ae]y(scale)?|bw")
 _SENSORS = re.compile("visible|vis|infrared|ir|nir|thermal|optical|sar")
@@ -72,6 +75,13 @@ class _Kind(NamedTuple):
     @property
     def glob(self) -> str:
         return _glob(self.folders)
+
+    def excluded(self, members: Members) -> str:
+        """Return the glob that leaves out its files; "" if none does."""
+        if any(self.folders) or not self.words:
+            return f"{self.glob}/*" if any(self.folders) else ""
+        end = affixes([stem(members.keys[row]) for row in spread(self.rows)]).end
+        return f"*{glob.escape(end)}.*" if end.lower().endswith(self.words[-1]) else ""
 
 
 class _Pair(NamedTuple):
@@ -248,6 +258,7 @@ def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
         return []
     are_inputs = {id(kind) for kind, side in zip(kinds, sides, strict=True) if side < 0}
     found: list[Reading] = []
+    made: list[tuple[_Kind, Sequence[_Pair], Sequence[_Kind]]] = []
     for target, side in zip(kinds, sides, strict=True):
         if side < (1 in sides) or len(target.rows) < _FEWEST:
             continue
@@ -264,12 +275,13 @@ def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
             and (one.likeness.is_same or (one.likeness.num_pairs and not needs_likeness))
         ]
         used = {id(target), *(id(one.kind) for one in inputs)}
-        out = [kind for kind in kinds if any(kind.folders) and id(kind) not in used]
+        out = [kind for kind in kinds if id(kind) not in used and kind.excluded(view.members)]
         reading = _reading(view, target, inputs, out) if inputs else None
         if inputs and not (reading or found) and target.folders and len(kinds) == _A_PAIR:
             return _unpaired(view, target, inputs[0].kind, is_clear=side > 0)
         if reading:
             found.append(reading)
+            made.append((target, inputs, out))
             others = [one.kind for one in pairs if one.kind.folders]
             by_class = [_by_class(others)] if _has_classes(view, target) else []
             has_cuts = any(one.is_picture for one in pairs if one not in inputs)
@@ -285,7 +297,13 @@ def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
                 and not (any(sides) or _are_named(words))
             ):
                 found.append(Reading({"labels": "folder"}, "the two folders are classes"))
-    return found
+    singles = (
+        _reading(view, target, [one], [*out, *(x.kind for x in inputs if x is not one)])
+        for target, inputs, out in made
+        for one in inputs
+        if 1 < len(found) == len(made) and len(inputs) > 1  # which are the targets
+    )
+    return [*found, *filter(None, singles)]
 
 
 def _unpaired(view: View, target: _Kind, kind: _Kind, *, is_clear: bool) -> list[Reading]:
@@ -357,6 +375,8 @@ def _are_same(view: View, one: _Kind, other: _Kind) -> bool:
 def _pair(view: View, target: _Kind, kind: _Kind) -> _Pair | None:
     members = view.members
     relation = either_way(members, target.rows, kind.rows)
+    if not (relation or target.folders or kind.folders):
+        relation = one_in_each(members, target.rows, kind.rows)
     if relation is None:
         return None
     pairs = [(members[one], members[other]) for one, other in relation.pairs]
@@ -367,11 +387,11 @@ def _reading(
     view: View, target: _Kind, inputs: Sequence[_Pair], out: Sequence[_Kind]
 ) -> Reading | None:
     """Return the reading with these targets; None if no pattern pairs them with the inputs."""
-    exclude = tuple(f"{kind.glob}/*" for kind in out)
+    exclude = tuple(kind.excluded(view.members) for kind in out)
     for pattern in _patterns(view.members, target, inputs):
         if proof := _proof(view, pattern, target, out, inputs):
             options = {"target_image": pattern, **({"exclude": exclude} if exclude else {})}
-            return Reading(options, proof[0], files=proof[1])
+            return Reading(options, proof[0], all(kind.folders for kind in out), proof[1])
     return None
 
 
@@ -381,6 +401,9 @@ def _patterns(members: Members, target: _Kind, inputs: Sequence[_Pair]) -> Itera
     ends = {key[key.rfind(".") :] for key in keys}
     end = ends.pop() if len(ends) == 1 else ".*"
     own = relation.target
+    if not (relation.rests or relation.ends):
+        yield f"{{folder}}/*{own.end}{end}"
+        return
     if relation.ends:
         yield f"{target.glob}/{{stem}}{common_start(relation.ends)}*{end}"
         return

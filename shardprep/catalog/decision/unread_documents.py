@@ -15,6 +15,7 @@ from dataclasses import replace
 from shardprep.catalog.candidates import path_candidates, table_candidates
 from shardprep.catalog.decision.class_level import unproved
 from shardprep.catalog.decision.column_evidence import is_about
+from shardprep.catalog.decision.name_evidence import numbers_of_names
 from shardprep.catalog.decision.split_evidence import PARTITION
 from shardprep.catalog.decision.view import HEAD, Options, Reading, View, head_of
 from shardprep.catalog.labels import Labelling
@@ -140,7 +141,7 @@ def _compared(view: View, document: Member, automatic: Labelling) -> list[Readin
     others = [Reading({"labels": rule}, automatic.how)] if rule != "none" else []
     if rule != "folder":
         others += _proposals(view, document)
-    return [alone, *others]
+    return [alone, *others, *(numbers_of_names(view) if rule == "none" else [])]
 
 
 def _has_more(index: KeyIndex, document: Member) -> bool:
