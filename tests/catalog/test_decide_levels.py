@@ -167,3 +167,9 @@ def test_a_level_is_also_proposed_without_folders_of_another_level(tmp_path: Pat
     own = flags(tmp_path, pictures(*(f"faces/{one}/{i}.png" for one in paths for i in range(2))))
     assert own[1:3] == ["--labels folder:2", "--exclude 'non_micro/*' --labels folder:2"]
     assert "--labels folder:3" not in own  # names of persons and of their folders
+
+
+def test_folders_of_many_numbers_may_be_a_regression(tmp_path: Path) -> None:
+    keys = [f"faces/{age}/11{i % 2}/{i}_{age}.jpg" for age in range(18, 27) for i in range(2)]
+    found = flags(tmp_path, pictures(*keys))
+    assert {"--labels folder:2", "--labels folder:2 --target regression"} <= {*found}

@@ -67,6 +67,41 @@ def test_a_column_of_flags_that_sums_up_the_others_is_asked_about(tmp_path: Path
     assert found.facts["train/100.jpg"]["labels"] == "crack,defect"
 
 
+def test_individuals_are_asked_about_beside_their_species(tmp_path: Path) -> None:
+    rows = _rows("whale whale dolphin dolphin", "a1 b2 c3 d4")
+    found = _outcome(tmp_path, _NAMES, {"train.csv": ["id,species,individual_id", *rows]})
+    assert "--labels csv:train.csv:id:species (" in found.error
+    assert "--labels csv:train.csv:id:individual_id (" in found.error
+
+
+def test_counts_that_are_also_numbers_of_images_are_no_files(tmp_path: Path) -> None:
+    names = [f"train/{i}.jpg" for i in range(16)]
+    rows = [f"{i},{i * 3 % 11},{40 + i * 7 % 13},{50 + i % 9}" for i in range(16)]
+    header = "id,adults,males,pups"
+    tables = {"train.csv": [header, *rows], "sample_submission.csv": [header, "900,1,1,1"]}
+    found = _outcome(tmp_path, names, tables)
+    assert "csv:train.csv:id:adults,males,pups" in f"{found.error}{found.notes}"
+
+
+def test_words_of_boxes_are_asked_for_as_classes(tmp_path: Path) -> None:
+    rows = [f'{100 + i},"[4, 4, 20, 10]",{word}' for i, word in enumerate("exit stop 12 a".split())]
+    found = _outcome(tmp_path, _NAMES[:4], {"boxes.csv": ["image_id,bbox,utf8_string", *rows]})
+    assert "--boxes csv:boxes.csv:image_id:bbox:utf8_string (" in found.error
+    assert "--boxes csv:boxes.csv:image_id:bbox (" in found.error
+
+
+def test_a_table_of_splits_divides_images_whose_boxes_are_in_files_of_their_own(
+    tmp_path: Path,
+) -> None:
+    header = "filename,class,xmin,ymin,xmax,ymax"
+    rows = {f"data/{i}": f"{i},{'ab'[i % 2]},4,4,20,20" for i in range(100, 108)}
+    tables = {f"{stem}.csv": [header, row] for stem, row in rows.items()}
+    stated = [f"{row},{('train', 'test')[i == 7]}" for i, row in enumerate(rows.values())]
+    names = [f"{stem}.jpg" for stem in rows] + [f"crop/{i}_0.jpg" for i in range(100, 110)]
+    found = _outcome(tmp_path, names, {**tables, "all.csv": [f"{header},split", *stated]})
+    assert [one["split"] for one in found.facts.values()] == ["train"] * 7 + ["test"]
+
+
 def test_many_columns_of_numbers_are_points_or_a_vector(tmp_path: Path) -> None:
     rows = _rows(*(f"{i}.5 {i + 3} {i + 9} {i + 11}" for i in range(8)))
     table = [f"file,{','.join(map(str, range(8)))}", *rows]

@@ -7,7 +7,7 @@ import glob
 import json
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -54,6 +54,8 @@ _FILE_NAME = re.compile("<filename>([^<]+)</filename>")
 _WORD = re.compile("^[A-Za-z0-9]+")
 _CLASS = re.compile(r"(^|[._])(label|category|class|name)(_name)?$", re.IGNORECASE)
 _ODD_SIGNS = frozenset(",:(){}")
+_TEXT = re.compile(r"(\w+_)?(text|string|word|transcription|transcript)s?", re.IGNORECASE)
+"""Matches the title of what is written in a box."""
 _EXTREME = re.compile(
     r"[._](min|max)(?:imum)?[._](?:c(?:ol(?:umn)?)?|x|(r(?:ow)?|y))$", re.IGNORECASE
 )
@@ -88,7 +90,21 @@ def annotation_readings(view: View) -> Sequence[Reading]:
         readings = [Reading({}, "masks, without the objects of documents"), *readings]
     if are_masks or several:
         return readings
+    readings = [*_with_texts(view, readings), *readings]
     return _with_labels(view, signs, _without_others(view, signs[0], readings))
+
+
+def _with_texts(view: View, readings: Sequence[Reading]) -> Iterator[Reading]:
+    """Yield readings of boxes with a column of their table, such as the words in them, as class."""
+    for reading in readings:
+        boxes = str(reading.options.get("boxes", ""))
+        rule = parse_box_rule(boxes).table if boxes.startswith("csv:") else None
+        if rule is None or rule.boxes is None or rule.label_column:
+            continue
+        titles = next((one.header for one in view.tables if one.files == ",".join(rule.files)), ())
+        for title in filter(_TEXT.fullmatch, titles):
+            why = f"{reading.why}, column {title!r} as class"
+            yield Reading({**reading.options, "boxes": f"{boxes}:{title}"}, why)
 
 
 def _boxes_of_texts(view: View, suffix: str) -> list[Reading]:

@@ -27,7 +27,7 @@ from shardprep.catalog.stacks import id_column
 
 _LEAST_LETTERS = 3
 _MOST_DIGITS = 10
-_MOST_LEVELS, _MOST_TABLES, _MOST_KINDS = 3, 8, 4
+_MOST_LEVELS, _MOST_TABLES, _MOST_KINDS, _MANY_NUMBERS = 3, 8, 4, 8
 PIECE = re.compile(
     r"(study|series|scan|session|visit|vid(eo)?|clip|seq(uence)?|sample|part|batch|set)"
     r"[-_ ]?(\d+|[a-z])|\d+-\d+",
@@ -105,6 +105,14 @@ def _of_level(paths: Sequence[Sequence[str]], depth: int) -> Iterator[Reading]:
         out = tuple(f"{glob.escape(name)}/*" for name in sorted(others))
         why = f"{_shown(names)}, without {min(others)} of another level"
         yield Reading({"labels": f"folder:{depth}", "exclude": out}, why)
+    yield from as_numbers(depth, names | others)
+
+
+def as_numbers(depth: int, names: Collection[str]) -> Iterator[Reading]:
+    """Yield the reading of many numbers that a level of folders has as a regression."""
+    if len(names) >= _MANY_NUMBERS and all(map(str.isdecimal, names)):
+        options = {"labels": f"folder:{depth}", "target": "regression"}
+        yield Reading(options, f"{_shown(names)}, as numbers such as ages")
 
 
 def _are_one_level(rests: Sequence[Sequence[str]], inner: Sequence[_Level]) -> bool:

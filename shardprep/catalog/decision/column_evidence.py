@@ -51,6 +51,11 @@ _TEXTS = frozenset((
     "caption", "captions", "text", "prompt", "description", "sentence", "sentences", "comment",
     "transcription", "transcript", "report",
 ))  # fmt: skip
+_IDENTITY = re.compile(
+    "(individual|identity|landmark|product|hotel|vehicle|whale|celebrity)([ _]?(id|name))?",
+    re.IGNORECASE,
+)
+"""Matches the title of what images are recognised as, such as `individual_id`."""
 _VALUES = frozenset(("price", "prices", "cost"))
 """Words of numbers that are often wanted, among others such as lengths."""
 _OF_OBJECTS = re.compile(r"image/object/|objects?\.")
@@ -88,7 +93,7 @@ def found_columns(
     titles = [one for one in titles or table.header if not is_id(match, one) and ":" not in one]
     titles = [one for one in titles if one and "," not in one and not _OF_OBJECTS.match(one)]
     cells = {one: table.cells(table.column(one)) for one in titles}
-    files = [one for one in titles if _are_files(index, cells[one][:_SAMPLE])]
+    files = [one for one in titles if _are_files(index, one, cells[one][:_SAMPLE])]
     titles = [one for one in titles if one not in files and not counts_rows(match, one)]
     shown = {
         title: set(other.cells(i).coded().values)
@@ -133,7 +138,8 @@ def found_columns(
             kinds = [{"target": "text"}, {}]
         is_alone = len(titles) == 1 and not (table.is_own and is_about(title))
         is_other = title in usual[1:] and not _are_alike(cells[title], cells[usual[0]])
-        if title in usual[:1] or is_other or is_alone:
+        is_identity = _IDENTITY.fullmatch(title) and len(counts) < sum(counts.values())
+        if title in usual[:1] or is_other or is_alone or is_identity:
             strength = CERTAIN
         if [*shown] == [title]:
             strength = SHARED
@@ -166,8 +172,10 @@ def as_rivals(found: Sequence[LabelColumns]) -> list[LabelColumns]:
     return [replace(one, strength=min(one.strength, most)) for one, most in bare]
 
 
-def _are_files(index: KeyIndex, cells: Texts) -> bool:
-    """Return whether most cells name images or addresses; repeated numbers may be classes."""
+def _are_files(index: KeyIndex, title: str, cells: Texts) -> bool:
+    """Return whether most cells name images or addresses; numbers may be classes or counts."""
+    if not is_about(title) and all(map(str.isdecimal, cells)):
+        return False
     if 2 * sum(cell.startswith(("http://", "https://")) for cell in cells) > len(cells):
         return True
     known = cells.coded().values

@@ -18,7 +18,7 @@ from pathlib import PurePosixPath
 import numpy as np
 
 from shardprep.catalog.candidates import stack_candidates
-from shardprep.catalog.decision.class_level import PIECE, is_kind, unproved
+from shardprep.catalog.decision.class_level import PIECE, as_numbers, is_kind, unproved
 from shardprep.catalog.decision.folder_evidence import CLEAR, are_photos, other_folders
 from shardprep.catalog.decision.name_fields import form_of, marked_numbers, name_fields
 from shardprep.catalog.decision.pairs import common_start
@@ -154,6 +154,7 @@ def _of_numbers(view: View, paths: Collection[str], number: int) -> Iterator[Rea
         yield from [one for one in _of_fields(view) if one != _NONE]
         yield Reading({"labels": r"regex:(?P<label>\d+/\d+)/[^/]+$"}, "both numbers of the path")
         yield _of_level(2, above)
+        yield from as_numbers(2, above)
     elif all(re.fullmatch(r"[A-Za-z]+[-_ ]?\d+", path.rpartition("/")[2]) for path in paths):
         if 2 * number <= len(paths) or len(paths) > number:
             both = {"labels": r"regex:(?P<label>[^/]+/[^/]+)/[^/]+$"}

@@ -282,13 +282,14 @@ def splits_by_tables(view: View) -> Sequence[Reading]:
     """Return the reading of splits in a table, if the labels are not from tables."""
     is_labelled = view.automatic.rule != "none" or view.recipe.is_annotated
     is_open = view.is_open("split", "join") and not view.index.splits.are_there.any()
-    is_open = is_open and not view.members.are_stacks.any() and view.automatic.match is None
+    has_labels = view.automatic.match is not None and not view.recipe.is_annotated
+    is_open = is_open and not view.members.are_stacks.any() and not has_labels
     is_open = is_open and is_labelled and not view.recipe.labels.startswith("csv:")
     for table in view.tables if is_open else ():
         title, stated = stated_splits(table)
         with contextlib.suppress(SourceError):
             number = int((match_ids(view.index, table).row_of >= 0).sum()) if title else 0
-            if len(stated.counts()) > 1 and number >= ENOUGH * len(view.index.keys):
+            if len(stated.counts()) > 1 and number >= ENOUGH * _num_annotated(view):
                 why = f"column {title!r} of {table.name} for {counted(number, 'image')}"
                 return [Reading({"join": (table.name,), "split": f"column:{title}"}, why)]
             if readings := [*_partly_stated(view, table)]:
@@ -297,6 +298,19 @@ def splits_by_tables(view: View) -> Sequence[Reading]:
     own = {"labels": view.automatic.rule}
     rest = Reading(own, "all images are in train")
     return [Reading(own | {**numbered[0]}, numbered[1]), rest] if numbered else []
+
+
+def _num_annotated(view: View) -> int:
+    """Return the number of images that a table of boxes names, or of all images without one."""
+    rule, number = view.recipe.rules.boxes.table, len(view.index.keys)
+    table = (
+        view.documents.box_rows(rule)
+        if rule.files and view.recipe.unlisted in ("auto", "skip")
+        else None
+    )
+    if table is None or rule.id_column not in table.header:
+        return number
+    return min(number, len(table.cells(table.column(rule.id_column)).coded().counts()))
 
 
 def text_tables(view: View, *, of_splits: bool = False) -> Iterator[Table]:
