@@ -84,7 +84,8 @@ def test_counts_that_are_also_numbers_of_images_are_no_files(tmp_path: Path) -> 
 
 
 def test_words_of_boxes_are_asked_for_as_classes(tmp_path: Path) -> None:
-    rows = [f'{100 + i},"[4, 4, 20, 10]",{word}' for i, word in enumerate(["exit", "stop", "12", "a"])]
+    words = ["exit", "stop", "12", "a"]
+    rows = [f'{100 + i},"[4, 4, 20, 10]",{word}' for i, word in enumerate(words)]
     found = _outcome(tmp_path, _NAMES[:4], {"boxes.csv": ["image_id,bbox,utf8_string", *rows]})
     assert "--boxes csv:boxes.csv:image_id:bbox:utf8_string (" in found.error
     assert "--boxes csv:boxes.csv:image_id:bbox (" in found.error
