@@ -320,7 +320,10 @@ def _separator(texts: Collection[str]) -> str:
             continue
         uses = Counter(part for parts in split for part in parts)
         several = {part for parts in split if len(parts) > 1 for part in parts}
-        if all(uses[part] > 1 for part in several) and len(uses) < len(texts):
+        are_used_again = [uses[part] > 1 for part in several]
+        if separator == "|" and any(are_used_again):  # names of classes do not have it
+            return separator
+        if all(are_used_again) and len(uses) < len(texts):
             return separator
     return ""
 

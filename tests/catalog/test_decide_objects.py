@@ -416,3 +416,19 @@ def test_places_in_a_text_for_each_image_are_proposed_as_points_and_boxes(tmp_pa
     assert "--no-header --boxes 'csv:gt/{id}.txt:id:xywh(1,2,3,4)' (" in error
     outside = dict.fromkeys(texts, b"2000 9 5 4 2 0\n")
     assert "--points" not in asked(tmp_path / "outside", members | outside)
+
+
+def test_runs_of_objects_of_a_class_are_asked_for_apart_or_together(tmp_path: Path) -> None:
+    """Two rows of a class for one image are two objects, or two parts of its area."""
+    keys = [f"train/{i}.jpg" for i in range(100, 106)]
+    rows = [f"{i},{i} 3 {i + 400} 2,{kind}" for i in range(100, 106) for kind in (1, 1, 2)]
+    table = "\n".join(["id,EncodedPixels,ClassId", *rows]).encode()
+    error = asked(tmp_path, images(*keys) | {"train.csv": table})
+    assert "--masks rle:train.csv:id:EncodedPixels:ClassId (" in error
+    assert "--masks rle:train.csv:id:EncodedPixels:ClassId --instances (" in error
+
+
+def test_two_folders_with_a_text_for_each_image_are_not_captions(tmp_path: Path) -> None:
+    keys = [f"img/{i}.jpg" for i in range(100, 106)]
+    texts = {f"{folder}/{i}.txt": b"a dog runs" for folder in ("a", "b") for i in range(100, 106)}
+    assert asked(tmp_path, images(*keys) | texts)

@@ -103,6 +103,23 @@ def test_a_table_of_splits_divides_images_whose_boxes_are_in_files_of_their_own(
     assert [one["split"] for one in found.facts.values()] == ["train"] * 7 + ["test"]
 
 
+def test_copies_of_a_table_are_one_table_and_spacings_are_no_points(tmp_path: Path) -> None:
+    """Findings between bars are several, also if some occur once."""
+    names = [f"a/images/{i}.jpg" for i in range(100, 108)]
+    rows = _rows("A|B C|A D A|E B None F|A G", "0.14 0.17", "0.14 0.17", "AP PA")
+    table = ["id,Finding Labels,Spacing_x,Spacing_y,View", *rows]
+    found = _outcome(tmp_path, names, {"t.csv": table, "a/t.csv": table, "a/b/t.csv": table})
+    assert found.facts["a/images/100.jpg"] == {"split": "train", "labels": "A,B"}
+    assert "csv:t.csv:id:Finding Labels" in " ".join(found.notes)
+
+
+def test_a_column_that_says_whether_an_image_is_for_training_divides_them(tmp_path: Path) -> None:
+    names = [f"a/{i}.jpg" for i in range(100, 108)]
+    rows = _rows("cat dog", "1 1 1 0")
+    found = _outcome(tmp_path, names, {"t.csv": ["id,class,Train", *rows]})
+    assert [found.facts[key]["split"] for key in names] == [*["train"] * 3, "test"] * 2
+
+
 def test_many_columns_of_numbers_are_points_or_a_vector(tmp_path: Path) -> None:
     rows = _rows(*(f"{i}.5 {i + 3} {i + 9} {i + 11}" for i in range(8)))
     table = [f"file,{','.join(map(str, range(8)))}", *rows]

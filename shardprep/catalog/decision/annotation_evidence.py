@@ -46,7 +46,7 @@ from shardprep.recipe.object_rules import named_box_columns, parse_box_rule
 from shardprep.recipe.rules import TABLE_SUFFIXES, LabelRule
 from shardprep.source.members import Member
 
-_NUM_SAMPLES, _MOST_FOLDERS, _SIDES = 8, 64, 4
+_NUM_SAMPLES, _MOST_FOLDERS, _SIDES, _NO_CLASS = 8, 64, 4, 3
 _SHARED = (*TABLE_SUFFIXES, ".json", ".jsonl", ".xml")
 """Suffixes of documents that may describe many images."""
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
@@ -54,8 +54,11 @@ _FILE_NAME = re.compile("<filename>([^<]+)</filename>")
 _WORD = re.compile("^[A-Za-z0-9]+")
 _CLASS = re.compile(r"(^|[._])(label|category|class|name)(_name)?$", re.IGNORECASE)
 _ODD_SIGNS = frozenset(",:(){}")
-_TEXT = re.compile(r"(\w+_)?(text|string|word|transcription|transcript)s?", re.IGNORECASE)
-"""Matches the title of what is written in a box."""
+_CLASS_OF_OBJECT = re.compile(
+    r"(\w+_)?(text|string|word|transcription|transcript)s?|(cell|tissue|defect|object)[_ ]?type",
+    re.IGNORECASE,
+)
+"""Matches the title of what is written in a box, or of a kind of objects."""
 _EXTREME = re.compile(
     r"[._](min|max)(?:imum)?[._](?:c(?:ol(?:umn)?)?|x|(r(?:ow)?|y))$", re.IGNORECASE
 )
@@ -90,21 +93,25 @@ def annotation_readings(view: View) -> Sequence[Reading]:
         readings = [Reading({}, "masks, without the objects of documents"), *readings]
     if are_masks or several:
         return readings
-    readings = [*_with_texts(view, readings), *readings]
+    readings = [*_with_classes(view, readings), *readings]
     return _with_labels(view, signs, _without_others(view, signs[0], readings))
 
 
-def _with_texts(view: View, readings: Sequence[Reading]) -> Iterator[Reading]:
-    """Yield readings of boxes with a column of their table, such as the words in them, as class."""
+def _with_classes(view: View, readings: Sequence[Reading]) -> Iterator[Reading]:
+    """Yield readings of objects of one class with a further column of their table as class.
+
+    `csv:FILE:ID:BOX` and `rle:FILE:ID:RLE` name no column of classes.
+    """
     for reading in readings:
-        boxes = str(reading.options.get("boxes", ""))
-        rule = parse_box_rule(boxes).table if boxes.startswith("csv:") else None
-        if rule is None or rule.boxes is None or rule.label_column:
-            continue
-        titles = next((one.header for one in view.tables if one.files == ",".join(rule.files)), ())
-        for title in filter(_TEXT.fullmatch, titles):
-            why = f"{reading.why}, column {title!r} as class"
-            yield Reading({**reading.options, "boxes": f"{boxes}:{title}"}, why)
+        for key in {"boxes", "masks"} & reading.options.keys():
+            kind, *parts = str(reading.options[key]).split(":")
+            of_table = [one for one in view.tables if parts[:1] == [one.files]]
+            if kind not in ("csv", "rle") or len(parts) != _NO_CLASS or not of_table:
+                continue
+            for title in filter(_CLASS_OF_OBJECT.fullmatch, of_table[0].header):
+                rule = f"{reading.options[key]}:{title}"
+                why = f"{reading.why}, column {title!r} as class"
+                yield Reading({**reading.options, key: rule}, why)
 
 
 def _boxes_of_texts(view: View, suffix: str) -> list[Reading]:

@@ -303,11 +303,8 @@ def splits_by_tables(view: View) -> Sequence[Reading]:
 def _num_annotated(view: View) -> int:
     """Return the number of images that a table of boxes names, or of all images without one."""
     rule, number = view.recipe.rules.boxes.table, len(view.index.keys)
-    table = (
-        view.documents.box_rows(rule)
-        if rule.files and view.recipe.unlisted in ("auto", "skip")
-        else None
-    )
+    takes_others = view.recipe.unlisted not in ("auto", "skip")
+    table = None if takes_others or not rule.files else view.documents.box_rows(rule)
     if table is None or rule.id_column not in table.header:
         return number
     return min(number, len(table.cells(table.column(rule.id_column)).coded().counts()))

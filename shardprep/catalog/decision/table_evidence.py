@@ -71,6 +71,10 @@ _SHARE = 0.2
 """Share of the images below a folder that may be the source alone."""
 _NAMED = 0.5
 """Share of the images outside test splits that a table must name to label them."""
+_OF_TRAIN, _OF_TEST = "1=train,0=test", "0=train,1=test"
+_FLAGS_OF_SPLITS = dict.fromkeys(("train", "is_train", "training"), _OF_TRAIN)
+_FLAGS_OF_SPLITS |= dict.fromkeys(("test", "is_test", "testing"), _OF_TEST)
+"""Title of a column of 0 and 1 → what `--split column:` needs to read it."""
 _SOLUTION = re.compile("solution|answers?", re.IGNORECASE)
 _NO_CLASS = re.compile(rf"{SPLIT}|{PART}|{PICTURE}|{KIND}|v?\d+", re.IGNORECASE)
 """A word in the names of folders that are splits or kinds of files, and not classes."""
@@ -407,6 +411,10 @@ def _with_splits(view: View, one: LabelColumns, options: Options) -> Options:
         return {**options, "split": f"column:{title}", **({key: rule} if are_there.any() else {})}
     if table.is_own or are_there.any():
         return options
+    for column in (x for x in table.header if x.strip().lower() in _FLAGS_OF_SPLITS):
+        if {*table.cells(table.column(column))} == {"0", "1"}:
+            flags = _FLAGS_OF_SPLITS[column.strip().lower()]
+            return {**options, "split": f"column:{column}:{flags}"}
     splits = {document_split(name) or "train" for name in [*files, *others]}
     if len(splits) > 1 and "," not in "".join(files):
         return {**options, key: rule, "split": "tables"}

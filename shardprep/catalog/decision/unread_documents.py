@@ -85,7 +85,7 @@ def _of_documents(view: View) -> Sequence[Reading]:
     if not (is_target or is_masked or view.is_open(*_OPTIONS)) or view.members.are_stacks.any():
         return []
     recipe = view.recipe
-    used = f"{recipe.split} {recipe.exclude_list} {recipe.class_map} {recipe.group}"
+    used = f"{recipe.split} {recipe.exclude_list} {recipe.class_map} {recipe.group} {recipe.masks}"
     documents = [
         one
         for one in view.documents.members(*_SUFFIXES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -89,11 +90,20 @@ def mask_findings(keys: Sequence[str]) -> list[str]:
 
 
 def text_files(keys: Sequence[str], documents: Documents) -> str:
-    """Return the pattern of captions, a text file for each image, or "" without captions."""
-    members = {stem(member.key): member for member in documents.members(".txt")}
+    """Return the pattern of captions, a text file for each image, or "" without captions.
+
+    If two folders have a text for each image, it is not clear which is the caption.
+    """
+    every = documents.members(".txt")
+    members = {stem(member.key): member for member in every}
     images = set(map(stem, keys)) if members else set()
     both = sorted(members.keys() & images)
     if not both or len(both) < ENOUGH * len(images):
+        return ""
+    paths = [one.key.split("/") for one in every if stem(one.key) in images]
+    known = {key.rpartition("/")[0] for key in keys}
+    alike = Counter((*x[:-2], stem(x[-1])) for x in paths if "/".join(x[:-1]) not in known)
+    if sum(number > 1 for number in alike.values()) >= ENOUGH * len(both):
         return ""
     sample = sampled([members[name] for name in both])
     texts = {text.data.strip() for text in read_each(sample)}

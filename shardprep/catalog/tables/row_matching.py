@@ -190,7 +190,8 @@ def _of_split(cells: Texts, splits: Coded[str | None]) -> Texts:
 def united(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
     """Return the tables, with tables of equal headers stacked if their images differ.
 
-    Such tables are of different splits (`train.csv`, `test.csv`), or have no common id.
+    Such tables are of different splits (`train.csv`, `test.csv`), or have no common id. Of equal
+    tables with one name, the uppermost is kept, unless others have images of their own.
     """
     key = "united", *map(id, tables)
     if key not in index.known:
@@ -200,6 +201,7 @@ def united(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
 
 def _united(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
     groups: list[list[Table]] = []
+    tables = _without_copies(index, tables)
     for table in sorted(tables, key=lambda one: _is_within(one, tables)):
         alike = [one for one in groups if _are_parts(index, [*one, table])]
         if alike:
@@ -215,6 +217,32 @@ def _united(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
                 table.rows.columns = whole.rows[start:stop].columns
             start = stop
     return found
+
+
+def _without_copies(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
+    kept: list[Table] = []
+    for table in sorted(tables, key=lambda one: one.name.count("/")):
+        twin = next((one for one in kept if _are_equal(one, table)), None)
+        if twin is None or _num_below(index, table) not in (0, _num_below(index, twin)):
+            kept.append(table)
+    return [one for one in tables if any(one is x for x in kept)]
+
+
+def _are_equal(one: Table, two: Table) -> bool:
+    names = {table.name.rpartition("/")[2] for table in (one, two)}
+    if len(names) > 1 or one.header != two.header or len(one.rows) != len(two.rows):
+        return False
+    places = range(len(one.header))
+    return all(one.cells(at).array.equals(two.cells(at).array) for at in places)
+
+
+def _num_below(index: KeyIndex, table: Table) -> int:
+    """Return the number of images in the folder of a table and below."""
+    start = f"/{table.name}"[: -len(table.name.rpartition("/")[2])]
+    counts = index.keys.folders.counts().items()
+    return sum(
+        number for path, number in counts if f"/{path}/".replace("//", "/").startswith(start)
+    )
 
 
 def _is_within(table: Table, tables: Sequence[Table]) -> bool:

@@ -15,6 +15,8 @@ from shardprep.recipe.object_rules import PointRule, named_box_columns
 
 _AXIS = re.compile(r"(?<![A-Za-z])x(?![A-Za-z])", re.IGNORECASE)
 """Matches the axis in names of columns: nose_x, x_3, x1, "left eye x"."""
+_SCALE = re.compile("spacing|resolution|scale|dpi|(pixel|image|voxel)[-_ ]?size", re.IGNORECASE)
+"""Matches titles of facts about a picture that have an x and a y, but are no place in it."""
 _ONLY = "point"
 """Name of the keypoint of columns called x and y."""
 _MOST_SHOWN = 60
@@ -123,7 +125,7 @@ def _named_pairs(header: Sequence[str]) -> dict[str, tuple[str, str]]:
     pairs: dict[str, tuple[str, str]] = {}
     for title in header:
         other = _other(title, "y")
-        if other in header:
+        if other in header and not _SCALE.search(title):
             name = _AXIS.sub("", title, count=1).strip(" _-.")
             pairs[name or _ONLY] = title, other
     return pairs

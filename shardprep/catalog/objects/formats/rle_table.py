@@ -212,7 +212,9 @@ def runs_in(table: Table, index: KeyIndex, size_of: SizeOf) -> list[Sign]:
         else:
             others = [x for x in table.header if x.lower() in _CLASS_COLUMNS and x != title]
             option = ":".join(["rle", table.files, id_column, title, *others[:1]])
-            are_apart = halves is rows and not others and len({*ids}) < len(ids)
+            at = [table.header.index(x) for x in others[:1]]
+            keys = [(half[of_id], *(half[x] for x in at)) for half in halves]
+            are_apart = halves is rows and len({*keys}) < len(keys)
             how = f"{table.name}: run lengths in column {title!r}"
             how += ", several of an image" if are_apart else ""
             return [Sign("masks", option, how, instances=are_apart)]
