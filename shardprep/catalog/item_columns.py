@@ -35,6 +35,7 @@ from shardprep.catalog.objects.formats.coco import outline_of
 from shardprep.catalog.objects.object_table import NO_BOX
 from shardprep.catalog.tables.columns import RESERVED
 from shardprep.catalog.tables.row_matching import is_of_splits
+from shardprep.catalog.targets import find_separator
 from shardprep.dataset.item_table import OWN
 from shardprep.dataset.schema import ROWS
 from shardprep.errors import OptionName, RecipeError, SourceError, counted, some_of
@@ -169,19 +170,20 @@ def _with_lists(items: GivenItems, recipe: Recipe) -> GivenItems:
 def _check_separators(items: GivenItems, title: str) -> None:
     """Record a fault for texts in a column of labels that may be several classes, such as "a;b".
 
-    With a blank or a comma between, only in `labels`, and if other rows have the classes a and b.
+    With a blank or a comma between, only if other rows have the classes too: in `labels` alone, in
+    `label` alone or with others.
     """
     cells = items.columns[title].coded().counts()
     texts = [cell for cell in cells if not cell.startswith("[")]
     alone = {*texts, *(str(x) for cell in cells if cell[:1] == "[" for x in cell_list(cell))}
-    signs = "|;" if title == "label" else "|;, "
-    pairs = (pair for pair in itertools.product(texts, signs) if pair[1] in pair[0])
+    usual = find_separator(texts) if title == "label" else ""
+    pairs = (pair for pair in itertools.product(texts, "|;, ") if pair[1] in pair[0])
     parts = {pair: [*filter(None, map(str.strip, str.split(*pair)))] for pair in pairs}
     uses = Counter(one for own in parts.values() for one in {*own})
     odd = dict[str, str]()
     for (text, by), own in parts.items():
         is_known = all(one in alone or (by != " " and uses[one] > 1) for one in own)
-        if own[1:] and (by in "|;" or is_known):
+        if own[1:] and (by in "|;" or (is_known if title == "labels" else by == usual)):
             odd.setdefault(text, by)
     for row, cell in enumerate(items.columns[title] if odd else ()):
         if cell in odd:

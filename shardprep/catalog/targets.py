@@ -303,7 +303,7 @@ def _kind(found: Mapping[Any, int], spec: TargetSpec) -> tuple[TargetKind, str]:
         return spec.kind, separator or _separator_of(found)
     if spec.kind != "auto" or not found:
         return ("none" if spec.kind == "auto" else spec.kind), separator
-    separator = separator or _separator(texts)
+    separator = separator or find_separator(texts)
     if separator or len(texts) < len(found):
         return "multilabel", separator or _separator_of(found)
     numbers = [as_number(text) for text in texts]
@@ -312,7 +312,7 @@ def _kind(found: Mapping[Any, int], spec: TargetSpec) -> tuple[TargetKind, str]:
     return "regression" if is_number else "class", ""
 
 
-def _separator(texts: Collection[str]) -> str:
+def find_separator(texts: Collection[str]) -> str:
     """Return the separator that splits cells into names which occur in several cells, or ""."""
     for separator in _SEPARATORS:
         split = [{part.strip() for part in text.split(separator)} - {""} for text in texts]
@@ -335,7 +335,7 @@ def _separator_of(cells: Mapping[Cell, int]) -> str:
     for text, number in texts.items():
         counts.update({one: number for one in _SEPARATORS if one in text})
     commonest = max(_SEPARATORS, key=lambda separator: counts[separator]) if counts else " "
-    return _separator(texts) or commonest
+    return find_separator(texts) or commonest
 
 
 def _text(cell: Cell) -> str:

@@ -793,19 +793,22 @@ def test_columns_without_a_meaning_are_stored_and_said() -> None:
     assert planned(boxes).plan.columns == ("dpi",)
 
 
-def test_a_label_is_one_class_whatever_its_words() -> None:
+def test_a_label_is_one_class_unless_it_may_be_several() -> None:
     def rows(*cells: Any) -> Rows:
         return [{"image": f"{i}.jpg", "label": cell} for i, cell in enumerate(cells)]
 
-    assert {*labels_of(planned(rows("hot", "dog", "hot dog"))).values()} == {
-        "hot",
-        "dog",
-        "hot dog",
-    }
-    assert planned(rows("hot", "dog", "hot dog"), separator=" ").plan.schema.labels == (
-        "dog",
-        "hot",
+    dogs = rows("golden retriever", "flat retriever", "golden", "pug")
+    assert planned(dogs).plan.schema.labels == (
+        "flat retriever",
+        "golden",
+        "golden retriever",
+        "pug",
     )
+    words = rows("hot", "dog", "hot dog")
+    with pytest.raises(SourceError, match=r"row 3: label 'hot dog' is one class or several"):
+        planned(words)
+    assert planned(words, target="class").plan.schema.labels == ("dog", "hot", "hot dog")
+    assert planned(words, separator=" ").plan.schema.labels == ("dog", "hot")
     several = rows("a", "b", "a;b", "a|b")
     with pytest.raises(SourceError, match=r"row 3: label 'a;b' is one class or several: give "):
         planned(several)
