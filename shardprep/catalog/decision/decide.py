@@ -25,7 +25,7 @@ from shardprep.catalog.decision.split_evidence import (
 )
 from shardprep.catalog.decision.table_evidence import by_tables, labels_of_few, unlabelled_tests
 from shardprep.catalog.decision.target_images import target_images
-from shardprep.catalog.decision.unread_documents import unread_documents
+from shardprep.catalog.decision.unread_documents import unread_documents, unread_tables
 from shardprep.catalog.decision.view import Options, Reading, Stage, View
 from shardprep.errors import Choice, OptionName, QuestionError, RecipeError, SourceError, some_of
 
@@ -33,6 +33,7 @@ STAGES: tuple[Stage, ...] = (
     copies, class_pictures, loose_images, mask_files, target_images, variants, annotation_readings,
     samples, mask_pictures, splits, unclear_objects, by_tables, labels_by_names,
     splits_by_tables, unlabelled_tests, unread_documents, labels_of_few,
+    unread_tables,
 )  # fmt: skip
 """In order: which files are images, then their splits, then their labels."""
 _MOST_CHOICES, _LEAST_CHOICES = 6, 4

@@ -6,6 +6,7 @@ Without labels, boxes or masks, the user must state that the images alone are wa
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import itertools
 import re
 from collections import defaultdict
@@ -22,6 +23,7 @@ from shardprep.catalog.labels import Labelling
 from shardprep.catalog.names import document_split, folder_splits, stem, words_of_split
 from shardprep.catalog.objects.detect import text_pattern
 from shardprep.catalog.tables.key_index import KeyIndex, origin_of
+from shardprep.catalog.tables.row_matching import find_ids
 from shardprep.errors import OptionName, SourceError, printable, some_of
 from shardprep.source.members import Member
 from shardprep.source.string_column import Texts
@@ -29,6 +31,7 @@ from shardprep.source.string_column import Texts
 _OPTIONS = (
     "labels", "boxes", "masks", "points", "rows", "join", "target_image", "target", "stack",
 )  # fmt: skip
+_WITH_FILES = (*_OPTIONS, "split", "group", "exclude_list", "class_map", "relabel", "mask_values")
 _KEYS, _FEW_KEYS = re.compile(r'"([^"]+)"\s*:'), 3
 _SENTENCES = re.compile(r'"(question|caption|sentence|answer)s?"')
 _BESIDE_TARGETS = {*_OPTIONS} - {"labels", "target_image"}
@@ -45,6 +48,8 @@ _ABOUT = re.compile(
     re.IGNORECASE,
 )
 """Documents about files, and not about what images show."""
+_FIELD = re.compile(r"\{[^{}]*\}")
+_PATTERN = re.compile(r"[^:,\s]*\{[^{}]*\}[^:,\s]*")
 _NAME = re.compile(r"[^\s\"',;:#<>|=\[\](){}]+")
 _FIRST = re.compile(r"^[\"']?0*(\d{1,18})[\"']?(?=[,;\s])", re.MULTILINE)
 _LAST = re.compile(r"0*(\d{1,18})(?!\d)")
@@ -73,6 +78,31 @@ def unread_documents(view: View) -> Sequence[Reading]:
     if view.is_open(*_OPTIONS) and view.automatic.rule == "none":
         return [Reading({"labels": "none"}, f"images alone; {what}", is_certain=False)]
     return [Reading({}, what)]
+
+
+def unread_tables(view: View) -> Sequence[Reading]:
+    """Return a note about tables that name most images and that no option reads."""
+    recipe, labelling = view.recipe, view.automatic
+    options = " ".join(str(getattr(recipe, one)) for one in _WITH_FILES)
+    is_labelled = recipe.labels == "auto" and not recipe.is_annotated and labelling.match
+    options += f" {labelling.match.table.files}" if is_labelled and labelling.match else ""
+    said = f"{options} {' '.join(view.notes)}"
+    globs = [_FIELD.sub("*", one) for one in _PATTERN.findall(options)]
+    unread = list[str]()
+    for table in view.tables if view.is_open("items") else ():
+        names = {*table.file_names}
+        is_used = table.is_own or any(one in said for one in names)
+        if is_used or _ABOUT.search(table.name):
+            continue
+        if any(fnmatch.fnmatchcase(one, glob) for one in names for glob in globs):
+            continue
+        with contextlib.suppress(SourceError):
+            ids = table.cells(table.column(find_ids(view.index, table)))
+            some = ids[:: len(ids) // _MOST_IMAGES + 1]
+            if 2 * len(ids) > len(view.members) and 2 * view.index.num_found(some) > len(some):
+                unread.append(f"{table.name} (columns {some_of(table.header)})")
+    what = f"tables that name most images and are not read: {some_of(unread, 2)}"
+    return [Reading({}, what)] if unread else []
 
 
 def _of_documents(view: View) -> Sequence[Reading]:
