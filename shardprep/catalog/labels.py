@@ -111,7 +111,9 @@ def relabelled(
     if not is_new.any() or (separator is None and any(isinstance(one, tuple) for one in every)):
         what = f"no row of {table.name} gives one new label to an image that has one label"
         hint = f"name the columns (csv:FILE:ID:LABEL), and use keys such as {keys[0]}"
-        hint += "" if separator is None else "; [] removes all labels of an image"
+        if separator is not None:
+            what = f"no row of {table.name} has labels for an image that has some"
+            hint = f"write [] to remove all labels of an image, or {hint}"
         raise SourceError(option, what, hint)
     pairs = zip(is_new.tolist(), cells, labelling.names, strict=True)
     names: Coded[Cell | None] = Coded.of(
