@@ -177,9 +177,9 @@ def _doubt(names: Collection[str], of_splits: Sequence[Collection[str]]) -> str:
 
 
 def _doubt_of_pictures(view: View, names: Collection[str]) -> str:
-    """Return why some of a few folders may show the same things, or "".
+    """Return why folders may be kinds of pictures instead of classes, or "".
 
-    The two largest have equal names of files, and a folder is named as a kind of picture.
+    They may be if one has a word for a kind, and the two largest have the same names of files.
     """
     kinds = [name for name in names if any(re.fullmatch(KIND, word) for word in words_of(name))]
     if not 0 < len(kinds) < len(names) <= _MOST_KINDS:

@@ -148,7 +148,7 @@ def found_columns(
 
 
 def _numbers_together(match: TableMatch, found: Sequence[LabelColumns]) -> Iterator[LabelColumns]:
-    """Yield all strong columns of numbers as one vector, such as two scores, or many as points."""
+    """Yield columns of numbers together: strong ones as a vector, many weak ones also as points."""
     strong = [one for one in found if one.strength == STRONG and len(one.titles) == 1]
     titles = [
         x.titles[0] for x in strong if x.options and x.options[0].get("target") == "regression"
