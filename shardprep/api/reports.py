@@ -350,9 +350,7 @@ def _originals(source: str, dataset: OpenDataset, ending: ExitStack, watch: Watc
                 raise MemberError(f"has {extent.num_bytes:,} bytes, more than {_MOST_ORIGINAL:,}")
             return extent.read()
         except KeyError:
-            raise SourceError(
-                key, f"is not in {source}", "name the source of the dataset"
-            ) from None
+            raise SourceError(key, f"is not in {source}", "name the dataset's source") from None
         except MemberError as error:
             raise SourceError(key, str(error)) from error
 

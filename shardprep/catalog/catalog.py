@@ -150,7 +150,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
         lacks = Coded.of(first or more for first, more in zip(lacks, annotated.lacks, strict=True))
     files, lacks = _pairs(wanted, lacks)
     columns, values = make_columns(recipe.columns, match, ~lacks.fit(bool))
-    of_columns = text_notes(columns, values)
+    notes = [*notes, *text_notes(columns, values)]
     rows = _rows(wanted)
     columns, values = columns + rows.columns, values + rows.values
     of_stacks = stack_columns(members)
@@ -182,15 +182,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
         others += beside.unused(set(index.keys), used)
     findings = _findings(Found(wanted, match, targets, annotated), items, unlabelled)
     lost, more = _without_left_out((*_unmatched_rows(wanted), *rows.without_image), wanted)
-    findings = [
-        *more,
-        *recipe.rules.split.notes,
-        *findings,
-        *rows.findings,
-        *of_columns,
-        *wanted.notes,
-        *notes,
-    ]
+    findings = [*more, *recipe.rules.split.notes, *findings, *rows.findings, *wanted.notes, *notes]
     return Catalog(
         recipe,
         items,

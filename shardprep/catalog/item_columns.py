@@ -163,7 +163,8 @@ def _with_lists(items: GivenItems, recipe: Recipe) -> GivenItems:
         columns[title] = Texts.of(cells)
     if not recipe.separator and recipe.target == BUILD_DEFAULTS["target"]:
         for title in {"label", "labels"} & items.columns.keys():
-            _check_separators(items, title)
+            if pc.any(pc.match_substring_regex(items.columns[title].array, "[|;, ]")).as_py():
+                _check_separators(items, title)
     return replace(items, columns=columns)
 
 

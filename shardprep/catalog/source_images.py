@@ -92,9 +92,8 @@ def list_images(
         scope=_scope(recipe),
         check=check,
     )
-    rest, masks = masks_apart(
-        _without_unwanted(listing, recipe), recipe, partial(mask_paths, recipe)
-    )
+    wanted = _without_unwanted(listing, recipe)
+    rest, masks = masks_apart(wanted, recipe, partial(mask_paths, recipe))
     opened = recipe
     if recipe.may_be_annotated and not recipe.images:  # `decide` takes the other options
         stated = Documents(listing.others, recipe).export_options()

@@ -223,9 +223,8 @@ def _print_changes(terminal: Terminal, found: Difference) -> None:
         for kind, number in kinds.items():
             table.add_row(kind, f"{number:,}", MEANINGS[kind])
         terminal.print(table)
-        terminal.entry(
-            "no change", ", ".join(kind for kind in found.num_changes if kind not in kinds)
-        )
+        equal = ", ".join(kind for kind in found.num_changes if kind not in kinds)
+        terminal.entry("no change", equal)
     for kind, number in kinds.items():
         lines = [_change_line(change) for change in found.some(kind, _SHOWN_CHANGES)]
         terminal.entries(kind, lines, number)

@@ -12,7 +12,7 @@ import re
 from bisect import bisect
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import takewhile
 from operator import eq
 from typing import Any, NamedTuple
@@ -83,6 +83,7 @@ class Origin(NamedTuple):
 FOREIGN = 1 << 20
 
 
+@lru_cache(1 << 16)  # tables for each image are compared with each other
 def origin_of(file: str, *, is_firm: bool = True) -> Origin:
     """Return the origin of the ids in a file; a sample submission is of the split test."""
     folder, _, name = composed(file).rpartition("/")

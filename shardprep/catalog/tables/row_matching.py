@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -33,6 +34,7 @@ _WORD_AT_END = re.compile("[-_][A-Za-z]+$")
 _OF_IDS = frozenset(("id", "image", "img", "file", "filename", "name", "path", "photo", "key"))
 _SAMPLE_ROWS = 500
 """Approximate number of rows to search in order to detect the column of ids."""
+_MOST_COPIES = 64
 _MOST_NESTED, _MOST_COMPOSED = 16, 200_000
 """Maximum number of tables that may contain another, and of images to search names for cells."""
 
@@ -220,29 +222,32 @@ def _united(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
 
 
 def _without_copies(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
-    kept: list[Table] = []
-    for table in sorted(tables, key=lambda one: one.name.count("/")):
-        twin = next((one for one in kept if _are_equal(one, table)), None)
-        if twin is None or _num_below(index, table) not in (0, _num_below(index, twin)):
-            kept.append(table)
-    return [one for one in tables if any(one is x for x in kept)]
+    groups = defaultdict[tuple[object, ...], list[Table]](list)
+    for table in tables:
+        groups[table.name.rpartition("/")[2], table.header, len(table.rows)].append(table)
+    copies = set[int]()
+    for group in groups.values():
+        kept: list[Table] = []
+        some = group if 1 < len(group) <= _MOST_COPIES else []  # more are a table for each folder
+        for table in sorted(some, key=lambda one: one.name.count("/")):
+            twin = next((one for one in kept if _have_equal_cells(one, table)), None)
+            if twin is None or _num_below(index, table) not in (0, _num_below(index, twin)):
+                kept.append(table)
+            else:
+                copies.add(id(table))
+    return [one for one in tables if id(one) not in copies]
 
 
-def _are_equal(one: Table, two: Table) -> bool:
-    names = {table.name.rpartition("/")[2] for table in (one, two)}
-    if len(names) > 1 or one.header != two.header or len(one.rows) != len(two.rows):
-        return False
+def _have_equal_cells(one: Table, two: Table) -> bool:
     places = range(len(one.header))
     return all(one.cells(at).array.equals(two.cells(at).array) for at in places)
 
 
 def _num_below(index: KeyIndex, table: Table) -> int:
     """Return the number of images in the folder of a table and below."""
-    start = f"/{table.name}"[: -len(table.name.rpartition("/")[2])]
+    start = table.name[: table.name.rfind("/") + 1]
     counts = index.keys.folders.counts().items()
-    return sum(
-        number for path, number in counts if f"/{path}/".replace("//", "/").startswith(start)
-    )
+    return sum(number for path, number in counts if f"{path}/".startswith(start))
 
 
 def _is_within(table: Table, tables: Sequence[Table]) -> bool:
