@@ -95,7 +95,7 @@ def recipe_notice(flags: Mapping[str, Any]) -> str:
     """Return a notice on whether ./shardprep.toml is used, if that is not obvious; otherwise ""."""
     keys = _keys_here()
     if "items" in flags and keys and "items" not in keys:
-        return f"{RECIPE_FILE} is not used: it has no items"
+        return f"warning: {RECIPE_FILE} is not used: it has no items"
     is_for_it = "source" in flags and keys.get("source") == flags["source"]
     return f"options are read from {RECIPE_FILE}, which is for this source" if is_for_it else ""
 

@@ -33,7 +33,7 @@ from shardprep.catalog.labels import LABEL_COLUMNS
 from shardprep.catalog.names import given_split, natural_order
 from shardprep.catalog.objects.formats.coco import outline_of
 from shardprep.catalog.objects.object_table import NO_BOX
-from shardprep.catalog.tables.columns import RESERVED
+from shardprep.catalog.tables.columns import RESERVED, mixed_note
 from shardprep.catalog.tables.row_matching import is_of_splits
 from shardprep.catalog.targets import find_separator
 from shardprep.dataset.item_table import OWN
@@ -305,6 +305,7 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
     notes = [
         *said,
         *_folds(columns, recipe),
+        *_mixed_labels(columns, recipe),
         *_without_meaning(columns, targets, recipe),
         *([] if recipe.columns else _stored(others, rows, left_out, roles)),
     ]
@@ -437,6 +438,14 @@ def _folds(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
     first = min(filter(None, columns[title].coded().counts()), key=natural_order, default="0")
     flag = OptionName("split", f"column:{title}:{first}=validation,*=train")
     return [f"column {title!r} makes no splits; {flag} divides the images by it"]
+
+
+def _mixed_labels(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
+    if "label" not in columns or recipe.target != BUILD_DEFAULTS["target"]:
+        return []
+    cells = columns["label"].coded().map(lambda cell: "" if cell in recipe.null else cell)
+    note = mixed_note("the numbers in column 'label' are classes", cells)
+    return [note] if note else []
 
 
 def _with_points(items: GivenItems) -> GivenItems:

@@ -289,15 +289,16 @@ def test_numbers_in_names_are_proposed_beside_a_document_that_is_not_read(tmp_pa
     assert [one.options for one in choices(tmp_path, members)][:2] == [{"labels": "none"}, ages]
 
 
-def test_tables_that_name_most_images_and_are_not_read_are_noted(tmp_path: Path) -> None:
+def test_tables_that_name_images_and_are_not_read_are_noted(tmp_path: Path) -> None:
     members = pictures(*(f"photos/{i}.jpg" for i in range(100, 108)))
     ids = range(100, 108)
     members["labels.csv"] = "\n".join(["id,label", *(f"{i},{'ab'[i % 2]}" for i in ids)]).encode()
     sizes = ["id,width,height", *(f"{i},16,16" for i in ids)]
     members["sizes.csv"] = "\n".join(sizes).encode()
-    members["few.csv"] = "\n".join(sizes[:3]).encode()
+    members["abels.csv"] = "\n".join(["id,height", *(f"{i},16" for i in ids[:3])]).encode()
+    members["others.csv"] = b"id,depth\nx,16\ny,16\n"
     members["sample_submission.csv"] = members["labels.csv"]
     notes = " ".join(catalog(tmp_path, members).findings)
-    what = "tables that name most images and are not read: sizes.csv (columns id, width, height)"
-    assert what in notes
-    assert "few.csv" not in notes
+    what = "tables that name images and are not read: "
+    assert f"{what}abels.csv (columns id, height), sizes.csv (columns id, width, height)" in notes
+    assert "others.csv" not in notes

@@ -832,16 +832,26 @@ def test_titles_texts_and_classes_that_are_almost_others_are_said() -> None:
     assert "gruop, age;" in " ".join(planned(known).plan.findings)
 
 
+def test_a_text_among_numbers_as_labels_is_said() -> None:
+    rows = [{"image": f"{i}.jpg", "label": one} for i, one in enumerate((3, 4, 4, "n/a"))]
+    what = "the numbers in column 'label' are classes: 1 value is no number, such as 'n/a'; "
+    assert any(one.startswith(what) for one in planned(rows).plan.findings)
+    without = planned(rows, null="n/a").plan
+    assert without.schema.labels == ("3", "4")
+    assert not any(one.startswith(what) for one in without.findings)
+
+
 def test_a_recipe_without_items_is_not_for_a_table() -> None:
     """Its rule for labels and its source would replace those of the table."""
     write_folder(Path("set"), PHOTOS)
     shardprep.init("set")
     rows = [{"image": f"set/a/{2 * i}.jpg", "label": "xy"[i % 2]} for i in range(3)]
-    found = shardprep.build(items=rows, dry_run=True)
+    with pytest.warns(UserWarning, match="toml is not used"):
+        found = shardprep.build(items=rows, dry_run=True)
     assert [*labels_of(found).values()] == ["x", "y", "x"]
     seen = list[str]()
     shardprep.build("set", items=ROWS, dry_run=True, progress=lambda now: seen.append(now.notice))
-    assert "shardprep.toml is not used: it has no items" in seen
+    assert "warning: shardprep.toml is not used: it has no items" in seen
 
 
 @pytest.mark.parametrize("form", [list, pa.Table.from_pylist, _pandas, _lines, _parquet])

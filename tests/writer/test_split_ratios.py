@@ -113,6 +113,22 @@ def test_few_groups_fill_each_split_and_other_shares_are_a_warning(
         assert (counts["train"], warnings) == (42, [])
 
 
+@pytest.mark.parametrize(
+    ("sizes", "counts"), [((40, 20, 12, 8), (60, 12, 8)), ((30, 30, 20, 10, 10), (70, 20, 10))]
+)
+def test_few_groups_are_divided_as_near_to_the_ratios_as_they_allow(
+    sizes: tuple[int, ...], counts: tuple[int, ...], tmp_path: Path
+) -> None:
+    files = [f"p{group}_{i}.png" for group, size in enumerate(sizes) for i in range(size)]
+    source = write_folder(tmp_path / "s", {one: png(8, 8, i) for i, one in enumerate(files)})
+    rule = "train=0.7,validation=0.15,test=0.15"
+    found = shardprep.build(
+        source, dry_run=True, group="regex:(p\\d+)_", split=rule, labels="none", progress=str
+    )
+    assert sorted(found.images.values(), reverse=True) == [*counts]
+    assert max(found.images, key=found.images.__getitem__) == "train"
+
+
 def test_train_gets_the_rest_of_the_ratios() -> None:
     rule = parse_split_rule("validation=0.1,test=0.2")
     assert rule.ratios == {"train": 0.7, "validation": 0.1, "test": 0.2}

@@ -81,7 +81,7 @@ def unread_documents(view: View) -> Sequence[Reading]:
 
 
 def unread_tables(view: View) -> Sequence[Reading]:
-    """Return a note about tables that name most images and that no option reads."""
+    """Return a note about tables that name images and that no option reads."""
     recipe, labelling = view.recipe, view.automatic
     options = " ".join(str(getattr(recipe, one)) for one in _WITH_FILES)
     is_labelled = recipe.labels == "auto" and not recipe.is_annotated and labelling.match
@@ -91,7 +91,9 @@ def unread_tables(view: View) -> Sequence[Reading]:
     unread = list[str]()
     for table in view.tables if view.is_open("items") else ():
         names = {*table.file_names}
-        is_used = table.is_own or any(one in said for one in names)
+        is_used = table.is_own or any(
+            re.search(rf"(?<![\w.-]){re.escape(x)}\b", said) for x in names
+        )
         if is_used or _ABOUT.search(table.name):
             continue
         if any(fnmatch.fnmatchcase(one, glob) for one in names for glob in globs):
@@ -99,9 +101,9 @@ def unread_tables(view: View) -> Sequence[Reading]:
         with contextlib.suppress(SourceError):
             ids = table.cells(table.column(find_ids(view.index, table)))
             some = ids[:: len(ids) // _MOST_IMAGES + 1]
-            if 2 * len(ids) > len(view.members) and 2 * view.index.num_found(some) > len(some):
+            if 2 * view.index.num_found(some) > len(some):
                 unread.append(f"{table.name} (columns {some_of(table.header)})")
-    what = f"tables that name most images and are not read: {some_of(unread, 2)}"
+    what = f"tables that name images and are not read: {some_of(unread, 2)}"
     return [Reading({}, what)] if unread else []
 
 

@@ -88,21 +88,24 @@ def make_columns(
 
 def text_notes(columns: Sequence[Column], values: Sequence[Coded[Value]]) -> list[str]:
     """Return a note for each text column whose values are mostly numbers."""
-    notes = []
-    for column, cells in zip(columns, values, strict=True):
-        if column.dtype != "bytes":
-            continue
-        counts = {str(cell): number for cell, number in cells.counts().items() if cell}
-        some = [*counts][:: len(counts) // _SAMPLE + 1] if len(counts) > _SAMPLE else []
-        if 2 * sum(as_number(cell) is None for cell in some) > len(some):
-            continue  # texts: no need to read a million cells
-        odd = {cell: n for cell, n in counts.items() if as_number(cell) is None}
-        if odd and 2 * sum(odd.values()) < sum(counts.values()):
-            number, first = sum(odd.values()), next(iter(odd))
-            values_are = counted(number, "value", "is", "are")
-            what = f"column {column.name!r} is text: {values_are} no number"
-            notes.append(f"{what}, such as {first!r}; {OptionName('null', first)} makes it empty")
-    return notes
+    texts = (
+        (x.name, cells) for x, cells in zip(columns, values, strict=True) if x.dtype == "bytes"
+    )
+    notes = (mixed_note(f"column {name!r} is text", cells) for name, cells in texts)
+    return [one for one in notes if one]
+
+
+def mixed_note(what: str, cells: Coded[Any]) -> str:
+    """Return a note that begins with `what` if most cells are numbers, but not all; else ""."""
+    counts = {str(cell): number for cell, number in cells.counts().items() if cell}
+    some = [*counts][:: len(counts) // _SAMPLE + 1] if len(counts) > _SAMPLE else []
+    if 2 * sum(as_number(cell) is None for cell in some) > len(some):
+        return ""  # texts: no need to read a million cells
+    odd = {cell: n for cell, n in counts.items() if as_number(cell) is None}
+    if not odd or 2 * sum(odd.values()) >= sum(counts.values()):
+        return ""
+    first, are = next(iter(odd)), counted(sum(odd.values()), "value", "is", "are")
+    return f"{what}: {are} no number, such as {first!r}; {OptionName('null', first)} makes it empty"
 
 
 class RowColumns(NamedTuple):

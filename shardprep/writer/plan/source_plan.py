@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -59,6 +60,7 @@ from shardprep.writer.plan.shard_plan import plan_shards, shuffled
 from shardprep.writer.plan.tiles import cut_tiles, without_listed
 
 NO_LABEL = "no label, and --split makes this split of labelled images"
+_FEW_GROUPS, _SLACK = 32, 1e-9
 _FAR_OFF = 0.05
 """Difference between the share of a split and the ratio that is worth a warning."""
 RECORD_OVERHEAD_BYTES = 200
@@ -368,7 +370,8 @@ def _cut_together(
 
     Groups that have the largest share of a class come first. A group goes to the split for which
     chi-square becomes smallest: the sum of (count − wanted count)² / wanted count over the splits,
-    of items and of items of each class. The last groups go to splits that are still empty.
+    of items and of items of each class. The last groups go to splits that are still empty. Few
+    groups are then moved and exchanged while chi-square becomes smaller.
     """
     alone = ~group.fit(bool)
     names = np.where(alone, len(group.values) + np.arange(len(group)), group.codes)
@@ -399,4 +402,33 @@ def _cut_together(
         empty = [one for one in empty if one != split]
         for one, n in own:
             wanted[split][one] -= n
+    if empty == [] and len(counts) <= _FEW_GROUPS and not alone.all():
+        matrix = np.array([[own[one] for one in total] for own in counts])
+        places = _exchanged(places, matrix, np.array([*ratios.values()]))
     return places[group_of]
+
+
+def _exchanged(places: Ints, counts: Ints, ratios: NDArray[np.float64]) -> Ints:
+    """Return the split of each group after the moves and exchanges that lower chi-square most.
+
+    `counts` is int64[groups, classes]. No split loses its last group.
+    """
+    wanted = np.outer(ratios, counts.sum(axis=0))
+
+    def chi_square(places: Ints) -> float:
+        found = np.stack([counts[places == one].sum(axis=0) for one in range(len(ratios))])
+        return float(np.sum((found - wanted) ** 2 / wanted))
+
+    while True:
+        others = list[Ints]()
+        for one, two in itertools.combinations(range(len(places)), 2):
+            others.append(places.copy())
+            others[-1][[one, two]] = places[[two, one]]
+        for one, split in itertools.product(range(len(places)), range(len(ratios))):
+            if np.count_nonzero(places == places[one]) > 1:
+                others.append(places.copy())
+                others[-1][one] = split
+        best = min(others, key=chi_square, default=places)
+        if chi_square(best) > chi_square(places) - _SLACK:
+            return places
+        places = best
