@@ -569,19 +569,25 @@ def test_tables_that_number_many_folders_anew_prove_that_these_are_classes(tmp_p
     assert found.facts[keys[-1]] == {"split": "test", "label": "459"}
 
 
-def test_a_text_of_splits_by_number_is_asked_about_until_labels_or_splits_are_given(
-    tmp_path: Path,
+@pytest.mark.parametrize("file", ["train_test_split", "test_or_train_split"])
+def test_a_text_of_splits_by_number_is_asked_about_unless_its_form_is_documented(
+    file: str, tmp_path: Path
 ) -> None:
     names = [f"{kind}/{i}.jpg" for kind in ("crow", "gull") for i in range(6)]
     lists = {
         "images.txt": [f"{i} {name}" for i, name in enumerate(names, 1)],
-        "train_test_split.txt": [f"{i} {i % 2}" for i in range(1, len(names) + 1)],
+        f"{file}.txt": [f"{i} {i % 2}" for i in range(1, len(names) + 1)],
     }
     found = _outcome(tmp_path / "open", names, lists)
-    flags = "--labels folder --join images.txt --join train_test_split.txt:1"
-    assert f"{flags} --split column:train_test_split.2:1=train,0=test (" in found.error
-    assert "--labels folder (all images are in train)" in found.error
     given = outcome(tmp_path / "open" / "source", {"labels": "folder"})
+    if file == "train_test_split":
+        for facts in (found.facts, given.facts):
+            train = [key for key, fact in facts.items() if fact["split"] == "train"]
+            assert sorted(train) == names[::2]
+        return
+    flags = f"--labels folder --join images.txt --join {file}.txt:1"
+    assert f"{flags} --split column:{file}.2:1=train,0=test (" in found.error
+    assert "--labels folder (all images are in train)" in found.error
     assert {fact["split"] for fact in given.facts.values()} == {"train"}
 
 

@@ -95,6 +95,9 @@ def judged(row: Row, folder: Path) -> tuple[str, str]:
     if found.error:
         is_answered = _is_answered(row, source, wanted, found.error)
         return "question" if is_answered else "refused", found.error
+    own, others = _of_first_copies(row, found.facts), _of_first_copies(row, wanted)
+    if own and others and not any(_differences(own, others, free).values()):
+        return "right", ""
     lines = _differences(found.facts, wanted, free)
     if not any(lines.values()):
         return "right", ""
@@ -113,6 +116,18 @@ def wanted_facts(row: Row, source: Path) -> tuple[Mapping[str, Fact], Collection
     found = outcome(source, without_choices(row.flags))
     assert not found.error, f"{row.id}: {found.error}"
     return found.facts, found.unlabelled
+
+
+def _of_first_copies(row: Row, facts: Mapping[str, Fact]) -> Mapping[str, Fact]:
+    """Return the facts by the first of files with equal bytes; {} if two of them have facts."""
+    firsts: dict[bytes, str] = {}
+    first = {key: firsts.setdefault(data, key) for key, data in row.members().items()}
+
+    def named(text: str) -> str:
+        return ",".join(first.get(one, one) for one in text.split(","))
+
+    found = {named(key): {k: named(one) for k, one in own.items()} for key, own in facts.items()}
+    return found if len(found) == len(facts) else {}
 
 
 def _differences(
@@ -169,7 +184,8 @@ def _is_answered(row: Row, source: Path, wanted: Mapping[str, Fact], error: str)
     for flags in [*dict.fromkeys(_PROPOSAL.findall(error))][:_MOST_TRIED]:
         with contextlib.suppress(ValueError):  # an open quote
             facts = outcome(source, options_of(flags.strip().rstrip(".,:"))).facts
-            if facts and not any(_differences(facts, wanted, row.free).values()):
+            both = (facts, wanted), (_of_first_copies(row, facts), _of_first_copies(row, wanted))
+            if any(a and not any(_differences(a, b, row.free).values()) for a, b in both):
                 return True
     return False
 

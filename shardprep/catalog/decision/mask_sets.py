@@ -51,6 +51,7 @@ _TAIL = re.compile(r"([-_]\d+)+$")
 """Matches numbers after the name of an image: `96_03_01`."""
 _WORD = re.compile(r"[-_. ][^\W\d_]+$")
 _MOST_WORDS, _FEW, _A_PAIR = 3, 3, 2
+_SIGN = re.compile("[-_. ]")
 _TWO_WORDS = re.compile(r"[-_. ][^\W_]+[-_. ]")
 _OF_MASKS = re.compile(
     r"masks?\b|annots?\b|\b(lab|labels?|annotations?|anno|segs?|segmentations?|gts?|groundtruths?"
@@ -181,7 +182,9 @@ def _with_longer_endings(kinds: Sequence[Kind]) -> list[Kind]:
     found = list[Kind]()
     for kind in kinds:
         end = affixes([*kind.rows]).end if kind.ending and len(kind.rows) > 1 else ""
-        is_longer = end[:1] in "-_. " and end.endswith(kind.ending) and end != kind.ending
+        sign = _SIGN.search(end)  # `).jpg___fuse` is the common end of 1 (1).jpg___fuse.png
+        end = end[sign.start() :] if sign else ""
+        is_longer = end.endswith(kind.ending) and end != kind.ending
         longer = kind._replace(ending=end)
         own, others = (names.intersection(one.bases) for one in (kind, longer))
         found.append(longer if is_longer and not own and others else kind)

@@ -6,6 +6,7 @@ import contextlib
 import glob
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ _NEARLY_ALL = 0.9
 _MOST_GROUPS, _MOST_BYTES, _MOST_NAMES, _MOST_TABLES = 8, 1 << 26, 1_000, 16
 PARTITION = re.compile("partition|split", re.IGNORECASE)
 """A word in the name of a text that has the split of each image."""
+_KNOWN = "train_test_split.txt"
 _A_PAIR = 2
 _NUMBER = re.compile(r"\d+")
 _LISTS = (".txt", ".lst")
@@ -294,10 +296,14 @@ def splits_by_tables(view: View) -> Sequence[Reading]:
                 return [Reading({"join": (table.name,), "split": f"column:{title}"}, why)]
             if readings := [*_partly_stated(view, table)]:
                 return readings
-    numbered = next(numbered_splits(view), None) if is_open and view.is_open("labels") else None
+    numbered = next(numbered_splits(view), None) if is_open else None
+    if numbered is None or not (numbered.is_certain or view.is_open("labels")):
+        return []
+    if numbered.is_certain:
+        return [numbered]
     own = {"labels": view.automatic.rule}
-    rest = Reading(own, "all images are in train")
-    return [Reading(own | {**numbered[0]}, numbered[1]), rest] if numbered else []
+    split = replace(numbered, options={**own, **numbered.options}, is_certain=True)
+    return [split, Reading(own, "all images are in train")]
 
 
 def _num_annotated(view: View) -> int:
@@ -337,11 +343,11 @@ def partition(view: View, table: Table, ids: str) -> Options:
     return {}
 
 
-def numbered_splits(view: View, own: Sequence[Table] = ()) -> Iterator[tuple[Options, str]]:
-    """Yield options, and why, for a text with 1 for training or 0 for test by number of image.
+def numbered_splits(view: View, own: Sequence[Table] = ()) -> Iterator[Reading]:
+    """Yield readings for a text with 1 for training or 0 for test by number of image.
 
-    A table of `own`, or of all texts, has number and name of each image. The user must confirm:
-    only the name of the text says what 1 means, such as `train_test_split.txt`.
+    A table of `own`, or of all texts, has number and name of each image. The user must confirm
+    what 1 means, except for `train_test_split.txt`, whose form CUB-200-2011 and NABirds document.
     """
     for other in text_tables(view, of_splits=True):
         words, cells = words_of_split(stem(other.name))[0], other.cells(len(other.header) - 1)
@@ -353,7 +359,9 @@ def numbered_splits(view: View, own: Sequence[Table] = ()) -> Iterator[tuple[Opt
                 if table.header[0] == "1" and (match.row_of >= 0).mean() >= ENOUGH:
                     split = f"column:{joined_title(table, other, '2')}:1=train,0=test"
                     why = f"{other.name} has the number of each image of {table.name}"
-                    yield {"join": (table.name, f"{other.name}:1"), "split": split}, why
+                    options = {"join": (table.name, f"{other.name}:1"), "split": split}
+                    is_known = other.name.rpartition("/")[2] == _KNOWN
+                    yield Reading(options, why, is_certain=is_known)
 
 
 def _partly_stated(view: View, table: Table) -> Iterator[Reading]:

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -163,9 +164,9 @@ def _of_joined(view: View, tables: Sequence[Table]) -> Iterator[Reading]:
             for one in found_columns(more, view.index, every, new):
                 is_whole = 2 * _num_empty(one) <= len(view.index.keys)
                 if one.strength >= LIKELY and len(one.titles) == 1 and is_whole:
-                    split, why = next(numbered_splits(view, [own]), ({}, one.why))
-                    join = {"join": (other.name, *split.get("join", ())[1:])}
-                    yield Reading({**one.options[0], **split, **join}, why, is_certain=not split)
+                    split = next(numbered_splits(view, [own]), Reading({}, one.why))
+                    join = {"join": (other.name, *split.options.get("join", ())[1:])}
+                    yield replace(split, options={**one.options[0], **split.options, **join})
 
 
 def unlabelled_tests(view: View) -> Sequence[Reading]:

@@ -25,6 +25,7 @@ from shardprep.catalog.objects.detect import text_pattern
 from shardprep.catalog.tables.key_index import KeyIndex, origin_of
 from shardprep.catalog.tables.row_matching import find_ids
 from shardprep.errors import OptionName, SourceError, printable, some_of
+from shardprep.image.signatures import IMAGE_SUFFIXES
 from shardprep.source.members import Member
 from shardprep.source.string_column import Texts
 
@@ -41,6 +42,7 @@ _SUFFIXES = (
     ".ann", ".lst", ".dat", ".yaml", ".yml", *_ARRAYS,
 )  # fmt: skip
 _NESTED = (".json", ".jsonl", ".ndjson", ".geojson", ".xml", ".yaml", ".yml")
+_IMAGES = tuple(IMAGE_SUFFIXES)
 _SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
 _ABOUT = re.compile(
     r"(read.?me|licen[cs]e|copying|changes|citation|checksum|md5|sha\d|manifest|submission)[^/]*$"
@@ -86,7 +88,7 @@ def unread_tables(view: View) -> Sequence[Reading]:
     options = " ".join(str(getattr(recipe, one)) for one in _WITH_FILES)
     is_labelled = recipe.labels == "auto" and not recipe.is_annotated and labelling.match
     options += f" {labelling.match.table.files}" if is_labelled and labelling.match else ""
-    said = f"{options} {' '.join(view.notes)}"
+    said = " ".join([options, *view.notes, *labelling.findings, *labelling.remarks])
     globs = [_FIELD.sub("*", one) for one in _PATTERN.findall(options)]
     unread = list[str]()
     for table in view.tables if view.is_open("items") else ():
@@ -267,12 +269,19 @@ def _of_images(view: View, documents: Sequence[Member]) -> Iterator[Member]:
     for group in sorted(groups.values(), key=len):
         if len(group) >= max(2, _ENOUGH * len(keys)):
             stems = {stem(one.key).casefold() for one in group}
-            if _are_known(keys, stems, {_number(name) for name in stems}):
+            are_known = _are_known(keys, stems, {_number(name) for name in stems})
+            if are_known or all(_names_image(view.index, one) for one in group[:_FEW_KEYS]):
                 yield from (one for one in group[:_MOST_DOCUMENTS] if head_of(one).strip())
     measures = {one.name for one in view.documents.tables if all(map(is_about, one.header))}
     named = [one for one in documents if not (one.key in measures or one.key.endswith(_ARRAYS))]
     largest = sorted(named, key=lambda one: -one.extent.num_bytes)[:_MOST_DOCUMENTS]
     yield from (one for one in largest if _has_names(keys, one))
+
+
+def _names_image(index: KeyIndex, document: Member) -> bool:
+    """Return whether a document has the name of an image, such as the `asset` of VoTT."""
+    names = (one for one in _NAME.findall(head_of(document)) if one.endswith(_IMAGES))
+    return any(map(index.find, itertools.islice(names, _MOST_DOCUMENTS)))
 
 
 def _are_known(keys: Texts, names: set[str], numbers: Collection[str]) -> bool:
