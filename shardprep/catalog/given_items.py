@@ -46,6 +46,7 @@ _ARCHIVE = "/archive:"
 """Root of paths if the source is an archive: no path of this machine is below it."""
 _Files = dict[int, list[int]]
 """Row → positions of files."""
+_MOST_FOLDERS = 1_000
 _OF_ROWS = ("image", "order")
 """Columns that may differ between the rows of a sample, and that no option names."""
 
@@ -257,6 +258,10 @@ class _Finder:
             found[left], _ = self._whole.positions(paths)
         is_left = found[left] < 0
         left, paths = left[is_left], paths.where(is_left)
+        if (real := self._without_links(paths)) is not paths:
+            found[left], _ = self._whole.positions(real)
+            is_left = found[left] < 0
+            left, paths = left[is_left], paths.where(is_left)
         origin = Origin(self._below(self._folder) or "")
         whole = [origin] if (found >= 0).any() else []
         try:
@@ -293,6 +298,21 @@ class _Finder:
                 self._items.refuse(int(rows[at]), title, "leads out of the source", cells[at])
             keys.append(key or "")
         return cells.replaced(odd, Texts.of(keys)) if len(odd) else cells
+
+    def _without_links(self, paths: Texts) -> Texts:
+        """Return the paths with links resolved to the folders that the source lists instead."""
+        folders, of_link = paths.folders, dict[str, str]()
+        for folder in folders.values[:_MOST_FOLDERS] if self._roots else ():
+            real = self._below(os.path.realpath(os.path.join(self._roots[0], folder)))  # noqa: PTH118
+            if real is not None and real != folder:
+                of_link[folder] = real
+        rows = np.flatnonzero(folders.fit(of_link.__contains__))
+        pairs = (paths[row].rpartition("/") for row in rows.tolist())
+        return (
+            paths.replaced(rows, Texts.of(f"{of_link[a]}/{b}" for a, _, b in pairs))
+            if len(rows)
+            else paths
+        )
 
     def _below(self, path: str) -> str | None:
         """Return an absolute path relative to the source; None if it is not below the source."""

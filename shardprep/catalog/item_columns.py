@@ -69,6 +69,7 @@ _SIZE = ("height", "width")
 _INDEX = re.compile(r"|Unnamed: \d+")
 """Matches a title that pandas gives to an index in a CSV."""
 _FOLDS = ("fold", "folds", "kfold")
+_PATIENTS = ("patient", "subject", "case", "study", "participant")
 _FORMS = ("xyxy", "xywh", "center", "yxyx")
 _NUMBER = r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*"
 _NUMBERS = rf"{_NUMBER}(\s{_NUMBER})+"
@@ -306,6 +307,7 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
         *said,
         *_folds(columns, recipe),
         *_mixed_labels(columns, recipe),
+        *_undivided(columns, recipe),
         *_without_meaning(columns, targets, recipe),
         *([] if recipe.columns else _stored(others, rows, left_out, roles)),
     ]
@@ -438,6 +440,15 @@ def _folds(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
     first = min(filter(None, columns[title].coded().counts()), key=natural_order, default="0")
     flag = OptionName("split", f"column:{title}:{first}=validation,*=train")
     return [f"column {title!r} makes no splits; {flag} divides the images by it"]
+
+
+def _undivided(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
+    """Return a note on a column of patients whose images the ratios of splits may divide."""
+    titles = [one for one in columns if re.sub("[-_ ]?id$", "", one.lower()) in _PATIENTS]
+    if not titles or not recipe.rules.split.ratios or recipe.group or "group" in columns:
+        return []
+    flag = OptionName("group", titles[0])
+    return [f"images of one {titles[0]!r} may be in several splits; {flag} keeps them together"]
 
 
 def _mixed_labels(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:

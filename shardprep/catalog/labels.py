@@ -196,7 +196,12 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
     }
     if is_one and rule.target not in OF_COLUMNS:
         names = cast("Coded[Cell | None]", of_images[titles[0]])
-        return replace(found, names=names, table_names=frozenset(all_cells[titles[0]]))
+        images = match.key_of[match.key_of >= 0]
+        number = len(images) - len(np.unique(images))
+        what = f"{counted(number, 'row')} of {table.name} repeat the label of an image"
+        remarks = (what,) if number else ()
+        every = frozenset(all_cells[titles[0]])
+        return replace(found, names=names, table_names=every, remarks=remarks)
     if _are_flags(table.name, all_cells, rule.target):
         names, classes = _sets_of_flags(of_images), frozenset((title,) for title in of_images)
         return replace(found, names=names, table_names=classes, flags=tuple(of_images))

@@ -218,8 +218,8 @@ def group_findings(items: Items, rule: str, ratios: Mapping[str, float]) -> list
     if mixed:
         option = OptionName("split")
         lines.append(
-            f"{counted(mixed, 'group', 'is', 'are')} in several of the given splits: "
-            f"{option} RATIOS that name all of these cuts anew"
+            f"{counted(mixed, 'group', 'is', 'are')} in several of the given splits, a leak: "
+            f"{option} RATIOS that name these divide them anew"
         )
     return lines
 

@@ -275,6 +275,7 @@ class Manifest(SparseDocument):
             "images": {name: split.num_records for name, split in self.splits.items()},
             "classes": classes,
             "rejected": totals.rejected,
+            "written, but damaged": totals.num_damaged,
             "skipped": totals.skipped,
             "rows without image": self.labels.num_rows_without_image,
             "size": f"{counted(len(self.shards), 'shard')}, {totals.num_bytes / 1e6:,.1f} MB",

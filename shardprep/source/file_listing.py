@@ -73,11 +73,11 @@ def find_files(
 ) -> Iterable[FoundFile]:
     """Return the files below a folder or an address, or only the source if it is a file itself.
 
-    Files of a folder are sorted by name. Each folder is visited once, even if links lead to it. A
-    link that leads out of the source gets a `problem`, unless `follow_links` is set: a foreign
-    folder must not decide which other files of this machine are read. Folders outside of the scope
-    get a `problem` if they cannot be read; below "/" they are not listed. SourceError if the source
-    does not exist.
+    Files of a folder are sorted by name. Each folder is visited once, by its own name and not by
+    that of a link, unless the scope has a root. A link that leads out of the source gets a
+    `problem`, unless `follow_links` is set: a foreign folder must not decide which other files of
+    this machine are read. Folders outside of the scope get a `problem` if they cannot be read;
+    below "/" they are not listed. SourceError if the source does not exist.
     """
     place = parse_place(str(source))
     if isinstance(place, ObjectUrl):
@@ -105,7 +105,8 @@ def _walk(root: Path, scope: Scope, *, follow_links: bool) -> Iterator[FoundFile
             raise SourceError(str(error.filename), f"cannot be read ({error.strerror})")
         lost.append(FoundFile(error.filename, below, problem=UNREADABLE))
 
-    inside = "/" if follow_links else os.path.join(os.path.realpath(top), "")  # noqa: PTH118
+    real_top = os.path.join(os.path.realpath(top), "")  # noqa: PTH118
+    inside = "/" if follow_links else real_top
     for place, folders, files in os.walk(top, followlinks=True, onerror=unreadable):
         try:
             identity = _identity(place)
@@ -124,7 +125,8 @@ def _walk(root: Path, scope: Scope, *, follow_links: bool) -> Iterator[FoundFile
                 names[:] = [name for name in names if not scope.is_outside(below + name)]
         within = os.path.join(place, "")  # noqa: PTH118
         outside = [name for name in folders if not _lies_in(inside, within + name)]
-        folders[:] = sorted(set(folders).difference(outside))
+        again = [name for name in folders if not scope.root and _is_below(real_top, within + name)]
+        folders[:] = sorted(set(folders).difference(outside, again))
         for name in outside:
             yield FoundFile(within + name, below + name, problem=LEADS_OUTSIDE)
         for name in sorted(files):
@@ -138,9 +140,13 @@ def _identity(folder: Path | str) -> tuple[int, int]:
 
 
 def _lies_in(inside: str, folder: str) -> bool:
-    if inside == "/" or not os.path.islink(folder):  # noqa: PTH114 - as above
-        return True
-    return os.path.join(os.path.realpath(folder), "").startswith(inside)  # noqa: PTH118
+    return inside == "/" or not os.path.islink(folder) or _is_below(inside, folder)  # noqa: PTH114
+
+
+def _is_below(top: str, link: str) -> bool:
+    """Return whether a link leads to a folder below `top`, which is visited by its own name."""
+    real = os.path.join(os.path.realpath(link), "")  # noqa: PTH118
+    return os.path.islink(link) and real.startswith(top)  # noqa: PTH114 - as above
 
 
 def _file(path: str, relative: str, inside: str) -> FoundFile:

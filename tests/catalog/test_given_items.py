@@ -841,6 +841,38 @@ def test_a_text_among_numbers_as_labels_is_said() -> None:
     assert not any(one.startswith(what) for one in without.findings)
 
 
+def test_a_column_of_patients_that_ratios_may_divide_is_said() -> None:
+    rows = [{"image": f"{i}.jpg", "label": "ab"[i % 2], "patient_id": i // 2} for i in range(6)]
+    what = "images of one 'patient_id' may be in several splits; --group patient_id keeps them"
+    cut = "validation=0.34"
+    assert any(one.startswith(what) for one in planned(rows, split=cut).plan.findings)
+    apart = planned(rows, split=cut, group="patient_id").plan.findings
+    assert not any(one.startswith(what) for one in [*apart, *planned(rows).plan.findings])
+
+
+def test_whole_numbers_of_pandas_that_float32_would_change_are_int64() -> None:
+    ids = [123_456_789.0, 123_456_790.0, float("nan")]
+    rows = [{"image": f"{i}.jpg", "label": "a", "pid": one} for i, one in enumerate(ids)]
+    plan = planned(_pandas(rows)).plan
+    kinds = {name: one.dtype for name, one in plan.schema.features.items() if "pid" in name}
+    assert kinds == {"pid": "int64", "pid/present": "int64"}
+    assert sorted(item.columns[0] for item in items_of(planned(_pandas(rows))).values()) == [
+        -1, 123_456_789, 123_456_790,
+    ]  # fmt: skip
+    small = _pandas([{**row, "pid": one // 1e6} for row, one in zip(rows, ids, strict=True)])
+    assert planned(small).plan.schema.features["pid"].dtype == "float32"
+
+
+def test_rows_that_name_a_folder_by_a_link_find_its_images() -> None:
+    write_folder(Path("set"), {f"real/{key}": one for key, one in PHOTOS.items()})
+    Path("set/a_link").symlink_to("real")
+    for folder in ("real", "a_link"):
+        rows = [{"image": f"{Path('set', folder).absolute()}/{key}"} for key in PHOTOS]
+        found = planned(rows, labels="none")
+        assert sorted(items_of(found)) == sorted(f"real/{key}" for key in PHOTOS)
+        assert found.num_rows_without_image == 0
+
+
 def test_a_recipe_without_items_is_not_for_a_table() -> None:
     """Its rule for labels and its source would replace those of the table."""
     write_folder(Path("set"), PHOTOS)

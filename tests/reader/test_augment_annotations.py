@@ -186,6 +186,17 @@ def test_boxes_and_masks_end_where_the_drawn_pixels_do(
         assert set(np.unique(shown)) <= {1, BACKGROUND, 255}
 
 
+def test_a_function_of_images_alone_is_refused_where_boxes_or_masks_would_stay(
+    tmp_path: Path,
+) -> None:
+    path = annotated(tmp_path, *ANNOTATIONS)
+    for alone in (lambda images: images[:, :, ::-1], keras.layers.RandomFlip("horizontal")):
+        with pytest.raises(DatasetError, match=r"gets images alone, so .* would not move"):
+            reader.load(path, batch_size=1, augment=alone)
+    both = reader.load(path, batch_size=1, augment=lambda images, labels: (images, labels))
+    assert len(list(both)) > 0
+
+
 @pytest.mark.parametrize("op", OPS, ids=name)
 def test_pixels_boxes_and_masks_depend_on_the_seed_alone(op: Any) -> None:
     """Pixels are the same without boxes, a mask alone is moved alike, and so is a single image."""

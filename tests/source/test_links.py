@@ -82,7 +82,8 @@ def test_links_inside_are_followed_and_hard_links_are_files(tmp_path: Path) -> N
     folder = write_folder(tmp_path / "photos", {"a/1.jpg": jpeg(), "b/2.jpg": jpeg(seed=2)})
     (folder / "3.jpg").symlink_to("a/1.jpg")
     (folder / "4.jpg").symlink_to(folder / "3.jpg")
-    (folder / "zz").symlink_to(folder / "b", target_is_directory=True)
+    for link in ("a_link", "zz"):
+        (folder / link).symlink_to(folder / "b", target_is_directory=True)
     os.link(write(tmp_path / "far.jpg", jpeg(seed=5)), folder / "5.jpg")
     (tmp_path / "named").symlink_to(folder, target_is_directory=True)
     for given in (folder, tmp_path / "named"):

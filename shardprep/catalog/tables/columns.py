@@ -28,10 +28,11 @@ Value: TypeAlias = "int | float | str | tuple[int, ...] | tuple[bytes, ...] | ar
 """A value of a column; for rows, a tuple or an array of float32."""
 DType = Literal["int64", "float32", "bytes"]
 _READ: dict[DType, Callable[[str], int | float | str]] = {
-    "int64": int, "float32": float, "bytes": str,
+    "int64": lambda cell: int(cell.partition(".")[0]), "float32": float, "bytes": str,
 }  # fmt: skip
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
 """Matches a whole number in the form that Python prints."""
+_WHOLE = re.compile(rf"({_INTEGER.pattern})(\.0+)?", re.ASCII)
 _FLOAT = re.compile(
     r"(?![-+]?\d+$)([-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|[-+]?inf(inity)?|nan)",
     re.ASCII | re.IGNORECASE,
@@ -60,8 +61,9 @@ def make_columns(
 ) -> tuple[tuple[Column, ...], tuple[Coded[Value], ...]]:
     """Return the features of the columns, and the values of each feature for all keys.
 
-    A column is int64 if all cells are whole numbers of at most 18 digits, float32 if all are
-    numbers, otherwise text. Other spellings of whole numbers (007, 1_000, +1) are texts, because
+    A column is int64 if all cells are whole numbers of at most 18 digits, also ones as pandas
+    writes them (16777217.0) that float32 cannot tell apart; float32 if all are numbers, otherwise
+    text. Other spellings of whole numbers (007, 1_000, +1) are texts, because
     ids must not change. If an int64 column has an empty cell for a `wanted` key,
     `<column>/present` follows it: 0 for an empty cell, otherwise 1.
     """
@@ -182,6 +184,8 @@ def _reader(
 ) -> tuple[DType, Callable[[str], int | float | str]]:
     """Return the type of a column with these cells, and the function that reads a cell."""
     others = [cell for cell in cells if cell and not _INTEGER.fullmatch(cell)]
+    if others and _are_ids(cells):
+        others = []
     dtype: DType = "bytes" if others else "int64"
     if others and all(map(_FLOAT.fullmatch, others)):
         dtype = "float32"
@@ -191,6 +195,14 @@ def _reader(
                 hint = f"leave the column out, or name the cell with {OptionName('null')}"
                 raise SourceError(table, what, hint)
     return dtype, lambda cell: _READ[dtype](cell) if cell else MISSING[dtype]
+
+
+def _are_ids(cells: Collection[str]) -> bool:
+    """Return whether these are whole numbers, perhaps with .0, that float32 would change."""
+    whole = [cell for cell in cells if cell]
+    return all(map(_WHOLE.fullmatch, whole)) and any(
+        float(np.float32(one)) != one for one in map(float, whole)
+    )
 
 
 def with_headers(

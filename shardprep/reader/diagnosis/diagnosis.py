@@ -324,7 +324,7 @@ def conclude(
     least = (1 + spread) * measured.training
     clear = [one for one in ranked if one.advice not in doubts or one.images_s >= least]
     is_model = is_firm and bound == "model"  # another reader gives at most the waiting time
-    usable = clear if is_model else ranked
+    usable = [one for one in clear if one.images_s >= least] if is_model else ranked
     best = next((change for change in usable if _is_faster(change, measured)), None)
     if best is None:
         saving = [change for change in usable if _is_cheaper(change, measured)]

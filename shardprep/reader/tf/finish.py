@@ -22,7 +22,7 @@ from shardprep.dataset.schema import (
     ROWS,
     Schema,
 )
-from shardprep.errors import DatasetError
+from shardprep.errors import DatasetError, some_of
 from shardprep.machine import free_bytes, usable_cores
 from shardprep.reader.config import BoxFormat, ReadConfig, Request
 from shardprep.reader.decode.targets import KEYS, Target, formatted, formatted_points, padding
@@ -161,6 +161,13 @@ class Finisher:
         self._key = key
         named = parameters(self._augment) if self._augment is not None else None
         self._takes = frozenset(AUGMENT_OPTIONS).intersection(named or ())
+        beside = [one for one in target.names if one in schema.annotations]
+        if self._augment is not None and beside and named is not None and "labels" not in named:
+            raise DatasetError(
+                f"augment={short_repr(self._augment)}",
+                f"gets images alone, so {some_of(beside)} would not move with them",
+                "let it take labels, and return (images, labels)",
+            )
         self._fault: DatasetError | None = None
 
     @property
