@@ -444,8 +444,11 @@ def _folds(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
 
 def _undivided(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
     """Return a note on a column of patients whose images the ratios of splits may divide."""
+    if not recipe.rules.split.ratios or recipe.group or "group" in columns:
+        return []
     titles = [one for one in columns if re.sub("[-_ ]?id$", "", one.lower()) in _PATIENTS]
-    if not titles or not recipe.rules.split.ratios or recipe.group or "group" in columns:
+    titles = [one for one in titles if len(columns[one].coded().counts()) < len(columns[one])]
+    if not titles:
         return []
     flag = OptionName("group", titles[0])
     return [f"images of one {titles[0]!r} may be in several splits; {flag} keeps them together"]

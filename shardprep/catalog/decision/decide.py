@@ -20,6 +20,7 @@ from shardprep.catalog.decision.sample_folders import samples
 from shardprep.catalog.decision.split_evidence import (
     LEFT_OUT,
     listed_splits,
+    numbered_splits,
     splits,
     splits_by_tables,
 )
@@ -68,15 +69,16 @@ def decide(view: View) -> View:
 
 
 def _with_splits(view: View) -> View:
-    """Return the view with the splits of lists, or of a table; several readings are only noted."""
+    """Return the view with the splits that lists state; several readings are only noted."""
     found = [one for one in listed_splits(view) if one.options.keys() <= {"split"}]
     stated = [one for one in found if one.options]
     if len(stated) > 1 or not all(x.is_certain and not x.why.endswith(LEFT_OUT) for x in stated):
         shown = " or ".join(f"{one.flags} ({one.why})" for one in stated)
         stated = [Reading({}, f"all images are in train; there may be splits: {shown}")]
-    elif not stated:
-        of_tables = splits_by_tables(view)
-        stated = [x for x in of_tables if x.is_certain and x.options.keys() == {"join", "split"}]
+    elif not stated and view.is_open("split", "join"):
+        numbered = next(numbered_splits(view), None)
+        if numbered and numbered.is_certain and not view.index.splits.are_there.any():
+            stated = [numbered]
     for reading in (*(one for one in found if not one.options), *stated):
         view = view.read_as(reading)
     return view

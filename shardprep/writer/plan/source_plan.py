@@ -402,7 +402,7 @@ def _cut_together(
         empty = [one for one in empty if one != split]
         for one, n in own:
             wanted[split][one] -= n
-    if empty == [] and len(counts) <= _FEW_GROUPS and not alone.all():
+    if not empty and len(counts) <= _FEW_GROUPS and not alone.all():
         matrix = np.array([[own[one] for one in total] for own in counts])
         places = _exchanged(places, matrix, np.array([*ratios.values()]))
     return places[group_of]
