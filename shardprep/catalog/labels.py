@@ -196,9 +196,9 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
     }
     if is_one and rule.target not in OF_COLUMNS:
         names = cast("Coded[Cell | None]", of_images[titles[0]])
-        images = match.key_of[match.key_of >= 0]
-        number = len(images) - len(np.unique(images))
-        what = f"{counted(number, 'row')} of {table.name} repeat the label of an image"
+        number = int((match.key_of >= 0).sum() - (match.row_of >= 0).sum())
+        repeat = counted(number, "row", "repeats", "repeat")
+        what = f"{table.name}: {repeat} the label of an image"
         remarks = (what,) if number else ()
         every = frozenset(all_cells[titles[0]])
         return replace(found, names=names, table_names=every, remarks=remarks)

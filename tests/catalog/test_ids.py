@@ -14,7 +14,7 @@ from shardprep.catalog.tables.table import Table
 from shardprep.errors import QuestionError, SourceError
 from shardprep.source.string_column import Texts
 from tests.catalog.builders import catalog, facts_of, found, images, objects_of, reasons, survey
-from tests.support.builders import write, write_folder
+from tests.support.builders import jpeg, write, write_folder
 
 IDS = range(6)
 TWINS = images(*(f"{split}/{i}.jpg" for split in ("train", "test") for i in IDS))
@@ -406,3 +406,12 @@ def test_ids_may_be_names_of_other_files_of_the_images(tmp_path: Path) -> None:
     }
     assert KeyIndex(["1.jpg", "1.png"]).num_found(Texts.of(["1.png", "2.png"])) == 1
     assert KeyIndex(["1.jpg", "2.jpg", "3.png"]).num_found(Texts.of(["1.png", "3.png"])) == 1
+
+
+def test_rows_that_repeat_the_label_of_an_image_are_counted(tmp_path: Path) -> None:
+    rows = "id,label\n0.jpg,a\n1.jpg,b\n1.jpg,b\n2.jpg,a\n9.jpg,a\n"
+    members = {"labels.csv": rows.encode()} | {f"{i}.jpg": jpeg(seed=i) for i in range(3)}
+    source = write_folder(tmp_path / "s", members)
+    found = shardprep.build(source, labels="csv:labels.csv", dry_run=True, progress=str)
+    assert "labels.csv: 1 row repeats the label of an image" in found.plan.findings
+    assert found.num_rows_without_image == 1
