@@ -8,6 +8,7 @@ read, its names, its own hash and its sums are checked.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -187,6 +188,10 @@ REPACKED = "repack"
 """Key in the `versions` of a repacked dataset; its value is the version of shardprep."""
 
 
+_GIVEN = re.compile(r"items/[0-9a-f]{64}\.\w+")
+"""Matches the file in the cache of a table that was given as a value of Python."""
+
+
 def fingerprint_differences(one: Fingerprint, two: Fingerprint) -> list[str]:
     """Return the differences between two fingerprints, in words: "quality (90, now 95)".
 
@@ -205,9 +210,9 @@ def fingerprint_differences(one: Fingerprint, two: Fingerprint) -> list[str]:
             known = before.keys() & now.keys() if section != "inputs" else ()
             keys = {key for key in known if "auto" not in (before[key], now[key])}
         for key in sorted(keys):
-            if before.get(key) != now.get(key):
+            if before.get(key) != now.get(key) and not _GIVEN.fullmatch(key):
                 was, is_now = (_shown(key, side.get(key)) or lacking for side in (before, now))
-                values = f"{was}, now {is_now}" if lacking else "its content"
+                values = f"{was}, now {is_now}" if lacking and was != is_now else "its content"
                 differences.append(f"{key} ({values})")
     return differences
 
@@ -218,7 +223,7 @@ def _shown(key: str, value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if not isinstance(value, list):
-        return "none" if value == "" else str(value)
+        return "none" if value == "" else _GIVEN.sub("a table of Python", str(value))
     parts = [f"{part:g}" if isinstance(part, float) else str(part) for part in value]
     return ("x".join(reversed(parts)) if key == "size" else ",".join(parts)) or "none"
 

@@ -22,7 +22,7 @@ from pycocotools import mask as coco
 import shardprep
 from shardprep import reader
 from shardprep.api.builds import Plan
-from shardprep.errors import ShardprepError, SourceError
+from shardprep.errors import BuildError, ShardprepError, SourceError
 from shardprep.storage.cache import cache_root
 from tests.support.builders import animals, encoded, jpeg, write, write_folder, zip_bytes
 from tests.writer.records import records
@@ -871,6 +871,16 @@ def test_rows_that_name_a_folder_by_a_link_find_its_images() -> None:
         found = planned(rows, labels="none")
         assert sorted(items_of(found)) == sorted(f"real/{key}" for key in PHOTOS)
         assert found.num_rows_without_image == 0
+
+
+def test_a_dataset_of_another_frame_is_said_without_the_names_of_its_copies() -> None:
+    write_folder(Path("set"), PHOTOS)
+    rows = [{"image": f"{i}.jpg", "label": "ab"[i % 2]} for i in range(4)]
+    shardprep.build("set", "out", items=rows, workers=1)
+    with pytest.raises(BuildError, match=r"built with other items \(its content\); add overwrite"):
+        shardprep.build("set", "out", items=rows[:3], workers=1)
+    with pytest.raises(BuildError, match=r"items \(a table of Python, now not given\)"):
+        shardprep.build("set", "out", labels="folder", workers=1)
 
 
 def test_a_recipe_without_items_is_not_for_a_table() -> None:
