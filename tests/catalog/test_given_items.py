@@ -877,7 +877,7 @@ def test_a_dataset_of_another_frame_is_said_without_the_names_of_its_copies() ->
     write_folder(Path("set"), PHOTOS)
     rows = [{"image": f"{i}.jpg", "label": "ab"[i % 2]} for i in range(4)]
     shardprep.build("set", "out", items=rows, workers=1)
-    with pytest.raises(BuildError, match=r"built with other items \(its content\); add overwrite"):
+    with pytest.raises(BuildError, match=r"built with other items \(its content\); add"):
         shardprep.build("set", "out", items=rows[:3], workers=1)
     with pytest.raises(BuildError, match=r"items \(a table of Python, now not given\)"):
         shardprep.build("set", "out", labels="folder", workers=1)

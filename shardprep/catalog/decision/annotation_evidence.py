@@ -13,7 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from shardprep.catalog.decision.column_evidence import box_columns, numbered_boxes
+from shardprep.catalog.decision.column_evidence import (
+    box_columns,
+    has_words,
+    is_about,
+    numbered_boxes,
+)
 from shardprep.catalog.decision.pairs import common_start
 from shardprep.catalog.decision.table_evidence import (
     CUTS,
@@ -24,7 +29,7 @@ from shardprep.catalog.decision.table_evidence import (
 )
 from shardprep.catalog.decision.view import Options, Reading, View, head_of
 from shardprep.catalog.label_rules import auto_labels, label_keys
-from shardprep.catalog.labels import ENOUGH, find_label_column
+from shardprep.catalog.labels import ENOUGH, are_classes, find_label_column
 from shardprep.catalog.names import UNTRAINED, find_masks, stem
 from shardprep.catalog.objects.detect import usual
 from shardprep.catalog.objects.formats.annotated_source import (
@@ -40,7 +45,9 @@ from shardprep.catalog.objects.known_formats import read_boxes
 from shardprep.catalog.objects.object_table import Found
 from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
 from shardprep.catalog.tables.object_lists import paths_of_lists, value_at
-from shardprep.catalog.tables.table import json_rows, table_of
+from shardprep.catalog.tables.row_matching import match_ids
+from shardprep.catalog.tables.table import Table, json_rows, table_of
+from shardprep.catalog.target_values import as_number
 from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.recipe.object_rules import named_box_columns, parse_box_rule
 from shardprep.recipe.rules import TABLE_SUFFIXES, LabelRule
@@ -108,10 +115,20 @@ def _with_classes(view: View, readings: Sequence[Reading]) -> Iterator[Reading]:
             of_table = [one for one in view.tables if parts[:1] == [one.files]]
             if kind not in ("csv", "rle") or len(parts) != _NO_CLASS or not of_table:
                 continue
-            for title in filter(_CLASS_OF_OBJECT.fullmatch, of_table[0].header):
+            for title in _class_titles(view, of_table[0], [*parts[1:], reading.options[key]]):
                 rule = f"{reading.options[key]}:{title}"
                 why = f"{reading.why}, column {title!r} as class"
                 yield Reading({**reading.options, key: rule}, why)
+
+
+def _class_titles(view: View, table: Table, used: Sequence[object]) -> list[str]:
+    """Return the titles of columns that may have classes of objects: by name, or by their words."""
+    usual = [*filter(_CLASS_OF_OBJECT.fullmatch, table.header)]
+    with contextlib.suppress(SourceError):
+        match = match_ids(view.index, table)
+        others = [x for x in table.header if not is_about(x) and x not in " ".join(map(str, used))]
+        usual = usual or [x for x in others if has_words(match, x)]
+    return usual
 
 
 def _boxes_of_texts(view: View, suffix: str) -> list[Reading]:
@@ -436,5 +453,10 @@ def _labels_of_files(view: View) -> list[Reading]:
         several = {"separator": ","} if any("," in one.get(title, "") for one in rows) else {}
         why = f"{counted(len(members), 'JSON document')} of an image each have {title!r}"
         rule = f"csv:{of_own_documents(source, members)}:{title}"
-        return [Reading({"labels": rule, **several}, why)]
+        own = Reading({"labels": rule, **several}, why)
+        cells = [one.get(title, "") for one in rows]
+        are_numbers = all(as_number(one) is not None for one in cells)
+        if not are_numbers or are_classes(len({*cells}), len(cells)):
+            return [own]
+        return [replace(own, options={**own.options, "target": "regression"}), own]
     return []

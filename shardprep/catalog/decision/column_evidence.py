@@ -72,6 +72,8 @@ _SEPARATORS = ("|", ";", ",", " ")
 _MANY_VALUES, _MANY_ROWS, _FEW = 20, 20, 5
 _SAMPLE, _MANY_COLUMNS, _MANY_IMAGES = 100, 7, 1_000
 _LONG, _SENTENCE, _MOSTLY, _NEARLY = 16, 48, 0.5, 0.9
+_LEAST_ALONE = 10
+"""Minimum number of images that hardly share a label, so that the labels may be texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,7 +377,8 @@ def _text_kinds(
         return [{"separator": separator}], True
     num_once = sum(one == 1 for one in counts.values())
     is_rare = total > _FEW and 2 * num_once > number and 3 * number > total
-    if is_rare and not _LABELS.intersection(words_of(title)):
+    are_alone = number >= _NEARLY * total and total >= _LEAST_ALONE
+    if is_rare and (are_alone or not _LABELS.intersection(words_of(title))):
         are_phrases = number >= _NEARLY * total and 2 * sum(" " in x for x in counts) > number
         return [texts] if are_phrases else [texts, {}], True
     return [{}], are_classes(number, total)
