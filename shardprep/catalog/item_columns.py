@@ -34,7 +34,7 @@ from shardprep.catalog.names import given_split, natural_order
 from shardprep.catalog.objects.formats.coco import outline_of
 from shardprep.catalog.objects.object_table import NO_BOX
 from shardprep.catalog.tables.columns import RESERVED, mixed_note
-from shardprep.catalog.tables.row_matching import is_of_splits
+from shardprep.catalog.tables.row_matching import INDEX, is_of_splits
 from shardprep.catalog.targets import find_separator
 from shardprep.dataset.item_table import OWN
 from shardprep.dataset.schema import ROWS
@@ -66,8 +66,6 @@ _ROLES = (*SINGLE, *LISTS)
 _TEXTS = ("labels", "texts", "box_labels")
 _SIZE = ("height", "width")
 """Columns that state the size of an image with boxes."""
-_INDEX = re.compile(r"|Unnamed: \d+")
-"""Matches a title that pandas gives to an index in a CSV."""
 _FOLDS = ("fold", "folds", "kfold")
 _PATIENTS = ("patient", "subject", "case", "study", "participant")
 _FORMS = ("xyxy", "xywh", "center", "yxyx")
@@ -323,7 +321,7 @@ def _others(
         return [*recipe.columns], {}
     used = {*_ROLES, *targets, *recipe.labels.removeprefix("column:").split(",")}
     used |= {*_SIZE} if {"boxes", "segmentation"} & columns.keys() else set()
-    others = [one for one in columns if one not in used and not _INDEX.fullmatch(one)]
+    others = [one for one in columns if one not in used and not INDEX.fullmatch(one)]
     why = {title: _unfit(title, columns[title]) for title in others}
     left_out = {title: reason for title, reason in why.items() if reason}
     return [one for one in others if one not in left_out], left_out
@@ -444,12 +442,18 @@ def _folds(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
 
 def _undivided(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
     """Return a note on a column of patients whose images the ratios of splits may divide."""
-    if not recipe.rules.split.ratios or recipe.group or "group" in columns:
+    are_given = "split" in columns and not recipe.split
+    if not (are_given or recipe.rules.split.ratios) or recipe.group or "group" in columns:
         return []
     titles = [one for one in columns if re.sub("[-_ ]?id$", "", one.lower()) in _PATIENTS]
     titles = [one for one in titles if len(columns[one].coded().counts()) < len(columns[one])]
     if not titles:
         return []
+    if are_given:
+        pairs = {*zip(columns[titles[0]], columns["split"], strict=True)}
+        number = sum(n > 1 for n in Counter(one for one, _ in pairs if one).values())
+        what = f"{counted(number, 'value')} of {titles[0]!r} in several splits, a leak"
+        return [what] if number else []
     flag = OptionName("group", titles[0])
     return [f"images of one {titles[0]!r} may be in several splits; {flag} keeps them together"]
 

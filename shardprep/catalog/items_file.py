@@ -96,10 +96,16 @@ def kept(table: Any, option: str) -> str:
 
 
 def _of_columns(table: Any, suffix: str) -> bytes | None:
-    """Return a table as Parquet or CSV; None for columns of paths or of several types."""
+    """Return a table as Parquet or CSV; None for columns of paths or of several types.
+
+    The index of pandas is no column: its numbers may be names of other images.
+    """
     stream = io.BytesIO()
     try:
-        (pq.write_table if suffix == "parquet" else arrow_csv.write_csv)(pa.table(table), stream)
+        columns = pa.table(table)
+        names = [one for one in columns.column_names if not one.startswith("__index_level_")]
+        write = pq.write_table if suffix == "parquet" else arrow_csv.write_csv
+        write(columns.select(names), stream)
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
         return None
     return stream.getvalue()

@@ -281,6 +281,7 @@ class Manifest(SparseDocument):
             "classes": classes,
             "rejected": totals.rejected,
             "written, but damaged": totals.num_damaged,
+            "copies across splits": totals.num_leaks,
             "skipped": totals.skipped,
             "rows without image": self.labels.num_rows_without_image,
             "size": f"{counted(len(self.shards), 'shard')}, {totals.num_bytes / 1e6:,.1f} MB",

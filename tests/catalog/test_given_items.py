@@ -846,6 +846,9 @@ def test_a_column_of_patients_that_ratios_may_divide_is_said() -> None:
     what = "images of one 'patient_id' may be in several splits; --group patient_id keeps them"
     cut = "validation=0.34"
     assert any(one.startswith(what) for one in planned(rows, split=cut).plan.findings)
+    given = [{**row, "split": ("train", "test")[i % 2]} for i, row in enumerate(rows)]
+    leak = "3 values of 'patient_id' in several splits, a leak"
+    assert leak in planned(given).plan.findings
     apart = planned(rows, split=cut, group="patient_id").plan.findings
     assert not any(one.startswith(what) for one in [*apart, *planned(rows).plan.findings])
 
@@ -871,6 +874,20 @@ def test_rows_that_name_a_folder_by_a_link_find_its_images() -> None:
         found = planned(rows, labels="none")
         assert sorted(items_of(found)) == sorted(f"real/{key}" for key in PHOTOS)
         assert found.num_rows_without_image == 0
+
+
+def test_an_index_of_pandas_is_never_the_id_of_labels(tmp_path: Path) -> None:
+    """Its numbers name other images, if the rows were shuffled or taken from a larger frame."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"id": [*"012pqr"], "label": [*"ababab"]}, index=[0, 1, 2, 3, 4, 5])
+    frame = frame.sample(frac=1, random_state=0)
+    write_folder(Path("set"), PHOTOS)
+    frame.to_csv(tmp_path / "table.csv")
+    for labels in (frame, f"csv:{tmp_path / 'table.csv'}"):
+        found = shardprep.build("set", labels=labels, dry_run=True)
+        named = {key.partition("/")[2]: one for key, one in labels_of(found).items()}
+        assert named == {"0.jpg": "a", "1.jpg": "b", "2.jpg": "a"}
+        assert found.num_rows_without_image == 3
 
 
 def test_a_dataset_of_another_frame_is_said_without_the_names_of_its_copies() -> None:

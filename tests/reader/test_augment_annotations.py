@@ -193,6 +193,11 @@ def test_a_function_of_images_alone_is_refused_where_boxes_or_masks_would_stay(
     for alone in (lambda images: images[:, :, ::-1], keras.layers.RandomFlip("horizontal")):
         with pytest.raises(DatasetError, match=r"gets images alone, so .* would not move"):
             reader.load(path, batch_size=1, augment=alone)
+    own = augment.Compose([augment.Flip(0.5), lambda images, *, seed: images + seed[0] * 0])
+    for op in (lambda images, labels: images, own):  # noqa: ARG005 - what it returns counts
+        with pytest.raises(DatasetError, match=r"images alone, so .* would not move"):
+            reader.load(path, batch_size=1, augment=op)
+    assert len(list(reader.load(path, batch_size=1, augment=augment.Color(brightness=0.1)))) > 0
     both = reader.load(path, batch_size=1, augment=lambda images, labels: (images, labels))
     assert len(list(both)) > 0
 

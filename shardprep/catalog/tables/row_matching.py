@@ -32,6 +32,8 @@ _SPLIT_COLUMNS = frozenset(("split", "subset", "set", "partition", "usage", "dat
 _NUMBER = re.compile(r"\d+")
 _WORD_AT_END = re.compile("[-_][A-Za-z]+$")
 _OF_IDS = frozenset(("id", "image", "img", "file", "filename", "name", "path", "photo", "key"))
+INDEX = re.compile(r"|Unnamed: \d+")
+"""Matches a title that pandas gives to an index in a CSV."""
 _SAMPLE_ROWS = 500
 """Approximate number of rows to search in order to detect the column of ids."""
 _MOST_COPIES = 64
@@ -298,6 +300,8 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
         several = [table.cells(i)[::step] for i in range(len(table.header))]
         index.known[key] = table, [index.num_found(cells) for cells in several]
     hits: list[int] = index.known[key][1]
+    named = [0 if INDEX.fullmatch(one) else n for one, n in zip(table.header, hits, strict=True)]
+    hits = named if any(named) else hits
     if not any(hits):
         for i, title in enumerate(table.header):
             if ids := _ids_before_ending(index, title, table.cells(i)[::step]):

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from shardprep.dataset.schema import Schema
-from shardprep.errors import DatasetError
+from shardprep.errors import DatasetError, some_of
 from shardprep.reader.augment.color import Color
 from shardprep.reader.augment.geometry import (
     Flip,
@@ -87,6 +87,7 @@ class Compose:
             own = fold_in(seed, position)
             given = _given(op, labels)
             if not given:
+                _check_own(op, labels)
                 images = run(images, seed=own)
                 continue
             if compiled and isinstance(op, Move):
@@ -96,6 +97,13 @@ class Compose:
                 images, changed = run(images, *given, seed=own)
             labels = changed if given[0] is labels else join_labels(labels, changed)
         return images if labels is None else (images, labels)
+
+
+def _check_own(op: Any, labels: Any) -> None:
+    """Raise a DatasetError for an op of the user that gets images alone beside boxes or masks."""
+    if not type(op).__module__.startswith(f"{__package__}.") and (beside := spatial_labels(labels)):
+        what = f"gets images alone, so {some_of([*beside])} would not move with them"
+        raise DatasetError(f"augment={op!r}"[:200], what, "let it take labels, and return both")
 
 
 @validated("augment.classic")

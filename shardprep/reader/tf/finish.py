@@ -142,6 +142,8 @@ def _ceil(number: int, size: int) -> int:
 
 
 _WHITE, _DEEP_WHITE = 255.0, 65535.0
+_AUGMENT = "shardprep.reader.augment"
+"""Room of the ops, which say themselves whether they move what is beside the images."""
 
 
 class Finisher:
@@ -161,13 +163,11 @@ class Finisher:
         self._key = key
         named = parameters(self._augment) if self._augment is not None else None
         self._takes = frozenset(AUGMENT_OPTIONS).intersection(named or ())
-        beside = [one for one in target.names if one in schema.annotations]
-        if self._augment is not None and beside and named is not None and "labels" not in named:
-            raise DatasetError(
-                f"augment={short_repr(self._augment)}",
-                f"gets images alone, so {some_of(beside)} would not move with them",
-                "let it take labels, and return (images, labels)",
-            )
+        is_own = type(self._augment).__module__.startswith(f"{_AUGMENT}.")
+        beside = [one for one in target.names if one in schema.annotations and not is_own]
+        self._beside = beside if self._augment is not None else []
+        if self._beside and named is not None and "labels" not in named:
+            raise self._alone("gets")
         self._fault: DatasetError | None = None
 
     @property
@@ -229,6 +229,9 @@ class Finisher:
             self._fault = error
             return images, labels
         changed = result if isinstance(result, (tuple, list)) else (result, labels)
+        if self._beside and changed is not result:
+            self._fault = self._alone("returned")
+            return images, labels
         if len(changed) != len(("images", "labels")) or changed[0] is None:
             what = "None" if result is None else f"a {type(result).__name__} of {len(changed)}"
             self._fault = DatasetError(
@@ -238,6 +241,11 @@ class Finisher:
             )
             return images, labels
         return changed[0], changed[1]
+
+    def _alone(self, verb: str) -> DatasetError:
+        what = f"{verb} images alone, so {some_of(self._beside)} would not move with them"
+        hint = "let it take labels, and return (images, labels)"
+        return DatasetError(f"augment={short_repr(self._augment)}", what, hint)
 
     def _seed(self, tag: Any) -> Any:
         """Return int32[2], derived from the first tag of a batch."""
