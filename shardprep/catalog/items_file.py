@@ -98,12 +98,16 @@ def kept(table: Any, option: str) -> str:
 def _of_columns(table: Any, suffix: str) -> bytes | None:
     """Return a table as Parquet or CSV; None for columns of paths or of several types.
 
-    The index of pandas is no column: its numbers may be names of other images.
+    Numbers in an index of pandas without a name are no column: they may be names of other images.
     """
     stream = io.BytesIO()
     try:
         columns = pa.table(table)
-        names = [one for one in columns.column_names if not one.startswith("__index_level_")]
+        names = [
+            field.name
+            for field in columns.schema
+            if not (field.name.startswith("__index_level_") and pa.types.is_integer(field.type))
+        ]
         write = pq.write_table if suffix == "parquet" else arrow_csv.write_csv
         write(columns.select(names), stream)
     except (pa.ArrowException, OverflowError, TypeError, ValueError):

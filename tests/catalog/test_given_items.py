@@ -888,6 +888,10 @@ def test_an_index_of_pandas_is_never_the_id_of_labels(tmp_path: Path) -> None:
         named = {key.partition("/")[2]: one for key, one in labels_of(found).items()}
         assert named == {"0.jpg": "a", "1.jpg": "b", "2.jpg": "a"}
         assert found.num_rows_without_image == 3
+    by_name = pandas.DataFrame({"label": [*"aba"]}, index=["0.jpg", "1.jpg", "2.jpg"])
+    assert sorted(labels_of(shardprep.build("set", labels=by_name, dry_run=True)).values()) == [
+        "a", "a", "b",
+    ]  # fmt: skip
 
 
 def test_a_dataset_of_another_frame_is_said_without_the_names_of_its_copies() -> None:
