@@ -441,7 +441,7 @@ def _folds(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
 
 
 def _undivided(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
-    """Return a note on a column of patients whose images the ratios of splits may divide."""
+    """Return a note on a column of patients whose images ratios, or the stated splits, divide."""
     are_given = "split" in columns and not recipe.split
     if not (are_given or recipe.rules.split.ratios) or recipe.group or "group" in columns:
         return []
@@ -450,8 +450,10 @@ def _undivided(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
     if not titles:
         return []
     if are_given:
-        pairs = {*zip(columns[titles[0]], columns["split"], strict=True)}
-        number = sum(n > 1 for n in Counter(one for one, _ in pairs if one).values())
+        own, splits = columns[titles[0]].coded(), columns["split"].coded()
+        pairs = np.unique(own.codes * np.int64(len(splits.values)) + splits.codes)
+        num_splits = np.bincount(pairs // len(splits.values), minlength=len(own.values))
+        number = sum(n > 1 for one, n in zip(own.values, num_splits, strict=True) if one)
         what = f"{counted(number, 'value')} of {titles[0]!r} in several splits, a leak"
         return [what] if number else []
     flag = OptionName("group", titles[0])

@@ -74,10 +74,10 @@ def find_files(
     """Return the files below a folder or an address, or only the source if it is a file itself.
 
     Files of a folder are sorted by name. Each folder is visited once, by its own name and not by
-    that of a link, unless the scope has a root. A link that leads out of the source gets a
-    `problem`, unless `follow_links` is set: a foreign folder must not decide which other files of
-    this machine are read. Folders outside of the scope get a `problem` if they cannot be read;
-    below "/" they are not listed. SourceError if the source does not exist.
+    that of a link. A link that leads out of the source gets a `problem`, unless `follow_links` is
+    set: a foreign folder must not decide which other files of this machine are read. Folders
+    outside of the scope get a `problem` if they cannot be read; below "/" they are not listed.
+    SourceError if the source does not exist.
     """
     place = parse_place(str(source))
     if isinstance(place, ObjectUrl):
@@ -124,8 +124,9 @@ def _walk(root: Path, scope: Scope, *, follow_links: bool) -> Iterator[FoundFile
             for names in (folders, files):
                 names[:] = [name for name in names if not scope.is_outside(below + name)]
         within = os.path.join(place, "")  # noqa: PTH118
-        outside = [name for name in folders if not _lies_in(inside, within + name)]
-        again = [name for name in folders if not scope.root and _is_below(real_top, within + name)]
+        links = [name for name in folders if os.path.islink(within + name)]  # noqa: PTH114
+        outside = [name for name in links if not _leads_below(inside, within + name)]
+        again = [name for name in links if _leads_below(real_top, within + name)]
         folders[:] = sorted(set(folders).difference(outside, again))
         for name in outside:
             yield FoundFile(within + name, below + name, problem=LEADS_OUTSIDE)
@@ -139,14 +140,9 @@ def _identity(folder: Path | str) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _lies_in(inside: str, folder: str) -> bool:
-    return inside == "/" or not os.path.islink(folder) or _is_below(inside, folder)  # noqa: PTH114
-
-
-def _is_below(top: str, link: str) -> bool:
-    """Return whether a link leads to a folder below `top`, which is visited by its own name."""
-    real = os.path.join(os.path.realpath(link), "")  # noqa: PTH118
-    return os.path.islink(link) and real.startswith(top)  # noqa: PTH114 - as above
+def _leads_below(top: str, link: str) -> bool:
+    """Return whether a link leads to a folder below `top`, a real path that ends in a slash."""
+    return os.path.join(os.path.realpath(link), "").startswith(top)  # noqa: PTH118
 
 
 def _file(path: str, relative: str, inside: str) -> FoundFile:

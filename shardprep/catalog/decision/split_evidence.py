@@ -39,7 +39,7 @@ _NEARLY_ALL = 0.9
 _MOST_GROUPS, _MOST_BYTES, _MOST_NAMES, _MOST_TABLES = 8, 1 << 26, 1_000, 16
 PARTITION = re.compile("partition|split", re.IGNORECASE)
 """A word in the name of a text that has the split of each image."""
-_KNOWN = "train_test_split.txt"
+_DOCUMENTED = "train_test_split.txt"
 _A_PAIR = 2
 _NUMBER = re.compile(r"\d+")
 _LISTS = (".txt", ".lst")
@@ -360,7 +360,7 @@ def numbered_splits(view: View, own: Sequence[Table] = ()) -> Iterator[Reading]:
                     split = f"column:{joined_title(table, other, '2')}:1=train,0=test"
                     why = f"{other.name} has the number of each image of {table.name}"
                     options = {"join": (table.name, f"{other.name}:1"), "split": split}
-                    is_known = other.name.rpartition("/")[2] == _KNOWN
+                    is_known = other.name.rpartition("/")[2] == _DOCUMENTED
                     yield Reading(options, why, is_certain=is_known)
 
 

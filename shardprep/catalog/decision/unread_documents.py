@@ -94,7 +94,7 @@ def unread_tables(view: View) -> Sequence[Reading]:
     for table in view.tables if view.is_open("items") else ():
         names = {*table.file_names}
         is_used = table.is_own or any(
-            re.search(rf"(?<![\w.-]){re.escape(x)}\b", said) for x in names
+            x in said and re.search(rf"(?<![\w.-]){re.escape(x)}\b", said) for x in names
         )
         if is_used or _ABOUT.search(table.name):
             continue

@@ -300,8 +300,8 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
         several = [table.cells(i)[::step] for i in range(len(table.header))]
         index.known[key] = table, [index.num_found(cells) for cells in several]
     hits: list[int] = index.known[key][1]
-    named = [0 if INDEX.fullmatch(one) else n for one, n in zip(table.header, hits, strict=True)]
-    hits = named if any(named) else hits
+    titled = [0 if INDEX.fullmatch(one) else n for one, n in zip(table.header, hits, strict=True)]
+    hits = titled if any(titled) else hits
     if not any(hits):
         for i, title in enumerate(table.header):
             if ids := _ids_before_ending(index, title, table.cells(i)[::step]):
