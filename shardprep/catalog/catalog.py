@@ -36,7 +36,13 @@ from shardprep.catalog.source_images import (
     num_links_outside,
     source_images,
 )
-from shardprep.catalog.splits import GivenSplits, given_splits, group_findings, group_keys
+from shardprep.catalog.splits import (
+    GivenSplits,
+    divided_patients,
+    given_splits,
+    group_findings,
+    group_keys,
+)
 from shardprep.catalog.stacks import stack_columns, stack_findings, stack_patterns
 from shardprep.catalog.tables.columns import (
     Column,
@@ -141,16 +147,16 @@ def _catalog(wanted: SourceImages) -> Catalog:
     of_objects = annotated.facts.names if annotated is not None else ()
     check_names((*targets.names, *targets.features, *of_features, *of_objects))
     splits, notes, unused = _splits(wanted, match, annotated)
-    rule = recipe.rules.group
-    match = with_headers(match, members, (*recipe.columns, rule.text))
-    groups = group_keys(index.keys, rule, match)
+    match = with_headers(match, members, (*recipe.columns, recipe.rules.group.text))
+    groups = group_keys(index.keys, recipe.rules.group, match)
     lacks = _lacks(splits, targets.values)
     if annotated is not None:
         annotated = settled(annotated, splits, recipe)
         lacks = Coded.of(first or more for first, more in zip(lacks, annotated.lacks, strict=True))
     files, lacks = _pairs(wanted, lacks)
     columns, values = make_columns(recipe.columns, match, ~lacks.fit(bool))
-    notes = [*notes, *text_notes(columns, values)]
+    patients = divided_patients(_items_or(match, wanted), splits, recipe)
+    notes = [*notes, *patients, *text_notes(columns, values)]
     rows = _rows(wanted)
     columns, values = columns + rows.columns, values + rows.values
     of_stacks = stack_columns(members)
@@ -197,6 +203,12 @@ def _catalog(wanted: SourceImages) -> Catalog:
         targets.features,
         wanted.unused if recipe.tile else (),
     )
+
+
+def _items_or(match: TableMatch | None, wanted: SourceImages) -> TableMatch | None:
+    """Return the match of the table of items, otherwise of the table of labels."""
+    own = wanted.listing.columns if wanted.recipe.items else None
+    return match if own is None else match_table(wanted.index, own)
 
 
 def _unmatched_rows(wanted: SourceImages) -> tuple[str, ...]:

@@ -67,7 +67,6 @@ _TEXTS = ("labels", "texts", "box_labels")
 _SIZE = ("height", "width")
 """Columns that state the size of an image with boxes."""
 _FOLDS = ("fold", "folds", "kfold")
-_PATIENTS = ("patient", "subject", "case", "study", "participant")
 _FORMS = ("xyxy", "xywh", "center", "yxyx")
 _NUMBER = r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*"
 _NUMBERS = rf"{_NUMBER}(\s{_NUMBER})+"
@@ -305,7 +304,6 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
         *said,
         *_folds(columns, recipe),
         *_mixed_labels(columns, recipe),
-        *_undivided(columns, recipe),
         *_without_meaning(columns, targets, recipe),
         *([] if recipe.columns else _stored(others, rows, left_out, roles)),
     ]
@@ -438,26 +436,6 @@ def _folds(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
     first = min(filter(None, columns[title].coded().counts()), key=natural_order, default="0")
     flag = OptionName("split", f"column:{title}:{first}=validation,*=train")
     return [f"column {title!r} makes no splits; {flag} divides the images by it"]
-
-
-def _undivided(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
-    """Return a note on a column of patients whose images ratios, or the stated splits, divide."""
-    are_given = "split" in columns and not recipe.split
-    if not (are_given or recipe.rules.split.ratios) or recipe.group or "group" in columns:
-        return []
-    titles = [one for one in columns if re.sub("[-_ ]?id$", "", one.lower()) in _PATIENTS]
-    titles = [one for one in titles if len(columns[one].coded().counts()) < len(columns[one])]
-    if not titles:
-        return []
-    if are_given:
-        own, splits = columns[titles[0]].coded(), columns["split"].coded()
-        pairs = np.unique(own.codes * np.int64(len(splits.values)) + splits.codes)
-        num_splits = np.bincount(pairs // len(splits.values), minlength=len(own.values))
-        number = sum(n > 1 for one, n in zip(own.values, num_splits, strict=True) if one)
-        what = f"{counted(number, 'value')} of {titles[0]!r} in several splits, a leak"
-        return [what] if number else []
-    flag = OptionName("group", titles[0])
-    return [f"images of one {titles[0]!r} may be in several splits; {flag} keeps them together"]
 
 
 def _mixed_labels(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:

@@ -6,6 +6,7 @@ Splits come from folders, a column, lists or tables. A group can be a patient, a
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from shardprep.catalog.tables.key_index import KeyIndex, origin_of, unused_entri
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import TableMatch, is_of_splits
 from shardprep.errors import OptionError, OptionName, SourceError, counted, shown, some_of
+from shardprep.recipe.recipe import Recipe
 from shardprep.recipe.rules import GroupRule, SplitRule
 from shardprep.source.names import composed
 from shardprep.source.string_column import Coded, Texts
@@ -27,6 +29,7 @@ REST = "*"
 """In `--split`, as a file: all images on no list. As a cell: all other values."""
 _MOST_SHOWN = 8
 _MOST_CHARACTERS = 160
+_PATIENT = re.compile(r"(patient|subject|case|study|participant)([-_ ]?id)?", re.IGNORECASE)
 
 
 def is_cut(split: str, ratios: Mapping[str, float]) -> bool:
@@ -222,6 +225,26 @@ def group_findings(items: Items, rule: str, ratios: Mapping[str, float]) -> list
             f"{option} RATIOS that name these divide them anew"
         )
     return lines
+
+
+def divided_patients(
+    match: TableMatch | None, splits: Coded[str | None], recipe: Recipe
+) -> list[str]:
+    """Return a note on a column of patients whose images are in several splits, or may be."""
+    titles = [] if match is None or recipe.group else match.table.header
+    for title in filter(_PATIENT.fullmatch, titles):
+        patients = match.cells(title)  # type: ignore[union-attr]
+        is_known = patients.fit(bool) & splits.are_there
+        num_images = np.bincount(patients.codes[is_known])
+        base = np.int64(len(splits.values))
+        pairs = np.unique((patients.codes * base + splits.codes)[is_known])
+        number = int((np.bincount(pairs // base) > 1).sum())
+        if recipe.rules.split.ratios and (num_images > 1).any():
+            flag = OptionName("group", title)
+            return [f"images of one {title!r} may be in several splits; {flag} keeps them together"]
+        if number:
+            return [f"{counted(number, 'value')} of {title!r} in several splits, a leak"]
+    return []
 
 
 def _num_mixed(items: Items, is_grouped: NDArray[np.bool_], ratios: Mapping[str, float]) -> int:

@@ -191,6 +191,31 @@ def test_groups_in_several_given_splits_are_counted(tmp_path: Path) -> None:
     assert not any("several" in line for line in whole.notes)
 
 
+@pytest.mark.parametrize("labels", ["auto", "csv:train.csv"])
+def test_a_column_of_patients_in_several_splits_is_said(labels: str, tmp_path: Path) -> None:
+    rows = [f"{i},{'ab'[i % 2]},{f'p{i // 4}' if i % 7 else ''}" for i in range(16)]
+    members = {f"images/{i}.jpg": jpeg(seed=i) for i in range(16)}
+    table = {"train.csv": "\n".join(["id,label,Patient ID", *rows]).encode()}
+    keys = {"size": "8x8", "labels": labels, "dry_run": True}
+    source = write_folder(tmp_path / "set", members | table)
+
+    def notes(**options: str) -> list[str]:
+        found = shardprep.build(source, **keys, **options)
+        return [one for one in found.plan.findings if "Patient ID" in one]
+
+    flag = "--group 'Patient ID' keeps them together"
+    may_be = f"images of one 'Patient ID' may be in several splits; {flag}"
+    assert notes(split="validation=0.25") == [may_be]
+    assert notes() == []
+    assert notes(split="validation=0.25", group="Patient ID")[1:] == []
+    folders = {
+        key.replace("images", ("train", "val")[i % 2]): one
+        for i, (key, one) in enumerate(members.items())
+    }
+    source = write_folder(tmp_path / "given", folders | table)
+    assert notes() == ["4 values of 'Patient ID' in several splits, a leak"]
+
+
 @pytest.mark.parametrize(
     "given_splits", [("train",), ("train", "test"), ("train", "validation"), NAMES, ("test",)]
 )
