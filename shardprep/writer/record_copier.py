@@ -81,8 +81,21 @@ class StoredRecords:
             for start, stop, batch, offset, end in zip(*(c.tolist() for c in columns), strict=True)
         ]
 
-    def extent(self, number: int) -> PlainExtent:
-        return PlainExtent(self.files[number], int(self.offsets[number]), int(self.lengths[number]))
+    def read(self, start: int, stop: int) -> list[memoryview | None]:
+        """Return the framed records of a run, with None for a record that is lost or damaged.
+
+        If the run cannot be read as a whole, its records are read one by one.
+        """
+        at, end = int(self.offsets[start]), int(self.offsets[stop - 1] + self.lengths[stop - 1])
+        try:
+            data = PlainExtent(self.files[start], at, end - at).read()
+        except MemberError:
+            if stop - start == 1:
+                return [None]
+            return [self.read(number, number + 1)[0] for number in range(start, stop)]
+        view, ends = memoryview(data), np.cumsum(self.lengths[start:stop]).tolist()
+        sound = zip([0, *ends], ends, self.are_sound(start, stop, data), strict=False)
+        return [view[at:end] if is_sound else None for at, end, is_sound in sound]
 
     def are_sound(self, start: int, stop: int, data: bytes | bytearray) -> list[bool]:
         """Return whether each record from `start` to `stop` is valid in `data` and has its key."""
@@ -97,9 +110,9 @@ class StoredRecords:
 
     def read_alone(self, number: int) -> bytes:
         """Return a framed record; DatasetError or RecordError if it is damaged."""
-        file, offset, _ = extent = self.extent(number)
+        file, offset = self.files[number], int(self.offsets[number])
         try:
-            data = extent.read()
+            data = PlainExtent(file, offset, int(self.lengths[number])).read()
         except MemberError as error:
             what = f"at byte {offset:,}: {error}"
             raise DatasetError(file, what, _hint(file)) from error

@@ -8,7 +8,6 @@ items with a damaged record, are encoded from their source. So reuse changes no 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 from collections import Counter
@@ -47,7 +46,7 @@ from shardprep.image.spec import ImageSpec
 from shardprep.profiling import stage
 from shardprep.recipe.options import BUILD_OPTIONS
 from shardprep.recipe.recipe import Recipe
-from shardprep.source.byte_range import MemberError, PlainExtent
+from shardprep.source.byte_range import PlainExtent
 from shardprep.source.members import StackExtent
 from shardprep.source.range_reads import read_ahead
 from shardprep.writer.chunk import ChunkTask, Encode, EncodedChunk, Outcome
@@ -297,23 +296,9 @@ class _ChunkCopy:
 
     @stage("read")
     def _read(self, run: RecordRun) -> None:
-        """Keep the valid records of a run. If the run cannot be read, read record by record."""
-        self._sound.clear()
-        try:
-            self._keep_sound(run.start, run.stop, run.extent.read())
-        except MemberError:
-            for number in range(run.start, run.stop):
-                with contextlib.suppress(MemberError):
-                    self._keep_sound(number, number + 1, self._records.extent(number).read())
-
-    def _keep_sound(self, start: int, stop: int, data: bytes) -> None:
-        view, end = memoryview(data), 0
-        lengths = self._records.lengths[start:stop].tolist()
-        sound = self._records.are_sound(start, stop, data)
-        for place, length, is_sound in zip(self._places[start:stop], lengths, sound, strict=True):
-            end += length
-            if is_sound:
-                self._sound[place] = view[end - length : end]
+        records = self._records.read(run.start, run.stop)
+        pairs = zip(self._places[run.start : run.stop], records, strict=True)
+        self._sound = {place: record for place, record in pairs if record is not None}
 
     def _record(
         self, place: int, before_item: Callable[[], None]
