@@ -1,6 +1,7 @@
-"""Find the workspace of a build; define the states of a build, and the transitions between them.
+"""Find the workspace of a build, and lead the build from state to state.
 
-A damaged dataset can be built again: its intact shards count as written.
+docs/architecture.md lists the states. A damaged dataset can be built again: its intact shards count
+as written.
 """
 
 from __future__ import annotations
@@ -117,25 +118,6 @@ def _at(root: Path | ObjectUrl, names: Sequence[str] = ()) -> Workspace:
 Workspace: TypeAlias = LocalWorkspace | ObjectWorkspace
 Result = TypeVar("Result")
 
-
-STATES = ("absent", "begun", "writing", "documented", "sealed", "in force", "published")
-"""States of a build. docs/architecture.md lists the files of each state."""
-TRANSITIONS = {
-    "begin": {
-        (before, "begun") for before in ("absent", "published", "writing", "documented", "sealed")
-    },
-    "take back": {("begun", "absent"), ("begun", "published")},
-    "write": {("begun", "writing")},
-    "complete": {("writing", "documented")},
-    "seal": {("documented", "sealed")},
-    "publish": {("sealed", "published")},
-}
-"""Operation → its transitions (before, after). Replacing a dataset or build needs --overwrite."""
-IN_STORE = {
-    "seal": {("documented", "sealed"), ("documented", "in force")},
-    "publish": {("sealed", "in force"), ("in force", "published")},
-}
-"""Operation → its transitions in object storage, where they differ."""
 
 _MOST_TRIES = 5
 
