@@ -39,7 +39,6 @@ from shardprep.verifier.shard import (
     check_in_worker,
     check_shard,
 )
-from shardprep.writer.workspace.states import IntactShard
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,16 +69,9 @@ def verify_dataset(
         check = ExampleCheck(documents.schema, decode=decode)
         tasks = [_task(documents, file, name, check) for name, file in shards.items()]
         reports = dict(zip(shards, _check_shards(tasks, num_workers, watcher), strict=True))
-        holds = dict(_holdings(documents.shards, reports))
-        moved = {name: shard for name, shard in holds.items() if shard != name}
-        again = [_task(documents, shards[name], shard, check) for name, shard in moved.items()]
-        checked = _check_shards(again, num_workers, watcher) if again else []
-        reports_as_moved = dict(zip(moved, checked, strict=True))
-        intact = {shard: name for name, shard in moved.items()}
-        intact.update({name: name for name, shard in holds.items() if shard == name})
         problems = [
-            *(_in_another(problem, intact) for problem in contents.problems),
-            *_shard_problems(documents.shards, reports, reports_as_moved, holds, intact),
+            *contents.problems,
+            *_shard_problems(documents.shards, reports),
             *_index_problems(documents, reports),
         ]
     return Verification(
@@ -90,8 +82,9 @@ def verify_dataset(
         num_records=sum(len(report.places) for report in reports.values()),
         num_bytes=sum(report.num_bytes for report in reports.values()),
         intact={
-            shard: IntactShard(name, getattr(shards[name], "etag", ""))
-            for shard, name in intact.items()
+            name: getattr(shards[name], "etag", "")
+            for name, shard in documents.shards.items()
+            if name in reports and reports[name].sha256 == shard.sha256
         },
         elapsed_s=time.monotonic() - start,
         address=files.url if isinstance(files, RemoteFiles) else None,
@@ -182,45 +175,13 @@ def _task(
     return ShardTask(file, expected, table, index, check, documents.most_shard_bytes)
 
 
-def _holdings(
-    shards: Mapping[str, Shard], reports: Mapping[str, ShardReport]
-) -> Iterator[tuple[str, str]]:
-    """Yield (file name, shard name) for each file that has the SHA-256 of a shard."""
-    by_hash = {shard.sha256: name for name, shard in shards.items()}
-    for name, report in reports.items():
-        if name in shards and shards[name].sha256 == report.sha256:
-            yield name, name
-        elif report.sha256 in by_hash:
-            yield name, by_hash[report.sha256]
-
-
 def _shard_problems(
-    shards: Mapping[str, Shard],
-    reports: Mapping[str, ShardReport],
-    reports_as_moved: Mapping[str, ShardReport],
-    holds: Mapping[str, str],
-    intact: Mapping[str, str],
+    shards: Mapping[str, Shard], reports: Mapping[str, ShardReport]
 ) -> Iterator[Problem]:
     for name, report in reports.items():
-        if name not in reports_as_moved:
-            if shards and name not in shards:
-                yield Problem("extra", name, "is not in the manifest")
-            yield from report.problems
-            continue
-        shard = holds[name]
-        if intact[shard] == name:
-            yield Problem("misplaced", name, f"has the bytes of {shard}, as its SHA-256 shows")
-        else:
-            yield Problem("extra", name, f"is a copy of {shard}")
-        yield from reports_as_moved[name].problems
-
-
-def _in_another(problem: Problem, intact: Mapping[str, str]) -> Problem:
-    """Return the problem. If another file has the bytes of a missing shard, name that file."""
-    if problem.kind != "missing" or problem.file not in intact:
-        return problem
-    what = f"is not there; its bytes are in {intact[problem.file]}"
-    return Problem("missing", problem.file, what)
+        if shards and name not in shards:
+            yield Problem("extra", name, "is not in the manifest")
+        yield from report.problems
 
 
 def _index_problems(

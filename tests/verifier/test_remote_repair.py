@@ -52,17 +52,6 @@ def remove(there: Bucket, name: str) -> object:
     return there.client.delete_object(Bucket=there.name, Key=f"{WHERE}/{name}")
 
 
-def rename(there: Bucket, name: str, to: str) -> None:
-    there.put(f"{WHERE}/{to}", there.read(f"{WHERE}/{name}"))
-    remove(there, name)
-
-
-def swap(there: Bucket) -> None:
-    rename(there, FIRST, "x")
-    rename(there, SECOND, FIRST)
-    rename(there, "x", SECOND)
-
-
 def verified(there: Bucket) -> Verification:
     files = locate(f"{there.url}/{WHERE}", damaged=True)
     return verify_dataset(files, decode=False, num_workers=1, watcher=Told())
@@ -85,8 +74,6 @@ DAMAGES: dict[str, tuple[Callable[[Bucket], object], int]] = {
         lambda b: [b.put(f"{WHERE}/{SECOND}", b.read(f"{WHERE}/{SECOND}")[:900]), remove(b, THIRD)],
         2,
     ),
-    "swapped shards": (swap, 0),
-    "a renamed shard": (lambda b: rename(b, FIRST, f"{FIRST}.bak"), 0),
     "a shard too many, and documents": (
         lambda b: [
             b.put(f"{WHERE}/{SHARD.format(4)}", b"0123"),

@@ -237,22 +237,8 @@ def test_an_edited_shard_has_one_wrong_record(folder: Path, edit: str) -> None:
 def test_an_extra_shard_is_named(folder: Path) -> None:
     write(folder / "pets-train.tfrecord-00004-of-00005", tfrecord.frame(b""))
     assert ("extra", "pets-train.tfrecord-00004-of-00005") in found(folder)
-    shutil.copy(folder / FIRST, folder / f"{FIRST}.bak")
-    (copy,) = [p for p in named(folder, "extra") if p.file.endswith(".bak")]
-    assert copy.what == f"is a copy of {FIRST}"
-
-
-def test_renamed_and_swapped_shards_are_recognised(folder: Path) -> None:
-    one, two = (folder / FIRST).read_bytes(), (folder / SECOND).read_bytes()
-    other = "pets-train.tfrecord-00009-of-00004"
-    (folder / FIRST).rename(folder / other)
-    assert found(folder) == {("missing", FIRST), ("misplaced", other)}
-    assert FIRST in named(folder, "misplaced")[0].what
-    assert other in named(folder, "missing")[0].what
-    (folder / other).unlink()
-    write(folder / FIRST, two)
-    write(folder / SECOND, one)
-    assert found(folder) == {("misplaced", FIRST), ("misplaced", SECOND)}
+    (folder / FIRST).rename(folder / f"{FIRST}.bak")
+    assert {("missing", FIRST), ("extra", f"{FIRST}.bak")} <= found(folder)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -329,21 +329,13 @@ def _equal_dataset(workspace: Workspace, fingerprint: Fingerprint | None) -> Man
 _NUM_THREADS = 16
 
 
-class IntactShard(NamedTuple):
-    """The file that has the bytes of a shard, in the folder of the damaged dataset."""
-
-    file: str
-    """Name of the file; another one than the shard's if files were swapped."""
-    mark: str
-    """ETag in object storage; "" on a disk, where the bytes are hashed."""
-
-
 @dataclass(frozen=True, slots=True)
 class DamagedDataset:
     """A damaged dataset, to build again with the same bytes."""
 
     manifest: Manifest
-    intact: Mapping[str, IntactShard]
+    intact: Mapping[str, str]
+    """Name of each intact shard → its ETag in object storage; "" on a disk, where it is hashed."""
     items: Path | None
     """Path of `items.parquet`, or None if damaged or missing; then all shards are written again."""
     foreign: Sequence[str]
@@ -358,7 +350,7 @@ class DamagedDataset:
     def take_into(self, workspace: Workspace) -> None:
         """Add the foreign files to the build, and the intact shards too if `items` is known."""
         for name in self.foreign:
-            workspace.adopt(name, "", name)
+            workspace.adopt(name)
         if self.items is None:
             return
         items = read_items(self.items)
@@ -366,8 +358,8 @@ class DamagedDataset:
 
         def take(name: str) -> None:
             table = pa.Table.from_pydict(rows[name].to_pydict(), schema=columns_of(items.schema))
-            mark = workspace.adopt(*self.intact[name], name)
-            facts = ReceiptFacts(shard=shards[name], mark=mark, build="")
+            workspace.adopt(name)
+            facts = ReceiptFacts(shard=shards[name], mark=self.intact[name], build="")
             write_receipt(workspace.state, facts, table)
 
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
@@ -384,7 +376,7 @@ def find_damage(
     files = workspace.files()
     folder = workspace.documents()
     intact = {
-        name: IntactShard(name, files[name].etag)
+        name: files[name].etag
         for name, shard in finished.shards.items()
         if name in files and files[name].num_bytes == shard.num_bytes
     }
