@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,6 @@ from shardprep.verifier.shard import (
     ShardTask,
     StoredObject,
     begin_worker,
-    check_in_worker,
     check_shard,
 )
 
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 _LABELS = re.compile(r"[^.].*\.labels\.txt")
 _WORKER_BYTES = 128 << 20
 """Minimum bytes of shards per process. For fewer bytes, starting a process takes longer."""
-_TICK_S = 0.2
 _ROW_COLUMNS = (
     "key", "status", "offset", "length", "label", "labels", "target", "text", "object_labels",
     "mask_pixels", "labelled_points", *TARGET_COLUMNS.names,
@@ -210,20 +208,12 @@ def _check_shards(tasks: list[ShardTask], num_workers: int, watcher: Watch) -> l
 
 def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watch) -> list[ShardReport]:
     """Return the report of each task, from worker processes. DatasetError if a worker is killed."""
-    context = SpawnedContext()
-    done = context.Value("Q", 0)
-    with ProcessPoolExecutor(num_workers, context, begin_worker, (done,)) as pool:
+    with ProcessPoolExecutor(num_workers, SpawnedContext(), begin_worker) as pool:
         try:
             with interrupts_blocked():
-                jobs = [pool.submit(check_in_worker, task) for task in tasks]
-            left, before = {*jobs}, 0
-            while left:
-                done_jobs, left = wait(left, _TICK_S)
-                for job in done_jobs:
-                    job.result()
-                now = done.value
-                watcher.advance(now - before)
-                before = now
+                jobs = [pool.submit(check_shard, task) for task in tasks]
+            for job in as_completed(jobs):
+                watcher.advance(job.result().num_bytes)
             return [job.result() for job in jobs]
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)

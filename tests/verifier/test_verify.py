@@ -147,7 +147,7 @@ def test_workers_report_the_same_problems_as_one_process(folder: Path) -> None:
     ]
     told = Told()
     side = side_by_side(tasks, 2, told)
-    assert side == [check_shard(task, lambda _: None) for task in tasks]
+    assert side == [check_shard(task) for task in tasks]
     assert any(report.problems for report in side)
     assert told.done[-1] == sum(report.num_bytes for report in side)
 
