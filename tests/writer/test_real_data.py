@@ -29,7 +29,7 @@ def build(name: str, out: Path, **keys: Any) -> BuildResult:
 @pytest.fixture(name="cats", scope="module")
 def _cats(tmp_path_factory: pytest.TempPathFactory) -> BuildResult:
     out = tmp_path_factory.mktemp("cats")
-    return build("dogs-vs-cats.zip", out, shards=20, size="224x224")
+    return build("dogs-vs-cats.zip", out, shards=20, size="64x64")
 
 
 @pytest.mark.thorough
@@ -76,7 +76,7 @@ def test_tfds_tensorflow_and_our_reader_give_the_same_dogs_and_cats(cats: BuildR
         assert found == pairs
     supervised = tfds.builder_from_directory(cats.path).as_dataset("train", as_supervised=True)
     image, label = next(iter(supervised))
-    assert (image.shape, image.dtype, label.dtype) == ((224, 224, 3), tf.uint8, tf.int64)
+    assert (image.shape, image.dtype, label.dtype) == ((64, 64, 3), tf.uint8, tf.int64)
 
 
 @pytest.mark.parametrize("labels", ["auto", "csv:labels.csv"])
@@ -93,7 +93,7 @@ def test_dog_breeds_are_read_from_the_table_in_the_archive(tmp_path: Path, label
 
 @pytest.mark.thorough
 def test_every_bear_is_written_or_has_a_reason(tmp_path: Path) -> None:
-    result = build("bears.zip", tmp_path)
+    result = build("bears.zip", tmp_path, size="64x64")
     rows = pq.read_table(result.path / "items.parquet").to_pylist()
     assert len(rows) == 73
     assert all(row["status"] == "written" or row["reason"] for row in rows)
