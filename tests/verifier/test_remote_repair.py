@@ -123,16 +123,6 @@ def test_rebuilt_bytes_that_differ_leave_the_dataset_unchanged(source: Path, the
     assert there.tree() == before
 
 
-def test_a_changed_source_is_refused(source: Path, there: Bucket, tmp_path: Path) -> None:
-    flip(there, FIRST)
-    before = there.tree()
-    other = write(tmp_path / "pets.zip", zip_bytes(animals(9)))
-    with pytest.raises(BuildError, match=rf"source \(its content\) changed .*{FIRST} stays"):
-        repaired(other, there)
-    assert there.tree() == before
-    assert source != other
-
-
 @pytest.mark.thorough
 def test_an_interrupted_repair_goes_on(
     source: Path, there: Bucket, good: dict[str, bytes], proxy: Proxy
