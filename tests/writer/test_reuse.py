@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -34,6 +35,7 @@ from shardprep.writer.finalize import BuildResult
 from shardprep.writer.plan.build_plan import recorded_recipe
 from shardprep.writer.plan.fingerprint import versions
 from shardprep.writer.plan.shard_plan import plan_shards
+from shardprep.writer.record_copier import StoredRecords
 from shardprep.writer.reuse import open_old_dataset
 from shardprep.writer.workspace.files import Folders
 from tests.support.annotated import outlined
@@ -219,6 +221,21 @@ def test_images_with_damaged_records_are_encoded(
     work, num_lost = DAMAGES[damage]
     work(next(copy.glob("*-00001-of-00003")))
     assert reused_added(tmp_path, copy, fresh) == 21 - num_lost
+
+
+def test_adjacent_records_are_one_run_and_a_lost_one_costs_no_other(
+    old: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(old, tmp_path / "old"))
+    rows = open_old_dataset(open_dataset(copy)).rows
+    names = rows["file"].cast(pa.string())
+    rows = rows.filter(pc.match_substring(names, "-00001-of-")).sort_by("offset")
+    records = StoredRecords(rows, have_keys=True)
+    (run,) = records.runs()
+    assert None not in records.read(run.start, run.stop)
+    cut(next(copy.glob("*-00001-of-00003")))
+    lost = [one is None for one in records.read(run.start, run.stop)]
+    assert lost == [False] * 6 + [True]
 
 
 @pytest.mark.parametrize("length", [-100, 0, 15, 2**40])
