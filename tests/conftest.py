@@ -52,7 +52,10 @@ _MEMORY, _LEAST_FREE_BYTES = Path("/dev/shm"), 8 << 30
 _QUICK_CASES = 2
 _ABSENT: Any = None
 """Keras imports scikit-learn if it can, which takes more than a second and no test needs of it."""
-_OF_WORKERS = [*PRELOADED, "shardprep.reader.arrays.worker", "pytest", "tests.support.builders"]
+_OF_WORKERS = [
+    *PRELOADED, "shardprep.reader.arrays.worker", "pytest", "tests.support.builders",
+    "tests.writer.test_engine", "tests.writer.test_owned_shards",
+]  # fmt: skip
 
 
 def _use_memory() -> None:

@@ -35,8 +35,6 @@ def build(call: Call, *, as_json: bool) -> None:
     result = call()  # first, as it starts workers, which import while this process imports
     if call.keywords.get("dry_run"):
         _show_plan(result, as_json=as_json)
-        if (file := call.keywords.get("items_out")) and not as_json:
-            console().notice(f"wrote {file}; to build from it: {OptionName('items', str(file))}")
         return
     from shardprep.cli.summary import show_part, show_result
 
@@ -97,9 +95,7 @@ def repack(call: Call, *, as_json: bool) -> None:
         shardprep repack tfrecords/pets --out s3://bucket/sets
     """
     from shardprep.cli.summary import show_result
-    from shardprep.writer.record_copier import share_heap
 
-    share_heap()
     show_result(call(), as_json=as_json)
 
 

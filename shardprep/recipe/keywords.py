@@ -102,7 +102,6 @@ class BuildKeywords(RecipeKeywords, total=False):
     save_rejected: str | Path | None
     workers: int | None
     reuse: str | Path | None
-    items_out: str | Path | None
     refresh: bool
     overwrite: bool
     profile: bool

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,19 +27,16 @@ from shardprep.dataset.remote_files import DRAFT_PREFIX, RemoteFiles
 from shardprep.errors import DatasetError, OptionName
 from shardprep.processes import SpawnedContext, interrupts_blocked
 from shardprep.progress import Watch
-from shardprep.verifier.documents import CheckedDocuments, index_problem, read_document
+from shardprep.verifier.documents import CheckedDocuments, index_problem
 from shardprep.verifier.examples import ExampleCheck
 from shardprep.verifier.problem import Problem, Verification
-from shardprep.verifier.record_rows import index_rows
 from shardprep.verifier.shard import (
     ShardReport,
     ShardTask,
     StoredObject,
     begin_worker,
-    check_in_worker,
     check_shard,
 )
-from shardprep.writer.workspace.states import IntactShard
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,7 +44,6 @@ if TYPE_CHECKING:
 _LABELS = re.compile(r"[^.].*\.labels\.txt")
 _WORKER_BYTES = 128 << 20
 """Minimum bytes of shards per process. For fewer bytes, starting a process takes longer."""
-_TICK_S = 0.2
 _ROW_COLUMNS = (
     "key", "status", "offset", "length", "label", "labels", "target", "text", "object_labels",
     "mask_pixels", "labelled_points", *TARGET_COLUMNS.names,
@@ -70,16 +66,9 @@ def verify_dataset(
         check = ExampleCheck(documents.schema, decode=decode)
         tasks = [_task(documents, file, name, check) for name, file in shards.items()]
         reports = dict(zip(shards, _check_shards(tasks, num_workers, watcher), strict=True))
-        holds = dict(_holdings(documents.shards, reports))
-        moved = {name: shard for name, shard in holds.items() if shard != name}
-        again = [_task(documents, shards[name], shard, check) for name, shard in moved.items()]
-        checked = _check_shards(again, num_workers, watcher) if again else []
-        reports_as_moved = dict(zip(moved, checked, strict=True))
-        intact = {shard: name for name, shard in moved.items()}
-        intact.update({name: name for name, shard in holds.items() if shard == name})
         problems = [
-            *(_in_another(problem, intact) for problem in contents.problems),
-            *_shard_problems(documents.shards, reports, reports_as_moved, holds, intact),
+            *contents.problems,
+            *_shard_problems(documents.shards, reports),
             *_index_problems(documents, reports),
         ]
     return Verification(
@@ -90,8 +79,9 @@ def verify_dataset(
         num_records=sum(len(report.places) for report in reports.values()),
         num_bytes=sum(report.num_bytes for report in reports.values()),
         intact={
-            shard: IntactShard(name, getattr(shards[name], "etag", ""))
-            for shard, name in intact.items()
+            name: getattr(shards[name], "etag", "")
+            for name, shard in documents.shards.items()
+            if name in reports and reports[name].sha256 == shard.sha256
         },
         elapsed_s=time.monotonic() - start,
         address=files.url if isinstance(files, RemoteFiles) else None,
@@ -171,56 +161,20 @@ def _unknown(files: Iterable[str], shards: set[str]) -> list[str]:
 def _task(
     documents: CheckedDocuments, file: Path | StoredObject, shard: str, check: ExampleCheck
 ) -> ShardTask:
-    table, index = documents.rows.get(shard), None
+    table, expected = documents.rows.get(shard), documents.shards.get(shard)
     if table is not None:
         names = [name for name in _ROW_COLUMNS if name in table.schema.names]
         table = table.select(names).take(list(range(len(table))))  # pickle only these rows
-    else:
-        text = read_document(documents.folder, index_name(shard))
-        index = None if isinstance(text, Problem) else index_rows(text)
-    expected = documents.shards.get(shard)
-    return ShardTask(file, expected, table, index, check, documents.most_shard_bytes)
-
-
-def _holdings(
-    shards: Mapping[str, Shard], reports: Mapping[str, ShardReport]
-) -> Iterator[tuple[str, str]]:
-    """Yield (file name, shard name) for each file that has the SHA-256 of a shard."""
-    by_hash = {shard.sha256: name for name, shard in shards.items()}
-    for name, report in reports.items():
-        if name in shards and shards[name].sha256 == report.sha256:
-            yield name, name
-        elif report.sha256 in by_hash:
-            yield name, by_hash[report.sha256]
+    return ShardTask(file, expected, table, check, documents.most_shard_bytes)
 
 
 def _shard_problems(
-    shards: Mapping[str, Shard],
-    reports: Mapping[str, ShardReport],
-    reports_as_moved: Mapping[str, ShardReport],
-    holds: Mapping[str, str],
-    intact: Mapping[str, str],
+    shards: Mapping[str, Shard], reports: Mapping[str, ShardReport]
 ) -> Iterator[Problem]:
     for name, report in reports.items():
-        if name not in reports_as_moved:
-            if shards and name not in shards:
-                yield Problem("extra", name, "is not in the manifest")
-            yield from report.problems
-            continue
-        shard = holds[name]
-        if intact[shard] == name:
-            yield Problem("misplaced", name, f"has the bytes of {shard}, as its SHA-256 shows")
-        else:
-            yield Problem("extra", name, f"is a copy of {shard}")
-        yield from reports_as_moved[name].problems
-
-
-def _in_another(problem: Problem, intact: Mapping[str, str]) -> Problem:
-    """Return the problem. If another file has the bytes of a missing shard, name that file."""
-    if problem.kind != "missing" or problem.file not in intact:
-        return problem
-    what = f"is not there; its bytes are in {intact[problem.file]}"
-    return Problem("missing", problem.file, what)
+        if shards and name not in shards:
+            yield Problem("extra", name, "is not in the manifest")
+        yield from report.problems
 
 
 def _index_problems(
@@ -249,20 +203,12 @@ def _check_shards(tasks: list[ShardTask], num_workers: int, watcher: Watch) -> l
 
 def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watch) -> list[ShardReport]:
     """Return the report of each task, from worker processes. DatasetError if a worker is killed."""
-    context = SpawnedContext()
-    done = context.Value("Q", 0)
-    with ProcessPoolExecutor(num_workers, context, begin_worker, (done,)) as pool:
+    with ProcessPoolExecutor(num_workers, SpawnedContext(), begin_worker) as pool:
         try:
             with interrupts_blocked():
-                jobs = [pool.submit(check_in_worker, task) for task in tasks]
-            left, before = {*jobs}, 0
-            while left:
-                done_jobs, left = wait(left, _TICK_S)
-                for job in done_jobs:
-                    job.result()
-                now = done.value
-                watcher.advance(now - before)
-                before = now
+                jobs = [pool.submit(check_shard, task) for task in tasks]
+            for job in as_completed(jobs):
+                watcher.advance(job.result().num_bytes)
             return [job.result() for job in jobs]
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)

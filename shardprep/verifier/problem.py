@@ -14,9 +14,8 @@ from shardprep.storage.url import ObjectUrl
 
 if TYPE_CHECKING:
     from shardprep.dataset.leak_check import LeakSearch
-    from shardprep.writer.workspace.states import IntactShard
 
-_FileKind = Literal["unreadable", "missing", "extra", "misplaced", "size", "hash", "count"]
+_FileKind = Literal["unreadable", "missing", "extra", "size", "hash", "count"]
 _RecordKind = Literal["cut", "damaged", "example", "label", "image", "objects", "mask"]
 _DocumentKind = Literal["items", "index", "schema", "tfds", "manifest"]
 Kind = Literal[_FileKind, _RecordKind, _DocumentKind]
@@ -26,7 +25,6 @@ MEANINGS: Mapping[Kind, str] = {
     "unreadable": "files that cannot be read",
     "missing": "files that are missing",
     "extra": "shards that are not part of the dataset",
-    "misplaced": "shards under the name of another shard",
     "size": "files with another length than the build wrote",
     "hash": "files with other bytes than the build wrote",
     "count": "shards with more or fewer records than the build wrote",
@@ -90,8 +88,8 @@ class Verification(Card):
     num_shards: int
     num_records: int
     num_bytes: int
-    intact: Mapping[str, IntactShard] = field(default_factory=dict)
-    """Name of each intact shard → the checked file that has its bytes."""
+    intact: Mapping[str, str] = field(default_factory=dict)
+    """Name of each intact shard → its ETag in object storage; "" on a disk."""
     elapsed_s: float = 0.0
     address: ObjectUrl | None = None
     before: Verification | None = None

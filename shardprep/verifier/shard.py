@@ -34,8 +34,6 @@ from shardprep.verifier.problem import Fault, Kind, Problem, hash_problem
 from shardprep.verifier.record_rows import RecordRows, written_rows
 
 if TYPE_CHECKING:
-    from multiprocessing.sharedctypes import Synchronized
-
     import pyarrow as pa
     from _typeshed import WriteableBuffer
 
@@ -66,8 +64,6 @@ class ShardTask:
     """The shard's entry in the manifest, or None if it has none."""
     table: pa.Table | None
     """Rows of the shard's items, or None if `items.parquet` has none."""
-    index: RecordRows | None
-    """Offsets and lengths from the shard's index; None with `table` or a damaged index."""
     check: ExampleCheck
     most_bytes: int | None = None
     """Maximum size in bytes of a file to read; None for no limit."""
@@ -102,7 +98,7 @@ class ShardReport:
     problems: tuple[Problem, ...]
 
 
-def check_shard(task: ShardTask, moved: Callable[[int], None]) -> ShardReport:
+def check_shard(task: ShardTask, moved: Callable[[int], None] | None = None) -> ShardReport:
     """Return the report of a shard file. `moved` is called with the byte count of each read."""
     if task.most_bytes is not None and task.num_bytes > task.most_bytes:
         what = f"has {task.num_bytes:,} bytes, far more than the manifest says: it is not read"
@@ -129,7 +125,7 @@ def _opened(file: Path | StoredObject) -> Iterator[io.FileIO]:
 
 
 class _Hashed(io.RawIOBase):
-    def __init__(self, file: io.FileIO, moved: Callable[[int], None]) -> None:
+    def __init__(self, file: io.FileIO, moved: Callable[[int], None] | None) -> None:
         self.digest = hashlib.sha256()
         self.num_bytes = 0
         self._file = file
@@ -142,14 +138,13 @@ class _Hashed(io.RawIOBase):
         num_bytes = self._file.readinto(buffer)
         self.digest.update(memoryview(buffer)[:num_bytes])
         self.num_bytes += num_bytes
-        self._moved(num_bytes)
+        if self._moved is not None:
+            self._moved(num_bytes)
         return num_bytes
 
 
 def _check(task: ShardTask, whole: io.FileIO, file: _Hashed) -> ShardReport:
-    rows = task.index
-    if task.table is not None:
-        rows = written_rows(task.table, task.check.targets)
+    rows = None if task.table is None else written_rows(task.table, task.check.targets)
     places: list[tuple[int, int]] = []
     problems: list[Problem] = []
     stream = io.BufferedReader(file, _BLOCK_BYTES)
@@ -224,26 +219,11 @@ def _measured(
         yield Problem("count", name, what)
 
 
-_done: Synchronized[int]
-
-
-def begin_worker(done: Synchronized[int]) -> None:
-    """Prepare a worker process: set its counter, and let Ctrl-C end it without a message."""
-    global _done  # noqa: PLW0603 - the pool passes the counter only once, when a process starts
-    _done = done
+def begin_worker() -> None:
+    """Let Ctrl-C end this worker process without a message."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):  # SIGINT was blocked when the process started
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-
-def check_in_worker(task: ShardTask) -> ShardReport:
-    """Return the report of a shard file, and add the bytes read to the shared counter."""
-    return check_shard(task, _count)
-
-
-def _count(num_bytes: int) -> None:
-    with _done.get_lock():
-        _done.value += num_bytes
 
 
 class _Search:

@@ -8,7 +8,6 @@ makes the item rows of a shard by column: `ShardWriter` would take several times
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import hashlib
 import threading
 import time
@@ -82,8 +81,21 @@ class StoredRecords:
             for start, stop, batch, offset, end in zip(*(c.tolist() for c in columns), strict=True)
         ]
 
-    def extent(self, number: int) -> PlainExtent:
-        return PlainExtent(self.files[number], int(self.offsets[number]), int(self.lengths[number]))
+    def read(self, start: int, stop: int) -> list[memoryview | None]:
+        """Return the framed records of a run, with None for a record that is lost or damaged.
+
+        If the run cannot be read as a whole, its records are read one by one.
+        """
+        at, end = int(self.offsets[start]), int(self.offsets[stop - 1] + self.lengths[stop - 1])
+        try:
+            data = PlainExtent(self.files[start], at, end - at).read()
+        except MemberError:
+            if stop - start == 1:
+                return [None]
+            return [self.read(number, number + 1)[0] for number in range(start, stop)]
+        view, ends = memoryview(data), np.cumsum(self.lengths[start:stop]).tolist()
+        sound = zip([0, *ends], ends, self.are_sound(start, stop, data), strict=False)
+        return [view[at:end] if is_sound else None for at, end, is_sound in sound]
 
     def are_sound(self, start: int, stop: int, data: bytes | bytearray) -> list[bool]:
         """Return whether each record from `start` to `stop` is valid in `data` and has its key."""
@@ -98,9 +110,9 @@ class StoredRecords:
 
     def read_alone(self, number: int) -> bytes:
         """Return a framed record; DatasetError or RecordError if it is damaged."""
-        file, offset, _ = extent = self.extent(number)
+        file, offset = self.files[number], int(self.offsets[number])
         try:
-            data = extent.read()
+            data = PlainExtent(file, offset, int(self.lengths[number])).read()
         except MemberError as error:
             what = f"at byte {offset:,}: {error}"
             raise DatasetError(file, what, _hint(file)) from error
@@ -145,17 +157,6 @@ _TRUSTED_BYTES = 64 << 20
 """Larger batches are first checked record by record, as lengths in item tables may be wrong."""
 _LEAVE_S = 10.0
 """Seconds that running copies have to end when another copy fails."""
-_M_ARENA_MAX = -8  # malloc.h of glibc
-
-
-def share_heap() -> None:
-    """Let all threads of this process use one heap (glibc).
-
-    With a heap for each thread, a merge of two sets of 25,000 photos takes 225 MB instead of 150.
-    Only the command line calls this function, because threads with one heap wait for each other.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 class Buffer:

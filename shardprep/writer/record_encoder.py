@@ -25,7 +25,7 @@ from shardprep.dataset.schema import Schema
 from shardprep.errors import RecordError
 from shardprep.image.annotation_types import Annotation, AnnotationSpec, Skeleton, StoredMask
 from shardprep.image.netpbm import netpbm_start
-from shardprep.source.byte_range import HeldExtent, MemberError
+from shardprep.source.byte_range import HeldExtent
 from shardprep.source.members import Member, Members, StackExtent
 from shardprep.source.range_reads import read_ahead
 from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome
@@ -161,16 +161,9 @@ def _payloads(records: StoredRecords, before_item: Callable[[], None]) -> Iterat
         for run in runs:
             wait_for(ahead)
             before_item()
-            try:
-                data = run.extent.read()
-            except MemberError:
-                data = b""  # the records are read one by one, for the precise error
-            lengths = records.lengths[run.start : run.stop]
-            if len(data) != lengths.sum() or not all(records.are_sound(run.start, run.stop, data)):
-                data = b"".join(map(records.read_alone, range(run.start, run.stop)))
-            ends = np.cumsum(lengths).tolist()
-            for start, end in zip([0, *ends], ends, strict=False):
-                yield data[start + tfrecord.HEADER_BYTES : end - tfrecord.FOOTER_BYTES]
+            for number, record in enumerate(records.read(run.start, run.stop), run.start):
+                sound = records.read_alone(number) if record is None else record  # or its error
+                yield bytes(sound[tfrecord.HEADER_BYTES : -tfrecord.FOOTER_BYTES])
 
 
 def _members(key: str, files: Sequence[bytes]) -> tuple[Member, ...]:

@@ -8,7 +8,6 @@ items with a damaged record, are encoded from their source. So reuse changes no 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 from collections import Counter
@@ -47,7 +46,7 @@ from shardprep.image.spec import ImageSpec
 from shardprep.profiling import stage
 from shardprep.recipe.options import BUILD_OPTIONS
 from shardprep.recipe.recipe import Recipe
-from shardprep.source.byte_range import MemberError, PlainExtent
+from shardprep.source.byte_range import PlainExtent
 from shardprep.source.members import StackExtent
 from shardprep.source.range_reads import read_ahead
 from shardprep.writer.chunk import ChunkTask, Encode, EncodedChunk, Outcome
@@ -86,9 +85,7 @@ class OldDataset:
     made_by: Fingerprint
     """Options and versions that shape the stored images."""
     mark: ManifestMark
-    dtypes: tuple[tuple[str, str], ...]
-    channels: tuple[str, ...]
-    """Names of the images of a stack; () if the dataset has none."""
+    schema: Schema
     have_own_levels: bool
     """True if each stack has its own values for black and white, False if no stack has."""
     rows: pa.Table
@@ -121,8 +118,8 @@ class OldDataset:
             shard._replace(old=self.rows.take(pa.array(rows, mask=rows < 0)))
             for shard, rows in zip(shards, np.split(places, ends[:-1]), strict=True)
         ]
-        form = self.dtypes, self.channels, self.have_own_levels
-        return ReuseEncoder(encoder, self.mark, *form), planned, remark
+        reuse = ReuseEncoder(encoder, self.mark, self.schema, self.have_own_levels)
+        return reuse, planned, remark
 
     def prospect(
         self, spec: ImageSpec, places: Rows, schema: Schema, shards: Sequence[ShardPlan]
@@ -134,7 +131,7 @@ class OldDataset:
             return none + moves
         num_known = int((places >= 0).sum())
         line = f"{num_known:,} of {counted(len(places), 'image')} can be copied from {self.where}"
-        gone = sorted(dict(self.dtypes).keys() - schema.dtypes.keys())
+        gone = sorted(self.schema.dtypes.keys() - schema.dtypes.keys())
         line += f"; it stores {some_of(gone)}, but this build does not" if gone else ""
         return line + moves
 
@@ -185,8 +182,8 @@ def open_old_dataset(dataset: OpenDataset) -> OldDataset:
         made_by.versions["encodings"] = f"{manifest.num_encodings + 1}"
     if 0 < manifest.num_own_levels < manifest.totals.num_written:
         rows = rows.slice(0, 0)  # which stacks have such levels is not recorded
-    form = tuple(schema.dtypes.items()), schema.image.channels, manifest.num_own_levels > 0
-    return OldDataset(str(dataset), made_by, dataset.mark, *form, rows, manifest.fingerprint)
+    facts = schema, manifest.num_own_levels > 0, rows, manifest.fingerprint
+    return OldDataset(str(dataset), made_by, dataset.mark, *facts)
 
 
 def _formats(rows: pa.Table) -> set[str]:
@@ -227,9 +224,9 @@ class ReuseEncoder:
 
     encoder: ChunkEncoder
     mark: ManifestMark
-    dtypes: tuple[tuple[str, str], ...]
-    channels: tuple[str, ...] = ()
-    have_own_levels: bool = False
+    schema: Schema
+    """Schema of the stored records."""
+    have_own_levels: bool
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         """Return the encoded chunk; ChangedError if the dataset to copy from was replaced."""
@@ -248,10 +245,10 @@ class _ChunkCopy:
             Outcome._make(("", *values, False, None, True, reuse.have_own_levels))
             for values in zip(*facts, strict=True)
         ]
-        have = [name for name, _ in reuse.dtypes]
+        have = reuse.schema.dtypes
         self._is_same = [False] * len(items)
         """Whether the stored record of each item can be copied if its original is unchanged."""
-        if reuse.encoder.schema.dtypes == dict(reuse.dtypes) and _TABLED.issuperset(have):
+        if reuse.encoder.schema.dtypes == have and _TABLED.issuperset(have):
             now = ((m.key, target) for m, target in zip(self._members, items.target, strict=True))
             before = zip(old["key"].to_pylist(), targets_of(old), strict=True)
             self._is_same = [one == two for one, two in zip(now, before, strict=True)]
@@ -263,6 +260,7 @@ class _ChunkCopy:
         )
         self._places: list[int] = np.flatnonzero(has_record.to_numpy()).tolist()
         self._records = StoredRecords(old.filter(has_record), have_keys=FILENAME in have)
+        self._dtypes = (*have.items(),)
         self._runs = {self._places[run.start]: run for run in self._records.runs()}
         self._sound: dict[int, memoryview] = {}
         """Item index → framed record, for the sound records of the last run."""
@@ -297,23 +295,9 @@ class _ChunkCopy:
 
     @stage("read")
     def _read(self, run: RecordRun) -> None:
-        """Keep the valid records of a run. If the run cannot be read, read record by record."""
-        self._sound.clear()
-        try:
-            self._keep_sound(run.start, run.stop, run.extent.read())
-        except MemberError:
-            for number in range(run.start, run.stop):
-                with contextlib.suppress(MemberError):
-                    self._keep_sound(number, number + 1, self._records.extent(number).read())
-
-    def _keep_sound(self, start: int, stop: int, data: bytes) -> None:
-        view, end = memoryview(data), 0
-        lengths = self._records.lengths[start:stop].tolist()
-        sound = self._records.are_sound(start, stop, data)
-        for place, length, is_sound in zip(self._places[start:stop], lengths, sound, strict=True):
-            end += length
-            if is_sound:
-                self._sound[place] = view[end - length : end]
+        records = self._records.read(run.start, run.stop)
+        pairs = zip(self._places[run.start : run.stop], records, strict=True)
+        self._sound = {place: record for place, record in pairs if record is not None}
 
     def _record(
         self, place: int, before_item: Callable[[], None]
@@ -340,7 +324,7 @@ class _ChunkCopy:
         images: Sequence[bytes] = ()
         size: tuple[int, ...] = ()
         # Masks need the placement of each image, which is known only after decoding.
-        is_alike = self._reuse.channels == encoder.schema.image.channels
+        is_alike = self._reuse.schema.image.channels == encoder.schema.image.channels
         if place in self._sound and is_alike and encoder.annotations is None:
             data = read_item(self._members[place])
             if not isinstance(data, Outcome) and sha256_of(data) == stored.sha256:
@@ -354,7 +338,7 @@ class _ChunkCopy:
         """Return the images of a record, and their height and width; empty if unknown."""
         try:
             payload = record[tfrecord.HEADER_BYTES : -tfrecord.FOOTER_BYTES]
-            values: dict[str, Any] = dict(_decoder(self._reuse.dtypes).decode(payload))
+            values: dict[str, Any] = dict(_decoder(self._dtypes).decode(payload))
         except RecordError:
             return (), ()
         images = values.get(name, ())

@@ -27,7 +27,7 @@ from shardprep.writer.plan.shard_plan import WHOLE, Part, ShardPlan
 from shardprep.writer.shard import done_receipt, read_receipt, write_skipped
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.files import Folders
-from shardprep.writer.workspace.states import DamagedDataset, Workspace, find_damage
+from shardprep.writer.workspace.states import DamagedDataset, Workspace
 
 _NUM_THREADS = 16
 _MOST_RETRIES = 3
@@ -86,24 +86,21 @@ def make_dataset(
     start, fingerprint = time.monotonic(), images.fingerprint
 
     def attempt(replaced: bytes | None) -> BuildResult:
-        damage = damaged
-        if damage is None and not overwrite and (finished := workspace.finished()) is not None:
+        if damaged is None and not overwrite and (finished := workspace.finished()) is not None:
             states.refuse_other_dataset(workspace, finished, fingerprint)
             states.end_publishing(workspace, finished)
-            damage = find_damage(workspace, finished, fingerprint)
-            if damage is None:
-                return finished_before(workspace, finished)
-            watcher.notice(str(damage))
+            states.refuse_damage(workspace, finished)
+            return finished_before(workspace, finished)
         shards: MadeShards | None = None
         with workspace.held(alone=True):
             with states.begun(workspace, fingerprint, replaced, overwrite=overwrite):
                 manifest = workspace.sealed()
                 if manifest is None:
-                    if damage is not None:
+                    if damaged is not None:
                         with states.writing(workspace):
-                            damage.take_into(workspace)
+                            damaged.take_into(workspace)
                     shards = make_shards(workspace, images, WHOLE, replaced, watcher)
-                    expected = None if damage is None else damage.manifest
+                    expected = None if damaged is None else damaged.manifest
                     manifest = complete(workspace, shards.folders, shards.outline, expected)
             if shards is None:
                 return publish(workspace, manifest, replaced, start)

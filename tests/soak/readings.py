@@ -3,15 +3,15 @@
 import io
 import json
 import os
-import subprocess
-import sys
 import time
 from typing import Any, NamedTuple
 from unittest import mock
 
 import pyarrow.parquet as pq
+from typer.testing import CliRunner
 
 from shardprep import reader
+from shardprep.cli.app import program
 from tests.soak.place import Place
 from tests.soak.truth import Tally, Truth, is_whole, looks_alike
 
@@ -32,14 +32,12 @@ class Reading(NamedTuple):
 
 def read_all(place: Place, truth: Truth) -> Reading:
     begun = time.monotonic()
-    verified = subprocess.run(
-        [sys.executable, "-m", "shardprep", "verify", place.out, "--decode"],
-        env=place.environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    lines = (verified.stdout + verified.stderr).strip().splitlines()
-    said = next((line for line in lines if " checked: " in line), lines[-1])
-    lost = [] if verified.returncode == 0 else [f"verify ended with {verified.returncode}: {said}"]
     with mock.patch.dict(os.environ, place.environment, clear=True):
+        verified = CliRunner().invoke(program(), ["verify", place.out, "--decode"])
+        lines = (verified.output.strip() or str(verified.exception)).splitlines()
+        said = next((line for line in lines if " checked: " in line), lines[-1])
+        ended = f"verify ended with {verified.exit_code}: {said}"
+        lost = [ended] if verified.exit_code else []
         manifest = json.loads(place.read("manifest.json"))
         totals = manifest["totals"]
         rejected = _rejected(io.BytesIO(place.read("items.parquet")), truth)

@@ -9,7 +9,7 @@ from tests.soak.source import Size, write_source
 from tests.soak.truth import Tally, Truth
 from tests.support.processes import run_program
 
-NUM_IMAGES, NUM_PHOTOS, NUM_ATTACKS = 1000, 10, 5
+NUM_IMAGES, NUM_PHOTOS, NUM_ATTACKS = 500, 10, 5
 
 
 @pytest.mark.thorough

@@ -120,8 +120,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], int]] = {
     "a flipped bit": (lambda d: flip(d / FIRST), 1),
     "a cut and an empty shard": (lambda d: [write(d / SECOND, b""), cut(d / THIRD)], 2),
     "no shard": (lambda d: (d / THIRD).unlink(), 1),
-    "swapped shards": (lambda d: swap(d / FIRST, d / SECOND), 0),
-    "a renamed shard": (lambda d: (d / FIRST).rename(d / f"{FIRST}.bak"), 0),
+    "swapped shards": (lambda d: swap(d / FIRST, d / SECOND), 2),
+    "a renamed shard": (lambda d: (d / FIRST).rename(d / f"{FIRST}.bak"), 1),
     "an extra shard": (lambda d: shutil.copy(d / FIRST, d / SHARD.format("train", 4, 5)), 0),
     "no index at all": (lambda d: shutil.rmtree(d / "index"), 0),
     "an index and the schema": (

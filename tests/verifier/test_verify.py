@@ -142,12 +142,12 @@ def test_workers_report_the_same_problems_as_one_process(folder: Path) -> None:
     documents = contents.documents
     check = ExampleCheck(documents.schema, decode=True)
     tasks = [
-        ShardTask(file, documents.shards[name], documents.rows[name], None, check)
+        ShardTask(file, documents.shards[name], documents.rows[name], check)
         for name, file in contents.shards.items()
     ]
     told = Told()
     side = side_by_side(tasks, 2, told)
-    assert side == [check_shard(task, lambda _: None) for task in tasks]
+    assert side == [check_shard(task) for task in tasks]
     assert any(report.problems for report in side)
     assert told.done[-1] == sum(report.num_bytes for report in side)
 
@@ -237,22 +237,8 @@ def test_an_edited_shard_has_one_wrong_record(folder: Path, edit: str) -> None:
 def test_an_extra_shard_is_named(folder: Path) -> None:
     write(folder / "pets-train.tfrecord-00004-of-00005", tfrecord.frame(b""))
     assert ("extra", "pets-train.tfrecord-00004-of-00005") in found(folder)
-    shutil.copy(folder / FIRST, folder / f"{FIRST}.bak")
-    (copy,) = [p for p in named(folder, "extra") if p.file.endswith(".bak")]
-    assert copy.what == f"is a copy of {FIRST}"
-
-
-def test_renamed_and_swapped_shards_are_recognised(folder: Path) -> None:
-    one, two = (folder / FIRST).read_bytes(), (folder / SECOND).read_bytes()
-    other = "pets-train.tfrecord-00009-of-00004"
-    (folder / FIRST).rename(folder / other)
-    assert found(folder) == {("missing", FIRST), ("misplaced", other)}
-    assert FIRST in named(folder, "misplaced")[0].what
-    assert other in named(folder, "missing")[0].what
-    (folder / other).unlink()
-    write(folder / FIRST, two)
-    write(folder / SECOND, one)
-    assert found(folder) == {("misplaced", FIRST), ("misplaced", SECOND)}
+    (folder / FIRST).rename(folder / f"{FIRST}.bak")
+    assert {("missing", FIRST), ("extra", f"{FIRST}.bak")} <= found(folder)
 
 
 @pytest.mark.parametrize(
@@ -405,15 +391,6 @@ def test_a_missing_index_of_a_damaged_shard_is_found_without_an_item_table(folde
     (folder / "items.parquet").unlink()
     (folder / INDEX).unlink()
     assert ("missing", INDEX) in found(folder)
-
-
-def test_without_a_manifest_and_items_the_index_leads_to_the_records(folder: Path) -> None:
-    rows = rows_of(folder, FIRST)
-    (folder / "manifest.json").unlink()
-    (folder / "items.parquet").unlink()
-    write(folder / FIRST, flipped((folder / FIRST).read_bytes(), rows[2]["offset"] * 8))
-    (problem,) = named(folder, "damaged")
-    assert (problem.record, problem.offset) == (2, rows[2]["offset"])
 
 
 def test_a_wrong_number_of_the_manifest_is_found_and_named(folder: Path) -> None:

@@ -46,8 +46,8 @@ from tests.support.layouts import LAYOUTS, write_source
 from tests.support.paths import DATA
 
 HASHES = Path(__file__).parents[1] / "writer" / "plans.json"
-MANY = 100_000
-"""Number of members of the sources that are a directory alone."""
+MANY = 70_000
+"""Members of the sources that are a directory alone: more than a plan hashes at once."""
 
 
 class Case(NamedTuple):

@@ -15,6 +15,7 @@ from shardprep.errors import BuildError, InternalError
 from shardprep.processes import WorkerLimits
 from shardprep.source.byte_range import PlainExtent
 from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome
+from shardprep.writer.engine import pool
 from shardprep.writer.engine.pool import run_chunks
 from tests.support.builders import StoppedError
 from tests.writer.faulty import ENDS_OF_WORKERS, strike
@@ -199,8 +200,9 @@ class AlwaysDies(Encode):
         os._exit(9)
 
 
-def test_workers_that_die_at_every_image_end_the_build() -> None:
-    with pytest.raises(BuildError, match="the worker process ended at each of the last"):
+def test_workers_that_die_at_every_image_end_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_MOST_LOST_IN_A_ROW", 3)
+    with pytest.raises(BuildError, match="the worker process ended at each of the last 4 images"):
         encoded(AlwaysDies(), [task(0, 20)], num_workers=1)
 
 

@@ -1,8 +1,6 @@
 """The padding of masks of classes: one rule from every source to both readers."""
 
 import json
-import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +10,8 @@ from PIL import Image
 
 import shardprep
 from shardprep import reader
-from shardprep.errors import BuildError
 from shardprep.reader import augment
-from tests.support.builders import build, build_part, encoded, write_folder
+from tests.support.builders import build, encoded, write_folder
 from tests.writer.records import png, records
 
 
@@ -103,42 +100,3 @@ def test_letterbox_augmentation_pads_class_masks_as_a_build_does(tmp_path: Path)
     framed = augment.Compose([augment.Letterbox((40, 40))])
     _, found = next(reader.load(whole, augment=framed, **options).as_numpy_iterator())
     np.testing.assert_array_equal(found == 255, wanted == 255)
-
-
-def test_an_unfinished_build_that_padded_masks_otherwise_is_one_error(tmp_path: Path) -> None:
-    """One of the versions before lacks the key; nothing else of it tells what it wrote."""
-    source = write_folder(tmp_path / "source", beside())
-    keys = {**PADDED, "masks": "coco:coco.json"}
-    build_part(source, tmp_path / "out", "1/2", **keys)
-    (outline,) = (tmp_path / "out").rglob("outline.json")
-    begun = json.loads(outline.read_bytes())
-    assert begun.pop("mask_padding") == 255
-    outline.write_text(json.dumps(begun))
-    for run in (partial(build_part, part="2/2"), build):
-        with pytest.raises(BuildError, match="pads masks with the background class") as error:
-            run(source, tmp_path / "out", **keys)
-        assert f"remove {outline.parents[1]}" in str(error.value)
-    shutil.rmtree(outline.parents[1])
-    build(source, tmp_path / "out", **keys)
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"fit": "stretch", "masks": "coco:coco.json"},
-        {"masks": "coco:coco.json", "instances": True},
-        {"boxes": "coco:coco.json"},
-        {"labels": "none"},
-    ],
-)
-def test_an_unfinished_build_without_padded_masks_of_classes_goes_on(
-    tmp_path: Path, keys: dict[str, Any]
-) -> None:
-    source = write_folder(tmp_path / "source", beside())
-    keys = {**PADDED, **keys}
-    build_part(source, tmp_path / "out", "1/2", **keys)
-    (outline,) = (tmp_path / "out").rglob("outline.json")
-    begun = json.loads(outline.read_bytes())
-    assert begun.pop("mask_padding") is None
-    outline.write_text(json.dumps(begun))
-    build(source, tmp_path / "out", **keys)

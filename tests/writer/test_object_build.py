@@ -56,10 +56,6 @@ def build_there(source: Path | str, bucket: Bucket, **keys: Any) -> Any:
     return build(source, bucket.url, **{**KEYS, **keys})  # type: ignore[arg-type]
 
 
-def is_put(request: Request) -> bool:
-    return request.method == "PUT"
-
-
 def is_shard_put(request: Request) -> bool:
     return (
         request.method == "PUT" and ".tfrecord-" in request.path and "/index/" not in request.path

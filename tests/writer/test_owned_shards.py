@@ -2,8 +2,6 @@
 
 import errno
 import logging
-import os
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -232,7 +230,7 @@ class DeadlyAt:
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         if not self.keys.isdisjoint(item.key for item in task.items):
-            os.kill(os.getpid(), signal.SIGKILL)
+            strike("segfault")  # after SIGKILL, each would be tried four times more
         return self.encoder(task, before_item)
 
 

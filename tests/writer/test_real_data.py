@@ -29,7 +29,7 @@ def build(name: str, out: Path, **keys: Any) -> BuildResult:
 @pytest.fixture(name="cats", scope="module")
 def _cats(tmp_path_factory: pytest.TempPathFactory) -> BuildResult:
     out = tmp_path_factory.mktemp("cats")
-    return build("dogs-vs-cats.zip", out, shards=20, size="224x224")
+    return build("dogs-vs-cats.zip", out, shards=20, size="64x64")
 
 
 @pytest.mark.thorough
@@ -76,7 +76,7 @@ def test_tfds_tensorflow_and_our_reader_give_the_same_dogs_and_cats(cats: BuildR
         assert found == pairs
     supervised = tfds.builder_from_directory(cats.path).as_dataset("train", as_supervised=True)
     image, label = next(iter(supervised))
-    assert (image.shape, image.dtype, label.dtype) == ((224, 224, 3), tf.uint8, tf.int64)
+    assert (image.shape, image.dtype, label.dtype) == ((64, 64, 3), tf.uint8, tf.int64)
 
 
 @pytest.mark.parametrize("labels", ["auto", "csv:labels.csv"])
@@ -92,39 +92,12 @@ def test_dog_breeds_are_read_from_the_table_in_the_archive(tmp_path: Path, label
 
 
 @pytest.mark.thorough
-def test_every_bear_is_written_or_has_a_reason(tmp_path: Path) -> None:
-    result = build("bears.zip", tmp_path)
-    rows = pq.read_table(result.path / "items.parquet").to_pylist()
-    assert len(rows) == 73
-    assert all(row["status"] == "written" or row["reason"] for row in rows)
-    assert result.manifest.labels.names == ("black", "grizzly", "teddy")
-    named_jpg = [row for row in rows if row["key"].endswith((".jpg", ".jpeg"))]
-    assert sum(row["original_format"] not in ("jpeg", "mpo") for row in named_jpg) > 10
-
-
-@pytest.mark.thorough
 def test_blood_cells_have_several_labels_each(tmp_path: Path) -> None:
     result = build("bccd.zip", tmp_path, labels="csv:derived_multilabel.csv:id:labels")
     assert result.manifest.labels.names == ("Platelets", "RBC", "WBC")
     rows = pq.read_table(result.path / "items.parquet", columns=["key", "labels"]).to_pylist()
     by_key = {row["key"]: row["labels"] for row in rows}
     assert by_key["JPEGImages/BloodImage_00000.jpg"] == [1, 2]
-
-
-@pytest.mark.thorough
-def test_no_scene_of_camvid_is_in_two_splits(tmp_path: Path) -> None:
-    result = build(
-        "camvid.zip", tmp_path, exclude="*annot/*", group="regex:^([^_]+)_",
-        split="train=0.6,validation=0.2,test=0.2", size="32x32",
-    )  # fmt: skip
-    rows = pq.read_table(result.path / "items.parquet").to_pylist()
-    written = [row for row in rows if row["status"] == "written"]
-    scenes: dict[str, set[str]] = {}
-    for row in written:
-        scenes.setdefault(row["key"].split("/")[1].split("_")[0], set()).add(row["split"])
-    assert len(written) == 60
-    assert len(scenes) > 2
-    assert all(len(splits) == 1 for splits in scenes.values())
 
 
 @pytest.mark.thorough

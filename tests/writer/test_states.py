@@ -14,7 +14,6 @@ import pytest
 
 from shardprep.dataset.remote_files import DRAFT_PREFIX
 from shardprep.writer.workspace.local import LocalWorkspace
-from shardprep.writer.workspace.states import IN_STORE, STATES, TRANSITIONS
 from tests.support.builders import tree, write_folder
 from tests.writer.meetings import STATE, WHERE, Recipe
 from tests.writer.two_runs import opened
@@ -25,6 +24,25 @@ Moments = list[tuple[str, Files]]
 
 MANIFEST = f"{WHERE}/manifest.json"
 BUILD = f"{STATE}/.build.json"
+
+STATES = ("absent", "begun", "writing", "documented", "sealed", "in force", "published")
+"""States of a build. docs/architecture.md lists the files of each state."""
+TRANSITIONS = {
+    "begin": {
+        (before, "begun") for before in ("absent", "published", "writing", "documented", "sealed")
+    },
+    "take back": {("begun", "absent"), ("begun", "published")},
+    "write": {("begun", "writing")},
+    "complete": {("writing", "documented")},
+    "seal": {("documented", "sealed")},
+    "publish": {("sealed", "published")},
+}
+"""Operation → its transitions (before, after). Replacing a dataset or build needs --overwrite."""
+IN_STORE = {
+    "seal": {("documented", "sealed"), ("documented", "in force")},
+    "publish": {("sealed", "in force"), ("in force", "published")},
+}
+"""Operation → its transitions in object storage, where they differ."""
 
 _number = count()
 

@@ -107,8 +107,6 @@ class Outline(Document):
     max_dropped: float = Field(default=1, ge=0, le=1)
     near_copies: str = ""
     leaks: LeakCheck | None = None
-    mask_padding: int | None = None
-    """Padding value of class masks; None if it is the background, absent or not recorded."""
     findings: tuple[str, ...] = ()
     num_parts: int = Field(ge=1)
 
@@ -153,17 +151,9 @@ def make_outline(
         max_dropped=recipe.max_dropped,
         near_copies=plan.near_copies,
         leaks=plan.leaks,
-        mask_padding=_mask_padding(plan),
         findings=tuple(plan.findings),
         num_parts=num_parts,
     )
-
-
-def _mask_padding(plan: BuildPlan) -> int | None:
-    if plan.annotations is None or plan.spec.fit != "pad":
-        return None
-    form = plan.annotations.spec
-    return form.ignore if form.masks == "classes" and form.background != form.ignore else None
 
 
 def write_outline(state: Folder, outline: Outline) -> None:
@@ -173,13 +163,12 @@ def write_outline(state: Folder, outline: Outline) -> None:
 
 
 def check_outline(state: Folder, outline: Outline) -> None:
-    """Raise BuildError if the unfinished build has other near copies or another mask padding.
+    """Raise BuildError if the unfinished build has other near copies.
 
-    The fingerprint covers neither. An unreadable image may change the near copies, and the padding
-    is known only when the masks are recognised.
+    The fingerprint does not cover them, and an unreadable image may change them.
     """
     there = None
-    if outline.near_copies or outline.mask_padding is not None:
+    if outline.near_copies:
         with contextlib.suppress(BuildError):  # a damaged outline is written again
             there = read_outline(state)
     if there is not None and there.near_copies != outline.near_copies:
@@ -187,13 +176,6 @@ def check_outline(state: Folder, outline: Outline) -> None:
             str(state),
             "this run finds other near copies than the first: only one could read some image",
             f"put such images on an {OptionName('exclude_list')}, remove {state} and start again",
-        )
-    if there is not None and there.mask_padding != outline.mask_padding:
-        raise BuildError(
-            str(state),
-            "was begun by a version that pads masks with the background class, but this version "
-            f"pads them with {outline.mask_padding}",
-            f"remove {state} to start again, or finish the build with that version",
         )
 
 

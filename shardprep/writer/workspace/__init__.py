@@ -1,7 +1,7 @@
 """The files of an unfinished build on a disk or in object storage, and how they become a dataset.
 
-`states` has the table of all states and transitions, finds the build for a path, and takes the
-intact files of a damaged dataset into a build; `files` has the names and contents of the files.
+`states` finds the build for a path, leads it from state to state, and takes the intact files of a
+damaged dataset into a build; `files` has the names and contents of the files.
 `local` and `remote` are the two storages. Rules that hold in every state:
 
 1. A finished dataset stays whole and readable until its replacement is complete. In object storage

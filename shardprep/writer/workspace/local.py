@@ -114,19 +114,15 @@ class LocalWorkspace:
         self.state.write(BUILD_FILE, dump_build(Build(fingerprint)))
         return True
 
-    def adopt(self, file: str, mark: str, name: str) -> str:
-        """Link or copy `file` of the finished dataset to `name` in the build; return the new ETag.
-
-        `mark` is the expected ETag of `file`; "" on a disk.
-        """
-        path, to = self.final / file, self.incomplete / name
+    def adopt(self, name: str) -> None:
+        """Link or copy a file of the finished dataset into the build."""
+        path, to = self.final / name, self.incomplete / name
         if not to.exists():
             to.parent.mkdir(parents=True, exist_ok=True)
             try:
                 os.link(path.resolve(), to)
             except OSError:  # a file system without links
                 shutil.copyfile(path, to)
-        return mark
 
     def discard(self) -> None:
         shutil.rmtree(self.incomplete, ignore_errors=True)

@@ -160,17 +160,8 @@ class ObjectWorkspace:
         if MANIFEST_FILE not in files:
             self._root.remove([f"{draft}/{name}" for name in files])
 
-    def adopt(self, file: str, mark: str, name: str) -> str:
-        if file == name or not is_own(name):
-            return mark
-        begun = read_build(self.state)
-        facts = objects.head(self.url / file)
-        if begun is None or facts is None or facts.etag != mark:
-            return mark
-        to = self.url / _draft_of(begun) / name
-        objects.copy(self.url / file, to, facts.num_bytes)
-        copied = objects.head(to)
-        return mark if copied is None else copied.etag
+    def adopt(self, name: str) -> None:
+        """Do nothing: the draft is put in force above the files that are there."""
 
     def remove_foreign(self, manifest: Manifest, output: Folder) -> None:
         if output == self._root:  # else `publish` removes them when the draft is in force

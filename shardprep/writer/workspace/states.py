@@ -1,6 +1,7 @@
-"""Find the workspace of a build; define the states of a build, and the transitions between them.
+"""Find the workspace of a build, and lead the build from state to state.
 
-A damaged dataset can be built again: its intact shards count as written.
+docs/architecture.md lists the states. A damaged dataset can be built again: its intact shards count
+as written.
 """
 
 from __future__ import annotations
@@ -10,13 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from shardprep.dataset.folder import (
     INCOMPLETE_SUFFIX,
-    ITEMS_FILE,
     SCHEMA_FILE,
     inventory,
     is_own,
@@ -28,7 +28,6 @@ from shardprep.dataset.manifest import Fingerprint, Manifest, fingerprint_differ
 from shardprep.errors import BuildError, DatasetError, OptionName, ShardprepError, some_of
 from shardprep.recipe.recipe import Recipe
 from shardprep.storage.folder import LocalFolder, ObjectFolder
-from shardprep.storage.regular_file import sha256_of
 from shardprep.storage.store import ChangedError
 from shardprep.storage.url import ObjectUrl, parse_place
 from shardprep.writer.plan.build_plan import read_outline
@@ -117,25 +116,6 @@ def _at(root: Path | ObjectUrl, names: Sequence[str] = ()) -> Workspace:
 Workspace: TypeAlias = LocalWorkspace | ObjectWorkspace
 Result = TypeVar("Result")
 
-
-STATES = ("absent", "begun", "writing", "documented", "sealed", "in force", "published")
-"""States of a build. docs/architecture.md lists the files of each state."""
-TRANSITIONS = {
-    "begin": {
-        (before, "begun") for before in ("absent", "published", "writing", "documented", "sealed")
-    },
-    "take back": {("begun", "absent"), ("begun", "published")},
-    "write": {("begun", "writing")},
-    "complete": {("writing", "documented")},
-    "seal": {("documented", "sealed")},
-    "publish": {("sealed", "published")},
-}
-"""Operation → its transitions (before, after). Replacing a dataset or build needs --overwrite."""
-IN_STORE = {
-    "seal": {("documented", "sealed"), ("documented", "in force")},
-    "publish": {("sealed", "in force"), ("in force", "published")},
-}
-"""Operation → its transitions in object storage, where they differ."""
 
 _MOST_TRIES = 5
 
@@ -347,36 +327,22 @@ def _equal_dataset(workspace: Workspace, fingerprint: Fingerprint | None) -> Man
 _NUM_THREADS = 16
 
 
-class IntactShard(NamedTuple):
-    """The file that has the bytes of a shard, in the folder of the damaged dataset."""
-
-    file: str
-    """Name of the file; another one than the shard's if files were swapped."""
-    mark: str
-    """ETag in object storage; "" on a disk, where the bytes are hashed."""
-
-
 @dataclass(frozen=True, slots=True)
 class DamagedDataset:
     """A damaged dataset, to build again with the same bytes."""
 
     manifest: Manifest
-    intact: Mapping[str, IntactShard]
+    intact: Mapping[str, str]
+    """Name of each intact shard → its ETag in object storage; "" on a disk, where it is hashed."""
     items: Path | None
     """Path of `items.parquet`, or None if damaged or missing; then all shards are written again."""
     foreign: Sequence[str]
     """Names of files in the folder that are not part of the dataset; they are kept."""
 
-    def __str__(self) -> str:
-        num_all = len(self.manifest.shards)
-        num_gone = num_all - len(self.intact) if self.items else num_all
-        what = f"{num_gone:,} of {num_all:,} shards are" if num_gone else "documents are"
-        return f"the dataset is there, but not whole: {what} built again"
-
     def take_into(self, workspace: Workspace) -> None:
         """Add the foreign files to the build, and the intact shards too if `items` is known."""
         for name in self.foreign:
-            workspace.adopt(name, "", name)
+            workspace.adopt(name)
         if self.items is None:
             return
         items = read_items(self.items)
@@ -384,46 +350,36 @@ class DamagedDataset:
 
         def take(name: str) -> None:
             table = pa.Table.from_pydict(rows[name].to_pydict(), schema=columns_of(items.schema))
-            mark = workspace.adopt(*self.intact[name], name)
-            facts = ReceiptFacts(shard=shards[name], mark=mark, build="")
+            workspace.adopt(name)
+            facts = ReceiptFacts(shard=shards[name], mark=self.intact[name], build="")
             write_receipt(workspace.state, facts, table)
 
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
             list(pool.map(take, self.intact))
 
 
-def find_damage(
-    workspace: Workspace, finished: Manifest, fingerprint: Fingerprint
-) -> DamagedDataset | None:
-    """Return a finished dataset with its intact shards, or None if no file is missing or truncated.
+def refuse_damage(workspace: Workspace, finished: Manifest) -> None:
+    """Raise BuildError if a file of a finished dataset is missing or truncated.
 
-    Only names and shard lengths are checked. BuildError if it is damaged and `fingerprint` differs.
+    Only names and shard lengths are checked.
     """
     files = workspace.files()
-    folder = workspace.documents()
-    intact = {
-        name: IntactShard(name, files[name].etag)
-        for name, shard in finished.shards.items()
-        if name in files and files[name].num_bytes == shard.num_bytes
-    }
     try:
-        names = inventory(finished, read_schema(folder))
+        names = inventory(finished, read_schema(workspace.documents()))
     except ShardprepError:
         gone = [SCHEMA_FILE]
     else:
-        cut = [name for name in finished.shards if name in files and name not in intact]
+        cut = [
+            name
+            for name, shard in finished.shards.items()
+            if name in files and files[name].num_bytes != shard.num_bytes
+        ]
         gone = [*sorted(names - files.keys()), *cut]
-    if not gone:
-        return None
-    if changes := fingerprint_differences(finished.fingerprint, fingerprint):
-        what = f"lacks {some_of(gone)}, and {', '.join(changes)} changed since it was built"
-        hint = (
-            f"restore what has changed, or add {OptionName('overwrite')} to build all of it again"
-        )
+    if gone:
+        what = f"is finished, but {some_of(gone)} {'is' if len(gone) == 1 else 'are'} not whole"
+        repair = f"run `shardprep verify {workspace.location} --repair --source SOURCE`"
+        hint = f"{repair}, or add {OptionName('overwrite')} to build all of it again"
         raise BuildError(workspace.location, what, hint)
-    items = folder / ITEMS_FILE
-    is_sound = items.is_file() and sha256_of(items) == finished.files.get(ITEMS_FILE)
-    return DamagedDataset(finished, intact, items if is_sound else None, foreign_files(files))
 
 
 def foreign_files(files: Iterable[str]) -> list[str]:
