@@ -289,8 +289,12 @@ def build(
     from shardprep.writer.build import build_dataset, build_part
     from shardprep.writer.engine.job import Workers
     from shardprep.writer.engine.pool import write_shards
+    from shardprep.writer.plan.planned_items import write_items
     from shardprep.writer.reuse import open_old_dataset
 
+    if run.items_out is not None and not dry_run:
+        flag = OptionName("dry_run")
+        raise RecipeError(OptionName("items_out"), "is for a plan, not for a build", f"add {flag}")
     piece = None if part is None else part_of(part)
     if piece is not None and (run.overwrite or run.save_rejected is not None):
         flag = OptionName("overwrite") if run.overwrite else OptionName("save_rejected")
@@ -310,6 +314,8 @@ def build(
         if dry_run:
             found = _plan(options, piece, num_workers(run.workers), watch, old)
             _warn(() if callable(progress) else found.plan.findings, watch)
+            if run.items_out is not None:
+                write_items(found.plan, local_path(run.items_out))
             return found
         workers = Workers(write_shards, num_workers(run.workers))
         if piece is not None:

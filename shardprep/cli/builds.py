@@ -35,6 +35,8 @@ def build(call: Call, *, as_json: bool) -> None:
     result = call()  # first, as it starts workers, which import while this process imports
     if call.keywords.get("dry_run"):
         _show_plan(result, as_json=as_json)
+        if (file := call.keywords.get("items_out")) and not as_json:
+            console().notice(f"wrote {file}; to build from it: {OptionName('items', str(file))}")
         return
     from shardprep.cli.summary import show_part, show_result
 

@@ -102,6 +102,7 @@ class BuildKeywords(RecipeKeywords, total=False):
     save_rejected: str | Path | None
     workers: int | None
     reuse: str | Path | None
+    items_out: str | Path | None
     refresh: bool
     overwrite: bool
     profile: bool

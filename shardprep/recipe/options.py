@@ -371,6 +371,9 @@ RUN_OPTIONS = {
     "overwrite": Option("Replace an existing result.", RUN),
     "profile": Option("Print how long each step takes.", RUN),
     "dry_run": Option("Print the plan and write nothing.", RUN),
+    "items_out": Option(
+        "With --dry-run, write the items of the plan as a table for --items: a .parquet or .csv.",
+        RUN, "FILE"),
     "store_timeout": Option(
         "Give up when object storage has not answered for this time.",
         RUN, "SECONDS", shown=f"${TIMEOUT_VARIABLE}, otherwise {DEFAULT_TIMEOUT_S:g}",
@@ -395,6 +398,7 @@ class RunOptions(NamedTuple):
     profile: bool = False
     store_timeout: float | None = None
     reuse: str | Path | None = None
+    items_out: str | Path | None = None
 
 
 BUILD_DEFAULTS: dict[str, Any] = {

@@ -95,7 +95,7 @@ ALWAYS_ACT = {
     "a limit, which is there for what may come": "max_pixels min_side max_aspect truncated "
     "timeout max_members max_member_size max_unpacked max_ratio max_depth max_rejected "
     "store_timeout save_rejected",
-    "the run": "workers reuse profile dry_run json quiet log_level",
+    "the run": "workers reuse profile dry_run items_out json quiet log_level",
 }
 """Options that are not said to be without effect, by the reason."""
 
