@@ -77,10 +77,9 @@ def build_dataset(
 ) -> BuildResult:
     """Build the dataset of a recipe, or continue an unfinished build.
 
-    A finished dataset with the same inputs and options is kept; BuildError if a file of it is
-    missing or truncated. Other inputs or options raise BuildError without `overwrite`. With
-    `overwrite`, an unfinished build is removed, and a finished dataset is replaced when the new one
-    is complete.
+    A finished dataset with the same inputs and options is kept; its missing or truncated files are
+    built again. Other inputs or options raise BuildError without `overwrite`. With `overwrite`, an
+    unfinished build is removed, and a finished dataset is replaced when the new one is complete.
     Images are copied from `reuse` if encoding would give the same bytes. A repair passes the
     `damaged` dataset, and BuildError is raised if the new manifest differs.
     """

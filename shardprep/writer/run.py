@@ -27,7 +27,7 @@ from shardprep.writer.plan.shard_plan import WHOLE, Part, ShardPlan
 from shardprep.writer.shard import done_receipt, read_receipt, write_skipped
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.files import Folders
-from shardprep.writer.workspace.states import DamagedDataset, Workspace
+from shardprep.writer.workspace.states import DamagedDataset, Workspace, find_damage
 
 _NUM_THREADS = 16
 _MOST_RETRIES = 3
@@ -86,21 +86,24 @@ def make_dataset(
     start, fingerprint = time.monotonic(), images.fingerprint
 
     def attempt(replaced: bytes | None) -> BuildResult:
-        if damaged is None and not overwrite and (finished := workspace.finished()) is not None:
+        damage = damaged
+        if damage is None and not overwrite and (finished := workspace.finished()) is not None:
             states.refuse_other_dataset(workspace, finished, fingerprint)
             states.end_publishing(workspace, finished)
-            states.refuse_damage(workspace, finished)
-            return finished_before(workspace, finished)
+            damage = find_damage(workspace, finished, fingerprint)
+            if damage is None:
+                return finished_before(workspace, finished)
+            watcher.notice(str(damage))
         shards: MadeShards | None = None
         with workspace.held(alone=True):
             with states.begun(workspace, fingerprint, replaced, overwrite=overwrite):
                 manifest = workspace.sealed()
                 if manifest is None:
-                    if damaged is not None:
+                    if damage is not None:
                         with states.writing(workspace):
-                            damaged.take_into(workspace)
+                            damage.take_into(workspace)
                     shards = make_shards(workspace, images, WHOLE, replaced, watcher)
-                    expected = None if damaged is None else damaged.manifest
+                    expected = None if damage is None else damage.manifest
                     manifest = complete(workspace, shards.folders, shards.outline, expected)
             if shards is None:
                 return publish(workspace, manifest, replaced, start)

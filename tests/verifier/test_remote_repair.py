@@ -15,16 +15,7 @@ from shardprep.errors import BuildError, ShardprepError
 from shardprep.verifier.dataset import verify_dataset
 from shardprep.verifier.problem import Verification
 from shardprep.verifier.repair import repair_dataset
-from tests.support.builders import (
-    Quiet,
-    Told,
-    animals,
-    build,
-    tree,
-    write,
-    write_folder,
-    zip_bytes,
-)
+from tests.support.builders import Quiet, Told, animals, build, tree, write, zip_bytes
 from tests.support.examples import flipped
 from tests.support.object_store import Bucket, Fault, Proxy, Request
 from tests.support.processes import wait_until
@@ -179,31 +170,55 @@ def test_the_command_repairs_by_source_or_recipe(
 
 # --- build of a set that lacks files -------------------------------------------------------------
 
-LACKING: dict[str, tuple[str, ...]] = {
-    "a shard": (SECOND,),
-    "an index and class names": (f"index/{SECOND}.idx", "label.labels.txt"),
-    "items and schema": ("items.parquet", "schema.json"),
+LACKING: dict[str, tuple[tuple[str, ...], int]] = {
+    "a shard": ((SECOND,), 1),
+    "an index and class names": ((f"index/{SECOND}.idx", "label.labels.txt"), 0),
+    "items and schema": (("items.parquet", "schema.json"), 4),
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("gone", LACKING)
-def test_build_refuses_a_finished_dataset_that_lacks_files(
+def test_build_adds_missing_files_of_a_finished_dataset(
     gone: str, source: Path, there: Bucket, good: dict[str, bytes], tmp_path: Path
 ) -> None:
-    here = write_folder(tmp_path / "out" / WHERE, good)
-    assert build(source, tmp_path / "out", **KEYS).was_there
-    for name in LACKING[gone]:
+    names, num_shards = LACKING[gone]
+    here = build(source, tmp_path / "out", **KEYS).path
+    write(here / "notes.txt", b"keep me")
+    there.put(f"{WHERE}/notes.txt", b"keep me")
+    for name in names:
         (here / name).unlink()
         remove(there, name)
     for out in (tmp_path / "out", there.url):
-        with pytest.raises(BuildError, match=r"is finished, but .* not whole; run `shardp"):
-            build(source, out, **KEYS)  # type: ignore[arg-type]
-    assert {f"{WHERE}/{name}": data for name, data in tree(here).items()} == there.tree()
+        watcher = Quiet()
+        assert not build(source, out, watcher=watcher, **KEYS).was_there  # type: ignore[arg-type]
+        assert num_shards * 5 <= watcher.num_new <= num_shards * 6
+        what = f"{num_shards} of 4 shards" if num_shards else "documents"
+        assert watcher.lines[0] == (f"the dataset is there, but not whole: {what} are built again")
+        assert build(source, out, **KEYS).was_there  # type: ignore[arg-type]
+    kept = {**good, "notes.txt": b"keep me"}
+    assert tree(here) == kept
+    assert there.tree() == {f"{WHERE}/{name}": data for name, data in kept.items()}
 
 
-def test_build_refuses_a_finished_dataset_with_a_cut_shard(
-    source: Path, there: Bucket, good: dict[str, bytes]
+@pytest.mark.thorough
+def test_build_rebuilds_a_cut_shard(
+    source: Path, there: Bucket, good: dict[str, bytes], tmp_path: Path
 ) -> None:
+    here = build(source, tmp_path / "out", **KEYS).path
+    write(here / THIRD, good[THIRD][:99])
     there.put(f"{WHERE}/{THIRD}", good[THIRD][:99])
-    with pytest.raises(BuildError, match=f"but {THIRD} is not whole"):
+    for out in (tmp_path / "out", there.url):
+        build(source, out, **KEYS)  # type: ignore[arg-type]
+    assert tree(here) == there.tree(WHERE) == good
+
+
+def test_shards_of_other_library_versions_are_not_mixed(
+    source: Path, there: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove(there, FIRST)
+    before = there.tree()
+    monkeypatch.setattr("shardprep.writer.plan.fingerprint.versions", lambda: {"pillow": "1.0"})
+    with pytest.raises(BuildError, match=rf"lacks {FIRST}, and .*pillow .*--overwrite"):
         build(source, there.url, **KEYS)  # type: ignore[arg-type]
+    assert there.tree() == before

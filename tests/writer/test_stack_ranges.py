@@ -176,5 +176,4 @@ def test_copied_and_repaired_stacks_are_counted_as_built_ones(tmp_path: Path) ->
         assert (again.manifest.num_own_levels, again.num_copied) == (number, num_copied)
         assert tree(again.path) == tree(made.path)
         next(made.path.glob("*.tfrecord-00000*")).unlink()
-        assert not shardprep.repair(made.path, source).problems
-        assert tree(made.path) == tree(again.path)
+        assert tree(build(source, tmp_path / given, **options).path) == tree(again.path)

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from shardprep.dataset.folder import (
     INCOMPLETE_SUFFIX,
+    ITEMS_FILE,
     SCHEMA_FILE,
     inventory,
     is_own,
@@ -28,6 +29,7 @@ from shardprep.dataset.manifest import Fingerprint, Manifest, fingerprint_differ
 from shardprep.errors import BuildError, DatasetError, OptionName, ShardprepError, some_of
 from shardprep.recipe.recipe import Recipe
 from shardprep.storage.folder import LocalFolder, ObjectFolder
+from shardprep.storage.regular_file import sha256_of
 from shardprep.storage.store import ChangedError
 from shardprep.storage.url import ObjectUrl, parse_place
 from shardprep.writer.plan.build_plan import read_outline
@@ -339,6 +341,12 @@ class DamagedDataset:
     foreign: Sequence[str]
     """Names of files in the folder that are not part of the dataset; they are kept."""
 
+    def __str__(self) -> str:
+        num_all = len(self.manifest.shards)
+        num_gone = num_all - len(self.intact) if self.items else num_all
+        what = f"{num_gone:,} of {num_all:,} shards are" if num_gone else "documents are"
+        return f"the dataset is there, but not whole: {what} built again"
+
     def take_into(self, workspace: Workspace) -> None:
         """Add the foreign files to the build, and the intact shards too if `items` is known."""
         for name in self.foreign:
@@ -358,28 +366,38 @@ class DamagedDataset:
             list(pool.map(take, self.intact))
 
 
-def refuse_damage(workspace: Workspace, finished: Manifest) -> None:
-    """Raise BuildError if a file of a finished dataset is missing or truncated.
+def find_damage(
+    workspace: Workspace, finished: Manifest, fingerprint: Fingerprint
+) -> DamagedDataset | None:
+    """Return a finished dataset with its intact shards, or None if no file is missing or truncated.
 
-    Only names and shard lengths are checked.
+    Only names and shard lengths are checked. BuildError if it is damaged and `fingerprint` differs.
     """
     files = workspace.files()
+    folder = workspace.documents()
+    intact = {
+        name: files[name].etag
+        for name, shard in finished.shards.items()
+        if name in files and files[name].num_bytes == shard.num_bytes
+    }
     try:
-        names = inventory(finished, read_schema(workspace.documents()))
+        names = inventory(finished, read_schema(folder))
     except ShardprepError:
         gone = [SCHEMA_FILE]
     else:
-        cut = [
-            name
-            for name, shard in finished.shards.items()
-            if name in files and files[name].num_bytes != shard.num_bytes
-        ]
+        cut = [name for name in finished.shards if name in files and name not in intact]
         gone = [*sorted(names - files.keys()), *cut]
-    if gone:
-        what = f"is finished, but {some_of(gone)} {'is' if len(gone) == 1 else 'are'} not whole"
-        repair = f"run `shardprep verify {workspace.location} --repair --source SOURCE`"
-        hint = f"{repair}, or add {OptionName('overwrite')} to build all of it again"
+    if not gone:
+        return None
+    if changes := fingerprint_differences(finished.fingerprint, fingerprint):
+        what = f"lacks {some_of(gone)}, and {', '.join(changes)} changed since it was built"
+        hint = (
+            f"restore what has changed, or add {OptionName('overwrite')} to build all of it again"
+        )
         raise BuildError(workspace.location, what, hint)
+    items = folder / ITEMS_FILE
+    is_sound = items.is_file() and sha256_of(items) == finished.files.get(ITEMS_FILE)
+    return DamagedDataset(finished, intact, items if is_sound else None, foreign_files(files))
 
 
 def foreign_files(files: Iterable[str]) -> list[str]:
