@@ -26,8 +26,9 @@ from tests.support.arrays import hdf5, npy, parquet
 from tests.support.builders import encoded, png
 from tests.support.dicom import dicom
 
-NUM_FILES = 400
-"""Tries of a run of the suite; `make soak` makes 4,000."""
+NUM_FILES, NUM_SOAK = 132, 4000
+"""Tries of a run of the suite, six of each form, and of `make soak`. The first 132 tries run 7,086
+of the 7,107 lines of `catalog`, `source` and `image` that 400 tries run."""
 _RNG = np.random.default_rng(SEED)
 _BYTES = _RNG.integers(0, 256, (3, 5, 30, 40), np.uint8)
 _BYTES[0, 0, 0, :2] = 0, 255

@@ -101,9 +101,9 @@ def training_runs(folder: Path) -> None:
 
 def mutated_files(folder: Path) -> None:
     from tests.catalog.mutated_documents import try_out
-    from tests.catalog.mutated_files import NUM_FILES, mutated, survey
+    from tests.catalog.mutated_files import NUM_FILES, NUM_SOAK, mutated, survey
 
-    tally = try_out(range(NUM_FILES, 10 * NUM_FILES), folder, mutated, survey)
+    tally = try_out(range(NUM_FILES, NUM_SOAK), folder, mutated, survey)
     assert not tally.faults, tally.faults
     _say(f"mutated files: {tally.built:,} built, {tally.refused:,} refused in one line")
 
