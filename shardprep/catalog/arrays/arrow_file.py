@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,7 @@ from shardprep.catalog.arrays.array_file import (
     reading,
     rows_at_once,
 )
-from shardprep.catalog.arrays.layout import MIN_FLAT, Layout, possible_layouts
+from shardprep.catalog.arrays.layout import MIN_FLAT, possible_layouts
 from shardprep.catalog.tables.object_lists import value_at
 from shardprep.catalog.tables.table import DELIMITERS
 from shardprep.errors import SourceError
@@ -203,6 +203,9 @@ class _Rows:
             if pa.types.is_dictionary(kind):
                 kind = kind.value_type
             is_files = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+            if isinstance(self.schema.field(title).type, pa.FixedShapeTensorType):
+                left_out.append(f"{title} (a tensor; write it as nested lists)")
+                continue
             if paths := _lists_in(kind, title):
                 cells += paths
                 continue
@@ -214,13 +217,10 @@ class _Rows:
                     cells.append(f"{title}.path")
                 continue
             first = _numbers(next(filter(None, some), None))
-            arranged = _Arranged.by(self.schema.field(title).type)
-            first = None if first is None else arranged(first[np.newaxis])[0]
             are_boxes = first is not None and first.ndim == 2 and first.shape[1] == 4
             if first is not None and not are_boxes and first.size >= MIN_FLAT:
-                blocks = partial(self._nested, title, rows_at_once(first.nbytes), arranged)
-                shape = self.num_rows, *first.shape
-                images[title] = ImageColumn(shape, first.dtype, blocks, layouts=arranged.layouts)
+                blocks = partial(self._nested, title, rows_at_once(first.nbytes))
+                images[title] = ImageColumn((self.num_rows, *first.shape), first.dtype, blocks)
             elif are_boxes or _is_cell(kind):
                 cells.append(title)
             else:
@@ -263,14 +263,13 @@ class _Rows:
             rows.append(np.stack([_values(one.fill_null(np.nan)) for one in columns], axis=1))
         yield np.concatenate(rows)[np.newaxis]
 
-    def _nested(self, title: str, most_rows: int, arranged: _Arranged, _: int) -> Iterator[Block]:
+    def _nested(self, title: str, most_rows: int, _: int) -> Iterator[Block]:
         for batch in self.batches([title], min(_MOST_ROWS, most_rows)):
             column = batch.column(0)
             try:
-                yield arranged(_stacked(column))
+                yield _stacked(column)
             except (pa.ArrowInvalid, ValueError):  # rows differ in shape, or one has no numbers
-                rows = [_row(column.slice(i, 1)) for i in range(len(column))]
-                yield [None if one is None else arranged(one[np.newaxis])[0] for one in rows]
+                yield [_row(column.slice(i, 1)) for i in range(len(column))]
 
     def _read_cells(self, titles: Sequence[str]) -> list[Texts]:
         parts: list[list[Texts]] = [[] for _ in titles]
@@ -338,27 +337,6 @@ def _plain(column: Any) -> Any:
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     return column if column.type == kind else column.cast(kind)
-
-
-class _Arranged(NamedTuple):
-    """Reshapes rows to the axes of a tensor type; leaves rows of other types unchanged."""
-
-    shape: tuple[int, ...] = ()
-    order: tuple[int, ...] = ()
-    layouts: tuple[Layout, ...] = ()
-
-    @classmethod
-    def by(cls, kind: Any) -> _Arranged:
-        if not isinstance(kind, pa.FixedShapeTensorType):
-            return cls()
-        order = tuple(kind.permutation or range(len(kind.shape)))
-        names = [kind.dim_names[place][:1].upper() for place in order] if kind.dim_names else []
-        is_clear = sorted(names) in (["H", "W"], ["C", "H", "W"])
-        layouts = (Layout(f"N{''.join(names)}"),) if is_clear else ()
-        return cls((*kind.shape,), (0, *(place + 1 for place in order)), layouts)
-
-    def __call__(self, rows: NDArray[Any]) -> NDArray[Any]:
-        return rows.reshape(-1, *self.shape).transpose(self.order) if self.shape else rows
 
 
 def _is_index(text: str, names: Sequence[str]) -> bool:
