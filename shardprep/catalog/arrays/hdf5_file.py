@@ -6,7 +6,6 @@ import contextlib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -83,11 +82,10 @@ def open_datasets(opened: Open, most_bytes: int, most_at_once: int) -> ArrayFile
 
     with opened() as file:
         file.visititems(visit)
+        left_out += [f"{key} (its data are in another file)" for key in _links(file)]
     for group, keys in singles.items():
         images[group] = _together(opened, keys, (), None)
     images = _by_group(images, opened)
-    with opened() as file:
-        left_out += _with_links(file, images)
 
     def read_cells(names: Sequence[str]) -> list[Texts]:
         with opened() as file:
@@ -145,29 +143,16 @@ def _together(opened: Open, keys: Sequence[str], shape: tuple[int, ...], dtype: 
     return ImageColumn((len(keys), *shape), dtype, blocks, names=names)
 
 
-def _with_links(file: Any, images: dict[str, ImageColumn]) -> list[str]:
-    """Add an empty row to `images` for each link to another file; return links of other groups."""
-    links: dict[str, list[str]] = defaultdict(list)
+def _links(file: Any) -> list[str]:
+    """Return the links of a file that lead to other files."""
+    links: list[str] = []
 
     def visit(key: str, link: Any) -> None:
         if hasattr(link, "filename"):
-            links[key.rpartition("/")[0]].append(key)
+            links.append(key)
 
     getattr(file, "visititems_links", lambda _: None)(visit)  # zarr has no links
-    for group in [one for one in links if one in images and images[one].names]:
-        old, names = images[group], [key.rpartition("/")[2] for key in links.pop(group)]
-        images[group] = replace(
-            old,
-            shape=(old.shape[0] + len(names), *old.shape[1:]),
-            names=(*old.names, *names),
-            blocks=partial(_with_nothing, old.blocks, len(names)),
-        )
-    return [f"{key} (its data are in another file)" for keys in links.values() for key in keys]
-
-
-def _with_nothing(blocks: Callable[[int], Iterator[Block]], num: int, axis: int) -> Iterator[Block]:
-    yield from blocks(axis)
-    yield [None] * num
+    return links
 
 
 def _rows(opened: Open, key: str, most_bytes: int, axis: int) -> Iterator[Block]:
