@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from shardprep.catalog.names import stem
-from shardprep.catalog.objects.annotated_frames import annotated_frames
 from shardprep.catalog.objects.annotation_reading import (
     StatedAnnotations,
     has_keypoints,
     read_annotations,
 )
+from shardprep.catalog.objects.formats.box_format import image_head, image_size
 from shardprep.catalog.objects.image_points import FoundPoints
 from shardprep.catalog.objects.mask_reading import FileMasks
 from shardprep.catalog.objects.mask_values import BACKGROUND, NONE
@@ -29,19 +29,27 @@ from shardprep.dataset.manifest import (
 )
 from shardprep.errors import OptionName, RecipeError, SourceError, counted, shown, some_of
 from shardprep.image.annotation_types import (
+    FRAMES,
     NO_OUTLINE,
     Annotation,
     AnnotationSpec,
+    Frame,
     Segment,
     Skeleton,
 )
+from shardprep.image.placement import Placement
 from shardprep.recipe.recipe import Recipe
+from shardprep.source.byte_range import StoredExtent
 from shardprep.source.members import Member
+from shardprep.storage.url import is_url
 
 _BOXES, _MASKS, _CLASSES = OptionName("boxes"), OptionName("masks"), OptionName("classes")
 _POINTS, _MASK_VALUES = OptionName("points"), OptionName("mask_values")
 NO_ANNOTATION, NO_MASK = "no annotation", "no mask"
 """Reasons to leave out an image if other images of its split are annotated."""
+_MOST_SIZES, _MOST_BY_URL = 512, 64
+"""Maximum number of images to read for their EXIF tags, local and remote."""
+_ORIENTATIONS = range(2, 9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +103,7 @@ def annotate(images: SourceImages, naming: Naming) -> Annotated:
     annotations, names = _classed(recipe, read, naming)
     if read.points is not None:
         annotations = _with_points(annotations, read.points)
-    frames, open_frames = annotated_frames(images, annotations, read.files.masks)
+    frames, open_frames = _annotated_frames(images, annotations, read.files.masks)
     spec = replace(_spec(recipe, read, annotations, names), frames=frames)
     counts, dropped = _counts(annotations)
     objects, files = read.objects, read.files
@@ -137,6 +145,50 @@ def annotate(images: SourceImages, naming: Naming) -> Annotated:
             *open_frames,
         ],
     )
+
+
+def _annotated_frames(
+    images: SourceImages,
+    annotations: Sequence[Annotation | None],
+    masks: Sequence[Sequence[Member]],
+) -> tuple[tuple[Frame, ...], list[str]]:
+    """Return the possible frames, the likeliest first, and a finding if sizes prove neither.
+
+    A turn by 90° swaps height and width, so the size that an annotation or mask file states shows
+    whether it was made on the upright image. Images that are turned by 180° or mirrored are assumed
+    to be annotated in the same frame.
+    """
+    annotated = images.recipe.annotated
+    if annotated != "auto":
+        return (annotated,), []
+    stored = [
+        i
+        for i, one in enumerate(annotations)
+        if (masks[i] or one is not None) and isinstance(images.members[i].extent, StoredExtent)
+    ]
+    is_far = bool(stored) and is_url(images.members[stored[0]].extent.span.file)
+    some = stored[:: -(-len(stored) // (_MOST_BY_URL if is_far else _MOST_SIZES)) or 1]
+    proven: set[Frame] = set()
+    num_open = 0
+    for i in some:
+        head = image_head(images.members[i].extent)
+        if head is None or head.orientation not in _ORIENTATIONS:
+            continue
+        one = annotations[i]
+        size = (one and one.size) or (image_size(masks[i][0].extent) if masks[i] else None)
+        placement = Placement.whole(*head)
+        fits = [frame for frame in FRAMES if size and placement.frame(size, (frame,))]
+        proven.update(fits if len(fits) == 1 else ())
+        num_open += len(fits) != 1
+    if len(proven) == 1 or not num_open:
+        return FRAMES[::-1] if proven == {"stored"} else FRAMES, []
+    how = "their sizes disagree" if proven else "no size shows"
+    finding = (
+        f"{num_open:,} of {counted(len(some), 'image')} with annotations have an EXIF orientation, "
+        f"and {how} whether they were annotated upright; upright is assumed: set "
+        f"{OptionName('annotated')} upright or stored"
+    )
+    return FRAMES, [finding]
 
 
 def _with_points(
