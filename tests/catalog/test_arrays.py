@@ -374,27 +374,6 @@ def test_mnist_has_images_and_labels_of_both_splits(tmp_path: Path) -> None:
         assert made.manifest.splits["test"].num_records == 4
 
 
-def test_isic_test_images_are_datasets_beside_a_folder_of_files(tmp_path: Path) -> None:
-    ids = [f"ISIC_{i:07d}" for i in range(7)]
-    test = hdf5({key: np.void(photo) for key, photo in zip(ids[3:], PHOTOS[3:], strict=True)})
-    members = {
-        f"train-image/image/{key}.jpg": photo
-        for key, photo in zip(ids[:3], PHOTOS[:3], strict=True)
-    }
-    table = csv([["isic_id", "target"], *([key, i % 2] for i, key in enumerate(ids[:3]))])
-    files = {**members, "test-image.hdf5": test, "train-metadata.csv": table}
-    source = write(tmp_path / "isic.zip", zip_bytes(files))
-    options = {"format": "keep", "labels": "csv:train-metadata.csv:isic_id:target"}
-    plain = built(source, tmp_path / "plain", **options)
-    assert records(Path(plain.location)).keys() == members.keys()
-    made = built(source, tmp_path / "out", images="test-image.hdf5", **options)
-    found = records(Path(made.location))
-    assert {key: found[key]["image"][0] for key in found} == members | {
-        f"test-image.hdf5/{key}": photo for key, photo in zip(ids[3:], PHOTOS[3:], strict=True)
-    }
-    assert made.manifest.splits["test"].num_unlabelled == 4
-
-
 @pytest.mark.thorough
 def test_flower_records_of_tensorflow_are_read_in_place(tmp_path: Path) -> None:
     """The TPU sets of Kaggle: examples with and without a class, in folders of splits."""
