@@ -12,7 +12,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatch
 from pathlib import PurePosixPath
 from posixpath import splitext
 from typing import Any
@@ -35,7 +34,6 @@ _MOST = 0.9
 """Share of folders, names or files that must agree."""
 _MOST_FOLDERS, _MOST_FILES = 1_000, 4_000
 _MOST_TABLES, _MOST_KINDS, _MOST_PROPOSED = 8, 8, 3
-_NUM_LOOKED_AT = 4
 _DIGIT = re.compile(r"\d")
 _SAMPLE = re.compile(
     r"(patient|subject|case|study|series|scan|slide|tomo(gram)?|clip|video|seq(uence)?|scene"
@@ -104,10 +102,7 @@ def _suffix(files: Folders) -> str:
 
 
 def _kinds(view: View, files: Folders) -> list[Reading]:
-    """Return the readings of folders that all have the same kinds of pictures: t1, t2, flair.
-
-    They are certainly channels of a sample if they are grey and there is one mask.
-    """
+    """Return the readings of folders that all have the same kinds of pictures: t1, t2, flair."""
     names, suffix, mask = _names(files, 1), _suffix(files), PurePosixPath(view.recipe.masks).name
     counts = Counter[str]()
     for folder, several in files.items():
@@ -128,8 +123,6 @@ def _kinds(view: View, files: Folders) -> list[Reading]:
     why = f"{len(files):,} folders have the same {len(kinds)} kinds of pictures"
     masks = [name.replace("{id}", "*") for name in masks]
     stacks = _stacks(f"{{id}}/{lead}{{{channels}}}{suffix}", masks, why)
-    if len(masks) == 1 and _are_channels(view, [*files], masks[0]):
-        return stacks
     single = {"exclude": tuple(f"*/{one}" for one in masks)} if masks else {}
     return [
         *stacks,
@@ -137,19 +130,6 @@ def _kinds(view: View, files: Folders) -> list[Reading]:
         Reading({**single, "labels": "none"}, "each picture alone"),
         Reading({"labels": "folder"}, f"{len(names):,} folders as classes"),
     ]
-
-
-def _are_channels(view: View, folders: Sequence[str], mask: str) -> bool:
-    """Return whether most pictures of sampled folders are grey, and files that fit `mask` masks."""
-    members, some = view.candidates, {*folders[:: len(folders) // _NUM_LOOKED_AT + 1]}
-    rows = np.flatnonzero(members.keys.folders.fit(some.__contains__))
-    seen = [
-        (view.pictures.values(one), fnmatch(one.key, f"*/{mask}")) for one in members.take(rows)
-    ]
-    if any(one is None or one.colours or (is_mask and not one.is_mask) for one, is_mask in seen):
-        return False
-    grey = [one is not None and not one.is_mask for one, is_mask in seen if not is_mask]
-    return 2 * sum(grey) > len(grey)  # a slice may be black
 
 
 def _is_mask(name: str) -> bool:
