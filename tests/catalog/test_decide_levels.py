@@ -1,4 +1,4 @@
-"""Levels of folders that are no classes: magnifications, an index, wrappers, kinds of pictures."""
+"""Levels of folders that are no classes: magnifications, an index, kinds of pictures."""
 
 from pathlib import Path
 
@@ -32,13 +32,6 @@ def test_a_class_of_two_folders_below_an_index_of_letters_has_both_names(tmp_pat
     assert set(catalog(tmp_path, pictures(*keys)).label_names) == {
         "abbey", "barn/indoor", "barn/outdoor", "bow/indoor", "bow/outdoor",
     }  # fmt: skip
-
-
-def test_wrappers_of_archives_are_asked_for_with_the_names_of_their_files(tmp_path: Path) -> None:
-    keys = [f"planes/planes/{label}__{i}_{i}1.jpg" for label in (0, 1) for i in range(4)]
-    found = flags(tmp_path, pictures(*keys, "scenes/scenes/1.jpg", "scenes/scenes/2.jpg"))
-    assert found[0].startswith("--exclude 'scenes/*' --labels 'regex:(^|/)(?P<label>")
-    assert "--labels folder" in found
 
 
 def test_a_folder_whose_name_ends_the_names_of_another_is_a_kind(tmp_path: Path) -> None:

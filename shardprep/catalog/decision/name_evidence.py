@@ -8,7 +8,6 @@ tables have labels, a field of the file names may be the label.
 from __future__ import annotations
 
 import contextlib
-import glob
 import itertools
 import re
 from collections import Counter
@@ -96,7 +95,7 @@ def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> I
         if len(names) > len(kinds) + 1 and are_photos(view, kinds):
             yield folder
         return
-    if others := [*other_folders(view, counts, names)] or [*_of_wrappers(view, counts)]:
+    if others := other_folders(view, counts, names):
         yield from others
         if not others[0].why.endswith(CLEAR):
             yield from (folder, _NONE)
@@ -173,16 +172,6 @@ def _of_numbers(view: View, paths: Collection[str], number: int) -> Iterator[Rea
 
 def _of_level(depth: int, names: Collection[str]) -> Reading:
     return Reading({"labels": f"folder:{depth}"}, f"{len(names):,} names such as {min(names)}")
-
-
-def _of_wrappers(view: View, paths: Collection[str]) -> Iterator[Reading]:
-    """Yield readings by name fields that use only one of several folders `x/x`."""
-    if len(paths) < 2 or not all(re.fullmatch(r"(.*/)?([^/]+)/\2", path) for path in paths):
-        return
-    for path in [*paths][:_NUM_SAMPLES]:
-        out = tuple(f"{glob.escape(one.rpartition('/')[2])}/*" for one in paths if one != path)
-        own = view.read_as(Reading({"exclude": out}, ""))
-        yield from (Reading({"exclude": out, **one.options}, one.why) for one in _of_fields(own))
 
 
 def _of_test(view: View, tests: Collection[str], names: Collection[str]) -> list[Reading]:
