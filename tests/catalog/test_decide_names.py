@@ -189,19 +189,6 @@ def test_names_of_a_few_letters_and_numbers_may_be_the_text(tmp_path: Path) -> N
     assert caught.value.choices[0].options["target"] == "text"
 
 
-def test_a_word_in_names_that_a_list_has_is_the_text_of_the_image(tmp_path: Path) -> None:
-    keys = [f"{i}/{name}.jpg" for i in (1, 2) for name in ("1_Bulls_7", "2_Squad_14", "3_lute_21")]
-    images = pictures(*keys)
-    made = catalog(tmp_path / "1", images | {"words.txt": b"bulls\nchair\nlute\nsquad\n"})
-    assert sorted({str(one.target) for one in made.items}) == ["Bulls", "Squad", "lute"]
-    assert asked(tmp_path / "2", images | {"words.txt": b"bulls\nchair\n"})[0] == "folder"
-    photos = pictures(
-        "tame/1_cat_7.jpg", "tame/2_dog_14.jpg", "wild/3_elk_21.jpg", "wild/4_fox_1.jpg"
-    )
-    made = catalog(tmp_path / "3", photos | {"words.txt": b"cat\ndog\nelk\nfox\n"})
-    assert made.label_names == ("tame", "wild")
-
-
 def test_texts_beside_images_are_their_captions(tmp_path: Path) -> None:
     keys = [f"{i:02}.jpg" for i in range(8)]
     texts = {f"{i:02}.txt": f"a house with number {i}".encode() for i in range(8)}

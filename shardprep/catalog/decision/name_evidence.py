@@ -8,7 +8,6 @@ tables have labels, a field of the file names may be the label.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -39,7 +38,6 @@ _MOSTLY = 0.5
 _NUM_BLOCKS, _BLOCK = 8, 250
 """Names are read in blocks of neighbours, because a label has several images there."""
 _WIDE = 2
-_MOST_BYTES = 1 << 22
 _MOST_DEPTH, _MOST_SHOWN = 6, 6
 _COUNTED = re.compile(r"^\d+(?=[A-Za-z]+$)|(?<=[A-Za-z])[-_ ]?\d+$")
 """Matches the number in 40X or character01."""
@@ -51,7 +49,7 @@ def labels_by_names(view: View) -> Sequence[Reading]:
     """Return the readings of names of folders and files, unless folders are clearly classes."""
     if len(view.members) < 2 or not view.is_open(*_OTHERS):
         return []
-    if readings := _texts_beside(view) or _of_listed_words(view):
+    if readings := _texts_beside(view):
         return readings
     every = view.folders
     is_test = view.index.splits.fit(lambda split: split == "test")
@@ -226,24 +224,6 @@ def numbers_of_names(view: View) -> list[Reading]:
     """Return the readings of numbers in names that a letter marks, such as ages, for a question."""
     found = marked_numbers([*{*_stems(view)}])
     return [Reading({"labels": f"regex:{x.regex}", "target": "regression"}, x.why) for x in found]
-
-
-def _of_listed_words(view: View) -> list[Reading]:
-    """Return the reading of a name field whose words a text file such as `lexicon.txt` lists."""
-    lists = view.documents.members(".txt")
-    names = {path.rpartition("/")[2] for path in view.folders}
-    if not 0 < len(lists) <= _NUM_SAMPLES or not all(map(str.isdecimal, filter(None, names))):
-        return []
-    stems = [*{*_stems(view)}]
-    fields = [one for one in name_fields(stems) if one.is_text and not one.is_class]
-    for field, member in itertools.product(fields, lists):
-        words = {*head_of(member, _MOST_BYTES).casefold().splitlines()}
-        found = [match["label"] for one in stems if (match := re.search(field.regex, one))]
-        number = sum(one.casefold() in words for one in found)
-        if number >= ENOUGH * len(stems):
-            why = f"{member.key} has the word of {number:,} of {counted(len(stems), 'name')}"
-            return [Reading({"labels": f"regex:{field.regex}", "target": "text"}, why)]
-    return []
 
 
 def _of_whole_names(view: View) -> Iterator[Reading]:
