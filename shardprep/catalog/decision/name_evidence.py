@@ -49,8 +49,6 @@ def labels_by_names(view: View) -> Sequence[Reading]:
     """Return the readings of names of folders and files, unless folders are clearly classes."""
     if len(view.members) < 2 or not view.is_open(*_OTHERS):
         return []
-    if readings := _texts_beside(view):
-        return readings
     every = view.folders
     is_test = view.index.splits.fit(lambda split: split == "test")
     tests = {*view.index.keys.where(is_test).folders.counts()} if is_test.any() else set[str]()
@@ -250,27 +248,6 @@ def _sizes(view: View) -> set[tuple[int, int] | None]:
 def are_wide(view: View) -> bool:
     """Return whether images are at least twice as wide as high, as pictures of words are."""
     return all(size and size[1] >= _WIDE * size[0] for size in _sizes(view))
-
-
-def _texts_beside(view: View) -> list[Reading]:
-    """Return the reading of a text file next to each image, such as `1.txt` beside `1.jpg`."""
-    texts = view.documents.members(".txt")
-    if len(texts) < ENOUGH * len(view.members):
-        return []
-    keys = _sampled(view)
-    wanted = {f"{key.rpartition('.')[0]}.txt" for key in keys[:: len(keys) // _NUM_SAMPLES + 1]}
-    found = [head_of(one).strip() for one in texts if one.key in wanted]
-    words = [word for text in found for word in text.split()]
-    num_words = sum(word.strip(",.!?;:'\"()").isalpha() for word in words)
-    if len(found) < ENOUGH * len(wanted) or num_words * 2 <= len(words) or "<" in "".join(found):
-        return []
-    options = {"labels": "text:{stem}.txt", "target": "text"}
-    reading = Reading(options, f"{len(texts):,} texts beside images")
-    if others := texts_or_none(view, reading):
-        return others
-    are_texts = 2 * len({*found}) > len(found)
-    classes = Reading({**options, "target": "class"}, f"{len({*found})} different texts")
-    return [reading] if are_texts else [classes, reading]
 
 
 def texts_or_none(view: View, texts: Reading) -> list[Reading]:
