@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.support.corpus import rows
-from tests.support.first_contact import RESULTS, STATUSES, judged, stored_statuses
+from tests.support.first_contact import RESULTS, STATUSES, judged, stored_statuses, wanted_facts
 from tests.support.patterns import search_here
 
 _WIDTH = 150
@@ -22,7 +22,9 @@ _WIDTH = 150
 
 def _judged(number: int) -> tuple[str, str]:
     with tempfile.TemporaryDirectory() as folder:
-        status, detail = judged(rows()[number], Path(folder))
+        row = rows()[number]
+        source = row.write_source(Path(folder))
+        status, detail = judged(row, source, *wanted_facts(row, source))
         return status, detail.replace(folder, "…")
 
 

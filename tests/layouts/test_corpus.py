@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,10 @@ from tests.support.layouts import LAYOUTS
 
 ROWS = {row.id: row for row in rows()}
 STORED = stored_statuses()
-OWN = [row for row in rows() if row.facts is not None]
-KAGGLE = [row for row in rows() if row.family == "kaggle"]
-COPIES = [row for row in rows() if row.family == "competitions"]
+_KAGGLE = [row.id for row in rows() if row.family == "kaggle"]
+_COPIES = [row.id for row in rows() if row.family == "competitions"]
+LAYOUT_OF = dict(zip(_KAGGLE, LAYOUTS, strict=True))
+TWIN_OF = dict(zip(_COPIES, COMPETITIONS, strict=True))
 _TILE = re.compile(r"/y\d+_x\d+$")
 
 
@@ -27,8 +27,25 @@ def test_each_row_has_a_name_of_its_own_and_a_status() -> None:
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row.id)
-def test_a_build_without_flags_is_not_worse_than_it_was(row: Row, tmp_path: Path) -> None:
-    status, detail = judged(row, tmp_path)
+def test_a_row_is_right_with_its_flags_and_not_worse_without_them(row: Row, tmp_path: Path) -> None:
+    source = row.write_source(tmp_path)
+    wanted, free = wanted_facts(row, source)
+    if row.facts is not None:
+        found = outcome(source, without_choices(row.flags))
+        if row.cannot:
+            assert found.facts != row.facts
+        else:
+            assert not found.error
+            assert {key: one for key, one in found.facts.items() if key not in free} == row.facts
+    elif row.id in LAYOUT_OF:
+        layout = LAYOUT_OF[row.id]
+        if row.flags == layout.flags and without_choices(row.flags) == options_of(row.flags):
+            assert {key: _target(wanted[key]) for key in layout.targets} == layout.targets
+    else:
+        twin = TWIN_OF[row.id]
+        keys = {_TILE.sub("", key) for key in twin.expected(twin.members())}
+        assert keys - {*free} <= wanted.keys() <= keys
+    status, detail = judged(row, source, wanted, free)
     assert STATUSES.index(status) <= STATUSES.index(STORED[row.id]), detail
 
 
@@ -44,40 +61,12 @@ def test_a_record_that_nobody_wants_is_never_right(change: str, tmp_path: Path) 
     }[change]
     if not facts[key]:
         del facts[key]
-    status, detail = judged(replace(row, facts=facts), tmp_path)
+    status, detail = judged(row, row.write_source(tmp_path), facts, row.free)
     assert status == "wrong"
     assert detail.startswith(f"{key}: train label=cat, not ")
-
-
-@pytest.mark.parametrize("row", [row for row in OWN if not row.cannot], ids=lambda row: row.id)
-def test_the_flags_of_a_row_build_it_right(row: Row, tmp_path: Path) -> None:
-    found = outcome(row.write_source(tmp_path), without_choices(row.flags))
-    assert not found.error
-    bare = {key: fact for key, fact in found.facts.items() if key not in row.free}
-    assert bare == row.facts
-
-
-@pytest.mark.parametrize("row", [row for row in OWN if row.cannot], ids=lambda row: row.id)
-def test_no_flags_build_a_row_that_says_so(row: Row, tmp_path: Path) -> None:
-    found = outcome(row.write_source(tmp_path), without_choices(row.flags))
-    assert found.facts != row.facts
-
-
-def test_what_a_person_wants_of_a_layout_is_what_its_table_says(tmp_path: Path) -> None:
-    for layout, row in zip(LAYOUTS, KAGGLE, strict=True):
-        facts, _ = wanted_facts(row, row.write_source(tmp_path / row.name))
-        if row.flags == layout.flags and without_choices(row.flags) == options_of(row.flags):
-            assert {key: _target(facts[key]) for key in layout.targets} == layout.targets, row.name
 
 
 def _target(fact: Fact) -> object:
     if "labels" in fact:
         return tuple(filter(None, fact["labels"].split(",")))
     return float(fact["number"]) if "number" in fact else fact.get("label", fact.get("text"))
-
-
-def test_what_a_person_wants_of_a_competition_are_the_records_of_its_copy(tmp_path: Path) -> None:
-    for twin, row in zip(COMPETITIONS, COPIES, strict=True):
-        facts, free = wanted_facts(row, row.write_source(tmp_path / row.name))
-        keys = {_TILE.sub("", key) for key in twin.expected(twin.members())}
-        assert keys - {*free} <= facts.keys() <= keys, row.name

@@ -87,10 +87,13 @@ def _fact(plan: BuildPlan, item: Item, *, is_target: bool) -> Fact:
     return fact
 
 
-def judged(row: Row, folder: Path) -> tuple[str, str]:
-    """Return the status of a build of the row without flags, and what it does."""
-    source = row.write_source(folder)
-    wanted, free = wanted_facts(row, source)
+def judged(
+    row: Row, source: Path, wanted: Mapping[str, Fact], free: Collection[str]
+) -> tuple[str, str]:
+    """Return the status of a build of the row without flags, and what it does.
+
+    `wanted` and `free` are those of `wanted_facts`.
+    """
     found = outcome(source, {})
     if found.error:
         is_answered = _is_answered(row, source, wanted, found.error)
