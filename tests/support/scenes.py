@@ -29,8 +29,13 @@ def _rng(seed: str) -> np.random.Generator:
     return np.random.default_rng(zlib.crc32(seed.encode()))
 
 
+@functools.cache
+def _noise(strength: float, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    return _rng("noise").normal(0, strength, shape)
+
+
 def _bytes_of(values: NDArray[Any], noise: float) -> Picture:
-    noisy = values + _rng("noise").normal(0, noise, values.shape)
+    noisy = values + _noise(noise, values.shape)
     return Image.fromarray(np.clip(noisy, 0, 255).astype(np.uint8))
 
 
