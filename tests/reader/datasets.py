@@ -145,8 +145,8 @@ def damage(folder: Path, *numbers: int) -> list[str]:
     return [f"{rows[number]['shard']}, record {rows[number]['record']}:" for number in numbers]
 
 
-def change_image(folder: Path, number: int, change: Callable[[bytes], bytes]) -> tuple[Path, int]:
-    """Replace the image of a record of train by one of equal length, with correct checksums.
+def change_record(folder: Path, number: int, change: Callable[[bytes], bytes]) -> tuple[Path, int]:
+    """Replace the payload of a record of train by one of equal length, with correct checksums.
 
     Return the shard and the offset of the record.
     """
@@ -154,14 +154,22 @@ def change_image(folder: Path, number: int, change: Callable[[bytes], bytes]) ->
     path, at = folder / row["shard"], row["offset"]
     data = path.read_bytes()
     (read,) = read_records(io.BytesIO(data[at : at + row["length"]]), "")
-    values = example.decode(read.payload)
-    (image,) = values["image"]
-    assert isinstance(image, bytes)
-    values["image"] = [change(image)]
-    framed = frame(example.encode(values))
+    framed = frame(change(bytes(read.payload)))
     assert len(framed) == row["length"]
     path.write_bytes(data[:at] + framed + data[at + len(framed) :])
     return path, at
+
+
+def change_image(folder: Path, number: int, change: Callable[[bytes], bytes]) -> tuple[Path, int]:
+    """Replace the image of a record of train by one of equal length, like `change_record`."""
+
+    def changed(payload: bytes) -> bytes:
+        values = example.decode(payload)
+        (image,) = values["image"]
+        assert isinstance(image, bytes)
+        return example.encode({**values, "image": [change(image)]})
+
+    return change_record(folder, number, changed)
 
 
 def flip(file: Path, at: int) -> None:

@@ -29,6 +29,7 @@ from tests.reader.datasets import (
     NUM_TEST,
     NUM_TRAIN,
     WIDTH,
+    change_record,
     flip,
     of_form,
     pets,
@@ -235,12 +236,6 @@ def test_repr_depends_on_the_records_and_not_on_the_path(sets: Set, tmp_path: Pa
 # Damage
 
 
-def overwrite(path: Path, at: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(data)
-
-
 @pytest.mark.parametrize("part", ["length", "length CRC", "payload", "data CRC"])
 def test_a_damaged_record_is_named_and_the_others_are_read(copied: Path, part: str) -> None:
     key = stored(copied)[4]
@@ -270,16 +265,17 @@ def test_a_damaged_record_is_named_and_the_others_are_read(copied: Path, part: s
     ids=["no example", "no image", "no value"],
 )
 def test_a_malformed_record_is_named(copied: Path, part: bytes, said: str) -> None:
-    """Without checksums, the content of a record is still checked."""
-    shard = copied / place(copied, stored(copied)[0])["shard"]
-    data = shard.read_bytes()
-    if said.startswith("feature"):
-        at = data.index(b"\n\x0cimage/height\x12") + 15
-        overwrite(shard, at, bytes((data[at], 0x22)))  # an unknown kind of list
-    else:
-        overwrite(shard, data.index(part, 12), bytes(len(part)))
+    """Its checksums are right."""
+
+    def spoiled(payload: bytes) -> bytes:
+        if not said.startswith("feature"):
+            return payload.replace(part, bytes(len(part)), 1)
+        start = payload.index(b"\n\x0cimage/height\x12") + 16
+        return payload[:start] + b"\x22" + payload[start + 1 :]  # an unknown kind of list
+
+    shard, _ = change_record(copied, 0, spoiled)
     with pytest.raises(RecordError) as error:
-        reader.Dataset(copied, verify_crc=False, as_supervised=False)[0]
+        reader.Dataset(copied, as_supervised=False)[0]
     assert f"{shard.name}, record 0: offset 0: " in str(error.value)
     assert said in str(error.value)
     assert "\n" not in str(error.value)

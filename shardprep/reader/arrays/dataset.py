@@ -87,7 +87,6 @@ class Dataset:
         as_supervised: bool = True,
         decode: bool = True,
         transform: Function | None = None,
-        verify_crc: bool = True,
     ) -> None:
         """Open a split, without reading a record.
 
@@ -106,13 +105,12 @@ class Dataset:
                 function of image and target, like `transforms` there; its result is the item.
                 Transforms of `torchvision.transforms.v2` get tensors of its types, other functions
                 get arrays.
-            verify_crc: False does not verify the checksums of records.
 
         Raises:
             DatasetError: an argument is not allowed, the dataset or split does not exist or is
                 not finished, or a shard or an index is missing or contradicts the manifest.
         """
-        self._subset = subset = open_subset(path, split, verify_crc=verify_crc)
+        self._subset = subset = open_subset(path, split)
         datasets = subset.datasets
         self.path = datasets.mix or datasets.only.files.place
         """Folder or address of the dataset, or the mix."""

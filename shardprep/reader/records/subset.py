@@ -215,32 +215,24 @@ class Subset:
         return replace(self, records=records, within_epoch=within, batches=batches)
 
 
-def open_subset(
-    path: str | Path | OpenDataset | Mix, split: AnySplit, *, verify_crc: bool = True
-) -> Subset:
+def open_subset(path: str | Path | OpenDataset | Mix, split: AnySplit) -> Subset:
     """Return the records of a split in its order, for a single host."""
     datasets, numbers = Datasets.of(path, split)
-    records = _joined(datasets, numbers, verify_crc=verify_crc)
+    records = _joined(datasets, numbers)
     within = StoredOrder(len(records), *block_sizes(datasets.record_bytes))
     batches = GlobalBatches(len(records), 1)
     return Subset(datasets, datasets.schema, records, records.digest, within, batches)
 
 
 def _joined(
-    datasets: Datasets,
-    numbers: Sequence[Ints],
-    *,
-    staging_bytes: int | None = None,
-    verify_crc: bool = True,
+    datasets: Datasets, numbers: Sequence[Ints], *, staging_bytes: int | None = None
 ) -> Records:
     """Return the records with these numbers in each dataset, one dataset after the other."""
     every = [
-        open_records(
-            one, Places.of(one.manifest, own), staging_bytes=staging_bytes, verify_crc=verify_crc
-        )
+        open_records(one, Places.of(one.manifest, own), staging_bytes=staging_bytes)
         for one, own in zip(datasets.opened, numbers, strict=True)
     ]
-    return Records.joined(every, verify_crc=verify_crc) if len(every) > 1 else every[0]
+    return Records.joined(every) if len(every) > 1 else every[0]
 
 
 def open_records(
@@ -249,7 +241,6 @@ def open_records(
     *,
     store: Shards | None = None,
     staging_bytes: int | None = None,
-    verify_crc: bool = True,
 ) -> Records:
     """Return the records of a dataset at `places`, in this order.
 
@@ -265,7 +256,7 @@ def open_records(
             store = LocalShards(files.folder, shards, files)
     with dataset.documents(*map(index_name, shards)) as folder:
         frames = indexed(folder, places)
-    return Records(store, frames, verify_crc=verify_crc)
+    return Records(store, frames)
 
 
 def open_request(request: Request) -> Subset:
