@@ -91,8 +91,7 @@ class Datasets:
                     num_records=number, block_length=length, group_width=width, shuffle=shuffle
                 )
             )
-        stops_first = self.mix.stop == "first"
-        return MixedDraws(blocks=tuple(every), shares=self.mix.shares, stops_first=stops_first)
+        return MixedDraws(blocks=tuple(every), shares=self.mix.shares)
 
 
 def mean_record_bytes(*manifests: Manifest) -> float:
