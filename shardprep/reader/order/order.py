@@ -38,8 +38,10 @@ from shardprep.reader.order.epoch import (
     Lane,
     LaneShuffle,
     LaneSpan,
+    Run,
     StoredOrder,
     WeightedDraws,
+    positions_of,
 )
 from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.permutation import key_of, mix
@@ -79,12 +81,8 @@ class MixedDraws:
         return self.num_records
 
     def at(self, key: int, epoch: int, places: Ints) -> Ints:
-        positions = np.empty(len(places), np.int64)
-        starts = self._starts
-        for span, chosen, own in self._runs(key, epoch, places):
-            found = self.blocks[span.lane].positions(span.key, span.start, span.stop)
-            positions[chosen] = found[own - span.start] + starts[span.lane]
-        return positions
+        runs = self._runs(key, epoch, places)
+        return positions_of(runs, self.blocks, self._starts, len(places))
 
     def own(self, batches: GlobalBatches) -> slice:
         del batches
@@ -99,14 +97,14 @@ class MixedDraws:
     def spans(
         self, key: int, epoch: int, batches: GlobalBatches, start: int, stop: int
     ) -> Iterator[LaneSpan]:
-        return (span for span, _, _ in self._runs(key, epoch, batches.places(start, stop)))
+        return (run.span for run in self._runs(key, epoch, batches.places(start, stop)))
 
     @property
     def _starts(self) -> list[int]:
         return [0, *accumulate(blocks.num_records for blocks in self.blocks[:-1])]
 
-    def _runs(self, key: int, epoch: int, places: Ints) -> Iterator[tuple[LaneSpan, Ints, Ints]]:
-        """Yield for each pass: span, indices in `places` of its draws, their places in the pass."""
+    def _runs(self, key: int, epoch: int, places: Ints) -> Iterator[Run]:
+        """Yield a run for each pass of a dataset with some of `places`."""
         cycle = _cycle(self.shares)
         turns, slots = np.divmod(places + epoch * len(self), len(cycle.dataset))
         of_place = cycle.dataset[slots]
@@ -117,9 +115,9 @@ class MixedDraws:
             for turn in np.unique(passes).tolist():
                 inside = passes == turn
                 own = within[inside]
-                pass_key = mix(key, _PASS, number, turn)
-                span = LaneSpan(number, pass_key, own.item(0), own.item(-1) + 1)
-                yield span, chosen[inside], own
+                start, stop = own.item(0), own.item(-1) + 1
+                span = LaneSpan(number, mix(key, _PASS, number, turn), start, stop)
+                yield Run(span, chosen[inside], own - start)
 
 
 class _Cycle(NamedTuple):
