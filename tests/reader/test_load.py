@@ -647,35 +647,42 @@ def test_fit_gives_no_warning_about_an_order_that_the_reader_has_made(sets: Sets
 
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
-def test_a_small_network_learns_the_sample(shapes: Path, sets: Sets) -> None:
-    """From the archive to a trained model: the labels say what the images show.
-
-    The model also trains on an endless dataset, evaluates, and predicts unlabelled images.
-    """
+def test_a_small_network_learns_the_sample(shapes: Path) -> None:
+    """From the archive to a trained model: the labels say what the images show."""
     import keras
     from keras import layers
 
     folder = shapes / "tfrecords" / "shapes"
     keras.utils.set_random_seed(0)
-    options: dict[str, Any] = {"cache": "memory", "read_config": ReadConfig(image_size=(32, 32))}
-    train = reader.load(folder, "train[:85%]", batch_size=16, seed=0, **options)
+    options: dict[str, Any] = {"cache": "memory", "read_config": ReadConfig(image_size=(16, 16))}
+    train = reader.load(folder, "train[:85%]", batch_size=32, seed=0, **options)
     validation = reader.load(folder, "train[85%:]", batch_size=64, shuffle=False, **options)
-    model = keras.Sequential([layers.Rescaling(1 / 127.5, -1), layers.RandomFlip("horizontal")])
-    for filters in (16, 32, 64):
+    model = keras.Sequential([layers.Rescaling(1 / 127.5, -1)])
+    for filters in (16, 32):
         model.add(layers.Conv2D(filters, 3, padding="same", use_bias=False))
         model.add(layers.BatchNormalization(momentum=0.9))
         model.add(layers.ReLU())
         model.add(layers.MaxPooling2D())
     model.add(layers.GlobalMaxPooling2D())
-    model.add(layers.Dropout(0.2))
     model.add(layers.Dense(3, activation="softmax"))
-    adam = keras.optimizers.Adam(2e-3)
+    adam = keras.optimizers.Adam(5e-3)
     loss = "sparse_categorical_crossentropy"
     model.compile(adam, loss, metrics=["accuracy"], jit_compile=False)
-    history = model.fit(train, epochs=5, validation_data=validation, verbose=0).history
-    assert history["val_accuracy"][-1] > 0.9, history["val_accuracy"]
+    history = model.fit(train, epochs=7, validation_data=validation, verbose=0).history
+    assert history["val_accuracy"][-1] > 0.85, history["val_accuracy"]
+
+
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
+def test_keras_fits_evaluates_and_predicts(sets: Sets) -> None:
+    """On an endless dataset, and on one without labels."""
+    import keras
+
+    model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(3)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, metrics=["accuracy"], jit_compile=False)
     endless = reader.load(sets["png"], batch_size=10, repeat=True)
     model.fit(endless, epochs=1, steps_per_epoch=7, verbose=0)
+    validation = reader.load(sets["png"], "validation", batch_size=4)
     assert 0 <= model.evaluate(validation, return_dict=True, verbose=0)["accuracy"] <= 1
     for form in ("png", "unlabelled"):
         test = reader.load(sets[form], "test", batch_size=4)
