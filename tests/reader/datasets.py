@@ -63,7 +63,13 @@ FORMS: dict[str, dict[str, Any]] = {
     "multilabel": {"size": "16x12", "labels": "csv:t.csv:id:tags", "target": "multilabel"},
     "regression": {"size": "16x12", "labels": "csv:t.csv:id:weight", "target": "regression"},
     "text": {"size": "16x12", "labels": "csv:t.csv:id:weight", "target": "text"},
-}
+    "raw multilabel": {
+        "size": "16x12", "format": "raw", "labels": "csv:t.csv:id:tags", "target": "multilabel",
+    },
+    "raw text": {
+        "size": "16x12", "format": "raw", "labels": "csv:t.csv:id:weight", "target": "text",
+    },
+}  # fmt: skip
 
 
 @functools.cache

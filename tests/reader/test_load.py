@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,8 @@ from shardprep.dataset.manifest import Manifest, Split
 from shardprep.errors import DatasetError
 from shardprep.reader import ReadConfig
 from shardprep.reader.selection.split_argument import split_ranges
-from tests.reader.datasets import flip, pets, refused, stored, written
-from tests.support.builders import animals, build, jpeg, png, write, zip_bytes
+from tests.reader.datasets import pets, refused, stored, written
+from tests.support.builders import animals, jpeg, png
 from tests.support.examples import thorough
 from tests.support.paths import DATA
 from tests.support.processes import Program
@@ -61,12 +60,6 @@ def _sets(tmp_path_factory: pytest.TempPathFactory) -> Sets:
         form: pets(tmp_path_factory, members(), **{"shards": 5, **keys})
         for form, keys in FORMS.items()
     }
-
-
-@pytest.fixture(name="copy")
-def _copy(sets: Sets, tmp_path: Path) -> Path:
-    """Return a dataset folder to be damaged."""
-    return shutil.copytree(sets["png"], tmp_path / "out" / "pets" / "1.0.0")
 
 
 def keys(dataset: Any) -> list[str]:
@@ -197,67 +190,6 @@ def test_float32_is_0_to_1(sets: Sets, form: str, options: dict[str, Any]) -> No
         assert images(one).dtype == np.float32
         np.testing.assert_allclose(images(one), expected / 255, rtol=0, atol=1e-7)
         assert images(one).max() <= 1
-
-
-# Other targets than classes
-
-TAGS = ("indoor", "indoor|wet", "big|indoor|wet")
-ROWS = {f"train/{i}.jpg": (TAGS[i % 3], i / 8, f"café {i}") for i in range(12)}
-
-
-@pytest.fixture(scope="module", name="table")
-def _table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a source with a table of tags, weights and captions of its train images."""
-    lines = [f"{key},{tags},{weight},{text}" for key, (tags, weight, text) in ROWS.items()]
-    files = {key: jpeg(seed=i) for i, key in enumerate([*ROWS, "test/1.jpg", "test/2.jpg"])}
-    table = "\n".join(["id,tags,weight,caption", *lines]).encode()
-    root = tmp_path_factory.mktemp("table")
-    return write(root / "pets.zip", zip_bytes({**files, "train.csv": table}))
-
-
-@pytest.mark.parametrize("form", ["png", "raw"])
-@pytest.mark.parametrize(
-    ("target", "column", "spec", "nothing"),
-    [
-        ("multilabel", "tags", tf.TensorSpec((None, 3), tf.float32), [0, 0, 0]),
-        ("regression", "weight", tf.TensorSpec((None,), tf.float32), np.nan),
-        ("text", "caption", tf.TensorSpec((None,), tf.string), b""),
-    ],
-)
-def test_targets_come_from_the_table(
-    table: Path, tmp_path: Path, form: str, target: str, column: str, spec: Any, nothing: Any
-) -> None:
-    """Test images have no row in the table, so their target is missing."""
-
-    def wanted(key: str) -> Any:
-        if key not in ROWS:
-            return nothing
-        tags, weight, caption = ROWS[key]
-        several = [float(name in tags.split("|")) for name in ("big", "indoor", "wet")]
-        return {"tags": several, "weight": weight, "caption": caption.encode()}[column]
-
-    rule = f"csv:train.csv:id:{column}"
-    keys_: dict[str, Any] = {
-        "size": "16x12",
-        "format": form,
-        "columns": "weight,caption",
-        "separator": "|",
-    }
-    folder = build(table, tmp_path / "out", labels=rule, target=target, **keys_).path
-    dataset = reader.load(folder, "train+test", batch_size=5, shuffle=False)
-    assert dataset.element_spec[1] == spec
-    found = [one for _, batch in dataset.as_numpy_iterator() for one in batch]
-    every = [*stored(folder), *stored(folder, "test")]
-    assert len(every) == len(ROWS) + 2
-    np.testing.assert_array_equal(found, [wanted(key) for key in every])
-    if form == "raw":  # a single record is parsed in another way than a batch
-        single = reader.load(folder, "train+test", shuffle=False).as_numpy_iterator()
-        np.testing.assert_array_equal([one for _, one in single], found)
-    if target != "multilabel":
-        return  # the columns are the same
-    for features in reader.load(folder, "train[:6]", as_supervised=False).as_numpy_iterator():
-        _, weight, caption = ROWS[features["image/filename"].decode()]
-        assert (features["weight"], features["caption"].decode()) == (weight, caption)
 
 
 # Number and order
@@ -538,73 +470,6 @@ def test_a_percentage_divides_a_split_at_the_nearest_record(number: int, percent
     assert before + selected(number, f"train[{percent}%:]") == selected(number, "train")
     share = percent if percent >= 0 else 100 + percent
     assert abs(len(before) - number * share / 100) <= 0.5
-
-
-# Damaged folders
-
-
-def index(copy: Path) -> Path:
-    return copy / "index" / f"{shards(copy)[2].name}.idx"
-
-
-def without_a_line(copy: Path) -> None:
-    lines = index(copy).read_text().splitlines(keepends=True)
-    index(copy).write_text("".join(lines[:-1]))
-
-
-def cut_between_two_records(copy: Path) -> None:
-    shard = shards(copy)[2]
-    os.truncate(shard, int(index(copy).read_text().splitlines()[-1].split()[0]))
-    assert list(tf.data.TFRecordDataset(str(shard)))  # the checksums find nothing
-
-
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (lambda copy: (copy / "manifest.json").unlink(), "shardprep build"),
-        (lambda copy: (copy / "schema.json").unlink(), "schema.json"),
-        (lambda copy: os.truncate(copy / "manifest.json", 200), "manifest.json: cannot be read"),
-        (lambda copy: index(copy).unlink(), "00002-of-00005.idx: is missing; copy it again"),
-        (without_a_line, "has {} records, the manifest says {}; copy it again"),
-        (
-            lambda copy: index(copy).write_text(index(copy).read_text() + "7\n"),
-            "00002-of-00005.idx: is damaged: its records have gaps or overlap",
-        ),
-    ],
-)
-def test_a_folder_with_a_damaged_document_is_refused(
-    copy: Path, damage: Callable[[Path], None], said: str
-) -> None:
-    number = len(index(copy).read_text().splitlines())
-    damage(copy)
-    assert said.format(number - 1, number) in refused(lambda: reader.load(copy))
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda copy: shards(copy)[2].unlink(),
-        cut_between_two_records,
-        lambda copy: shards(copy)[2].write_bytes(shards(copy)[2].read_bytes() + b"\0"),
-    ],
-)
-def test_a_shard_that_is_missing_or_has_another_size_is_refused(
-    copy: Path, damage: Callable[[Path], None]
-) -> None:
-    """Other splits, whose shards are whole, can be read."""
-    shard = shards(copy)[2]
-    damage(copy)
-    assert str(shard) in refused(lambda: reader.load(copy))
-    assert len(order(copy, "validation")) == NUM_VALIDATION
-
-
-@pytest.mark.parametrize("at", [3, 500])
-def test_a_flipped_byte_is_found_when_it_is_read(copy: Path, at: int) -> None:
-    shard = shards(copy)[2]
-    flip(shard, at)
-    dataset = reader.load(copy, batch_size=4)
-    with pytest.raises(tf.errors.UnknownError, match=rf"{shard}, record \d+: offset [\d,]+: "):
-        list(dataset)
 
 
 # ReadConfig
