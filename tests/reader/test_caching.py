@@ -24,7 +24,7 @@ from shardprep.storage.atomic_file import DurableFile
 from tests.reader.datasets import batch_keys, change_image, damage, pets, written
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
 from tests.support.examples import thorough
-from tests.support.processes import EndingProgram, Program
+from tests.support.processes import Program
 
 NUM_TRAIN = 60
 
@@ -405,13 +405,6 @@ def test_bad_records_do_not_get_into_a_cache(folder: Path, tmp_path: Path) -> No
         assert rows(folder)[3]["key"] not in found
 
 
-def test_a_dataset_without_a_good_record_is_an_error(folder: Path) -> None:
-    damage(folder, *range(NUM_TRAIN))
-    dataset = load(folder, read_config=ReadConfig(on_error="skip"))
-    with pytest.raises(tf.errors.OpError, match="has no good record"):
-        list(dataset)
-
-
 # Augmentation
 
 
@@ -492,28 +485,3 @@ def test_missing_labels_are_advised_against(tmp_path: Path) -> None:
 def test_the_defaults_give_no_advice(whole: Path) -> None:
     reader.load(whole, batch_size=8)
     reader.load(whole, batch_size=8, cache="auto")
-
-
-@pytest.mark.thorough
-def test_a_program_ends_though_it_holds_endless_iterators(whole: Path) -> None:
-    """From memory, past errors, and of batches that threads fill."""
-    code = """
-import sys
-from shardprep import reader
-from shardprep.reader.tf import decode
-decode._PIXELS_A_CORE, decode._MOST_CORES = 0, {"jpeg": 1024}
-made, init = [], decode.BatchDecoder.__init__
-decode.BatchDecoder.__init__ = (
-    lambda self, *args, **own: (made.append(1), init(self, *args, **own))[1]
-)
-kept = []
-for options in (
-    {}, {"cache": "memory"}, {"read_config": reader.ReadConfig(on_error="skip")}
-):
-    kept.append(iter(reader.load(sys.argv[1], batch_size=4, repeat=True, **options)))
-    next(kept[-1])
-print(len(made))
-"""
-    done = EndingProgram(code, whole).wait()
-    assert (done.returncode, done.stdout) == (0, "2\n"), "the second one has filled the memory"
-    assert "Error" not in done.stderr

@@ -307,19 +307,24 @@ def test_workers_end_with_the_dataset_and_its_iterators(sets: Set, teams: list[A
 
 
 def test_a_program_ends_though_it_holds_endless_iterators(sets: Set, tmp_path: Path) -> None:
-    """While workers fill batches, while they start, and past an error."""
+    """Of workers that fill batches or start, of threads, from memory, and past errors."""
     copied = shutil.copytree(sets["jpeg"], tmp_path / "set")
     damage(copied, 12)
     code = f"""
         import multiprocessing
         from shardprep import reader
-        config = reader.ReadConfig(num_workers=2)
-        def begun(place):
+        from shardprep.reader.tf import decode
+        decode._PIXELS_A_CORE, decode._MOST_CORES = 0, {{"jpeg": 1024}}
+        def begun(place, num_workers=2, cache=False, on_error="raise"):
+            config = reader.ReadConfig(num_workers=num_workers, on_error=on_error)
             batches = iter(reader.load(
-                place, batch_size=5, repeat=True, shuffle=False, read_config=config
+                place, batch_size=5, repeat=True, shuffle=False, cache=cache, read_config=config
             ))
             next(batches)
             return batches
+        of_threads = begun({str(sets["jpeg"])!r}, 0)
+        from_memory = begun({str(sets["jpeg"])!r}, 0, "memory")
+        past_errors = begun({str(copied)!r}, 0, on_error="skip")
         later = begun({str(sets["jpeg"])!r})
         while len(multiprocessing.active_children()) < 2:
             next(later)
