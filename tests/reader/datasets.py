@@ -137,6 +137,12 @@ def batch_keys(batches: Any) -> list[list[str]]:
     return [[key if isinstance(key, str) else key.decode() for key in column] for column in columns]
 
 
+def epoch_keys(dataset: Any) -> list[str]:
+    """Return the keys of an epoch of a `tf.data.Dataset` of feature dicts, single or in batches."""
+    found = (np.atleast_1d(one["image/filename"]) for one in dataset.as_numpy_iterator())
+    return [key.decode() for batch in found for key in batch]
+
+
 def merged(hosts: Sequence[list[list[str]]]) -> list[list[str]]:
     """Return the global batches of which each host has read its part."""
     parts = itertools.zip_longest(*hosts, fillvalue=[])

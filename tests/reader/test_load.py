@@ -22,7 +22,7 @@ from shardprep.dataset.manifest import Manifest, Split
 from shardprep.errors import DatasetError
 from shardprep.reader import ReadConfig
 from shardprep.reader.selection.split_argument import split_ranges
-from tests.reader.datasets import pets, refused, stored, written
+from tests.reader.datasets import epoch_keys, pets, refused, stored, written
 from tests.support.builders import animals, jpeg, png
 from tests.support.examples import thorough
 from tests.support.paths import DATA
@@ -62,14 +62,8 @@ def _sets(tmp_path_factory: pytest.TempPathFactory) -> Sets:
     }
 
 
-def keys(dataset: Any) -> list[str]:
-    """Return the keys of one epoch of a dataset of feature dicts, single or in batches."""
-    found = (np.atleast_1d(one["image/filename"]) for one in dataset.as_numpy_iterator())
-    return [key.decode() for batch in found for key in batch]
-
-
 def order(folder: Path, split: str = "train", **options: Any) -> list[str]:
-    return keys(reader.load(folder, split, as_supervised=False, **options))
+    return epoch_keys(reader.load(folder, split, as_supervised=False, **options))
 
 
 def epochs_of(found: list[str], size: int) -> list[list[str]]:
@@ -257,14 +251,14 @@ def test_a_seed_fixes_the_order_of_every_epoch(
     """In one loop after the other, and with `repeat`."""
     options = {**options, "as_supervised": False}
     one = reader.load(sets[form], seed=7, **options)
-    epochs = [keys(one) for _ in range(2)]
-    repeated = keys(reader.load(sets[form], seed=7, repeat=3, **options))
+    epochs = [epoch_keys(one) for _ in range(2)]
+    repeated = epoch_keys(reader.load(sets[form], seed=7, repeat=3, **options))
     first, second, third = epochs_of(repeated, len(epochs[0]))
     assert epochs == [first, second]
     assert first != second != third != first
     if "shuffle" in options:  # test_one_order checks the order
         other = reader.load(sets[form], seed=8, **options)
-        assert keys(other) not in (first, second, third)
+        assert epoch_keys(other) not in (first, second, third)
 
 
 def test_without_a_seed_every_load_has_its_own_order(sets: Sets) -> None:
@@ -278,7 +272,7 @@ def test_without_a_seed_every_load_has_its_own_order(sets: Sets) -> None:
 def test_reshuffling_can_be_turned_off(sets: Sets, options: dict[str, Any]) -> None:
     config = ReadConfig(shuffle_reshuffle_each_iteration=False)
     dataset = reader.load(sets["keep"], as_supervised=False, read_config=config, **options)
-    found = keys(dataset) + keys(dataset)
+    found = epoch_keys(dataset) + epoch_keys(dataset)
     assert found[:NUM_TRAIN] != stored(sets["keep"])
     assert found == found[:NUM_TRAIN] * (len(found) // NUM_TRAIN)
 
@@ -304,7 +298,7 @@ def test_the_second_epoch_comes_from_the_cache(
     dataset = reader.load(copy, "train[:15]", cache=place, as_supervised=False, **options)
     every = stored(sets[form])[:15]
     assert dataset.cardinality() == -(-15 // options.get("batch_size", 1))
-    first = keys(dataset)
+    first = epoch_keys(dataset)
     assert sorted(first) == sorted(every)
     assert (first == every) == (options.get("shuffle") is False)
     for shard in shards(copy):
@@ -431,7 +425,7 @@ def test_split_expressions_select_the_records_that_tfds_selects(sets: Sets) -> N
         assert [one["image/filename"] for one in dataset] == expected, split
         if "+train" in split:  # `load` too, in the order of TFDS
             config = tfds.ReadConfig(interleave_cycle_length=1)
-            assert keys(builder.as_dataset(split=split, read_config=config)) == expected
+            assert epoch_keys(builder.as_dataset(split=split, read_config=config)) == expected
             assert order(sets["png"], split, shuffle=False) == expected
             assert sorted(order(sets["raw"], split, shuffle=True, batch_size=4)) == sorted(expected)
 
