@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from shardprep.errors import DatasetError
 from shardprep.reader.config import (
@@ -229,28 +229,26 @@ def distribute(strategy: Strategy, request: Request) -> Any:
 
 
 @validated("reader.mix", {"it to the reader that takes the mix: load(mix, {}=…)": Request})
-def mix(shares: Shares, *, stop: Literal["first"] | None = None) -> Mix:
+def mix(shares: Shares) -> Mix:
     """Return a mix of datasets, which readers accept wherever they accept a path.
 
     Of each 1,000 records in training order, each dataset has exactly its share. In each batch, the
     number of its records differs from the share by less than two. Each dataset is shuffled by
     itself and repeated: all of its records are read once before any is read again. With
-    `shuffle=False` it keeps the order of its shards. The datasets must have the same features and
-    class names. Their images may differ in size if they are cropped or resized.
+    `shuffle=False` it keeps the order of its shards. An epoch has as many records as all datasets
+    together; the next one continues each dataset where it stopped. The datasets must have the same
+    features and class names. Their images may differ in size if they are cropped or resized.
 
     Args:
         shares: path or address of each dataset → its share. The shares are divided by their sum and
             rounded to thousandths.
-        stop: None for epochs with as many records as all datasets together; an epoch repeats small
-            datasets, and the next epoch continues where it stopped. "first" for epochs that end
-            when a dataset has no record left; each epoch starts all datasets from the beginning.
 
     Raises:
         DatasetError: a share is not above 0, or is rounded to 0. The reader raises it if a dataset
             is missing or has other features or classes, or for an option that a mix does not have:
             weights, a selection, a cache in a folder.
     """
-    return mix_of(shares, stop)
+    return mix_of(shares)
 
 
 @validated("reader.clear_cache")

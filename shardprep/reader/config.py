@@ -7,7 +7,7 @@ import math
 import secrets
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -297,49 +297,79 @@ class ReadConfig:
         return self.private_threadpool_size or max(4, 2 * usable_cores())
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """The arguments that `reader.load` and the methods of `Dataset` share."""
+
+    batch_size: Count | None = None
+    shuffle: bool | None = None
+    weights: AnyWeights | None = None
+    seed: Seed | None = None
+    random_resized_crop: AnyRandomResizedCrop | None = None
+    center_crop: AnyCenterCrop | None = None
+    every: Count = 1
+    max_length: Count | None = None
+    as_supervised: bool = True
+    box_format: BoxFormat = "rel_yxyx"
+    max_boxes: Count | None = None
+    drop_remainder: bool = False
+
+    where = "reader"  # without an annotation, because it is not a field
+    """The call, for errors."""
+
+    @cached_property
+    def crop(self) -> Crop | None:
+        """The given crop, or None for whole images. DatasetError if two crops are given."""
+        if self.random_resized_crop is not None and self.center_crop is not None:
+            what = "random_resized_crop and center_crop are both given"
+            hint = "give the first to train, the second to evaluate"
+            raise DatasetError(self.where, what, hint)
+        crop: Crop | None = self.center_crop or self.random_resized_crop
+        return crop
+
+    @property
+    def part(self) -> StackPart:
+        return StackPart(self.every, self.max_length)
+
+    def shuffles(self, split: AnySplit) -> bool:
+        if self.shuffle is None:
+            return self.weights is not None or is_training(split)
+        return self.shuffle
+
+    def check_source(self, path: object, no_mix: Mapping[str, object]) -> None:
+        """Raise DatasetError for options that contradict each other or the dataset.
+
+        If `path` is a mix, all values of `no_mix` must be None or False.
+        """
+        given = [name for name, value in no_mix.items() if value is not None and value is not False]
+        if isinstance(path, Mix) and given:
+            hint = "leave it out, or merge the datasets with `shardprep repack`"
+            raise DatasetError(self.where, f"{given[0]} cannot be used with a mix", hint)
+        if self.weights is not None and self.shuffle is False:
+            what = "shuffle=False keeps the stored order, but weights draw records at random"
+            raise DatasetError(self.where, what, "leave out shuffle or weights")
+
+
 @dataclass(frozen=True)
-class Request:
+class Request(ReadOptions):
     """The arguments of `reader.load`, with their types, defaults and checks."""
 
     path: Place
     split: AnySplit = "train"
     _: KW_ONLY
-    batch_size: Count | None = None
-    shuffle: bool | None = None
-    weights: AnyWeights | None = None
-    seed: Seed | None = None
     repeat: bool | Count = False
     cache: Literal[False, "auto", "memory"] | Folder = False
-    random_resized_crop: AnyRandomResizedCrop | None = None
-    center_crop: AnyCenterCrop | None = None
-    every: Count = 1
-    max_length: Count | None = None
     augment: Augmentation | None = None
     dtype: Literal["uint8", "float32"] = "uint8"
-    as_supervised: bool = True
-    box_format: BoxFormat = "rel_yxyx"
-    max_boxes: Count | None = None
-    drop_remainder: bool = False
     read_config: ReadConfig | None = None
 
     @cached_property
     def config(self) -> ReadConfig:
         return self.read_config or ReadConfig()
 
-    @cached_property
-    def crop(self) -> Crop | None:
-        """The given crop, or None for whole images. DatasetError if two crops are given."""
-        return _only_crop("reader", self)
-
-    @property
-    def part(self) -> StackPart:
-        return StackPart(self.every, self.max_length)
-
     @property
     def is_shuffled(self) -> bool:
-        if self.shuffle is None:
-            return self.weights is not None or is_training(self.split)
-        return self.shuffle
+        return self.shuffles(self.split)
 
     @property
     def num_epochs(self) -> int | None:
@@ -348,36 +378,18 @@ class Request:
 
 
 @dataclass(frozen=True)
-class EpochOptions:
+class EpochOptions(ReadOptions):
     """The arguments that `Dataset.batches`, `loader` and `keras` share."""
 
-    batch_size: Count
+    batch_size: Count = field()  # without the default of `load`
     _: KW_ONLY
-    shuffle: bool | None = None
-    weights: AnyWeights | None = None
-    seed: Seed | None = None
-    drop_remainder: bool = False
-    as_supervised: bool = True
-    box_format: BoxFormat = "rel_yxyx"
-    max_boxes: Count | None = None
-    random_resized_crop: AnyRandomResizedCrop | None = None
-    center_crop: AnyCenterCrop | None = None
-    every: Count = 1
-    max_length: Count | None = None
     ragged: bool = False
     on_error: Literal["raise", "skip"] = "raise"
     num_workers: Number | None = None
     num_threads: Count | None = None
     prefetch: Number | None = None
 
-    @cached_property
-    def crop(self) -> Crop | None:
-        """The given crop, or None for whole images. DatasetError if two crops are given."""
-        return _only_crop("Dataset.batches", self)
-
-    @property
-    def part(self) -> StackPart:
-        return StackPart(self.every, self.max_length)
+    where = "Dataset.batches"
 
 
 @dataclass(frozen=True)
@@ -421,26 +433,3 @@ def seed_of(given: int | None, num_hosts: int) -> int:
     if given is not None:
         return given
     return 0 if num_hosts > 1 else secrets.randbits(31)
-
-
-def _only_crop(where: str, options: Request | EpochOptions) -> Crop | None:
-    if options.random_resized_crop is not None and options.center_crop is not None:
-        what = "random_resized_crop and center_crop are both given"
-        raise DatasetError(where, what, "give the first to train, the second to evaluate")
-    crop: Crop | None = options.center_crop or options.random_resized_crop
-    return crop
-
-
-def check_weights(where: str, options: Request | EpochOptions) -> None:
-    """Raise DatasetError if weights are given with `shuffle=False`."""
-    if options.weights is not None and options.shuffle is False:
-        what = "shuffle=False keeps the stored order, but weights draw records at random"
-        raise DatasetError(where, what, "leave out shuffle or weights")
-
-
-def check_mix(where: str, path: object, options: Mapping[str, object]) -> None:
-    """Raise DatasetError if `path` is a mix and one of `options` is not None or False."""
-    given = [name for name, value in options.items() if value is not None and value is not False]
-    if isinstance(path, Mix) and given:
-        hint = "leave it out, or merge the datasets with `shardprep repack`"
-        raise DatasetError(where, f"{given[0]} cannot be used with a mix", hint)

@@ -425,7 +425,7 @@ def _hints(call: Callable[..., Any], *, include_extras: bool = False) -> dict[st
         holder = types.SimpleNamespace(__annotations__=named)
     names = vars(sys.modules[call.__module__])
     hints = typing.get_type_hints(holder, names, include_extras=include_extras)
-    return {name: hint for name, hint in hints.items() if hint is not dataclasses.KW_ONLY}
+    return {name: hints[name] for name in inspect.signature(call).parameters if name in hints}
 
 
 def short_repr(value: object) -> str:

@@ -63,7 +63,13 @@ FORMS: dict[str, dict[str, Any]] = {
     "multilabel": {"size": "16x12", "labels": "csv:t.csv:id:tags", "target": "multilabel"},
     "regression": {"size": "16x12", "labels": "csv:t.csv:id:weight", "target": "regression"},
     "text": {"size": "16x12", "labels": "csv:t.csv:id:weight", "target": "text"},
-}
+    "raw multilabel": {
+        "size": "16x12", "format": "raw", "labels": "csv:t.csv:id:tags", "target": "multilabel",
+    },
+    "raw text": {
+        "size": "16x12", "format": "raw", "labels": "csv:t.csv:id:weight", "target": "text",
+    },
+}  # fmt: skip
 
 
 @functools.cache
@@ -131,6 +137,12 @@ def batch_keys(batches: Any) -> list[list[str]]:
     return [[key if isinstance(key, str) else key.decode() for key in column] for column in columns]
 
 
+def epoch_keys(dataset: Any) -> list[str]:
+    """Return the keys of an epoch of a `tf.data.Dataset` of feature dicts, single or in batches."""
+    found = (np.atleast_1d(one["image/filename"]) for one in dataset.as_numpy_iterator())
+    return [key.decode() for batch in found for key in batch]
+
+
 def merged(hosts: Sequence[list[list[str]]]) -> list[list[str]]:
     """Return the global batches of which each host has read its part."""
     parts = itertools.zip_longest(*hosts, fillvalue=[])
@@ -145,8 +157,8 @@ def damage(folder: Path, *numbers: int) -> list[str]:
     return [f"{rows[number]['shard']}, record {rows[number]['record']}:" for number in numbers]
 
 
-def change_image(folder: Path, number: int, change: Callable[[bytes], bytes]) -> tuple[Path, int]:
-    """Replace the image of a record of train by one of equal length, with correct checksums.
+def change_record(folder: Path, number: int, change: Callable[[bytes], bytes]) -> tuple[Path, int]:
+    """Replace the payload of a record of train by one of equal length, with correct checksums.
 
     Return the shard and the offset of the record.
     """
@@ -154,14 +166,22 @@ def change_image(folder: Path, number: int, change: Callable[[bytes], bytes]) ->
     path, at = folder / row["shard"], row["offset"]
     data = path.read_bytes()
     (read,) = read_records(io.BytesIO(data[at : at + row["length"]]), "")
-    values = example.decode(read.payload)
-    (image,) = values["image"]
-    assert isinstance(image, bytes)
-    values["image"] = [change(image)]
-    framed = frame(example.encode(values))
+    framed = frame(change(bytes(read.payload)))
     assert len(framed) == row["length"]
     path.write_bytes(data[:at] + framed + data[at + len(framed) :])
     return path, at
+
+
+def change_image(folder: Path, number: int, change: Callable[[bytes], bytes]) -> tuple[Path, int]:
+    """Replace the image of a record of train by one of equal length, like `change_record`."""
+
+    def changed(payload: bytes) -> bytes:
+        values = example.decode(payload)
+        (image,) = values["image"]
+        assert isinstance(image, bytes)
+        return example.encode({**values, "image": [change(image)]})
+
+    return change_record(folder, number, changed)
 
 
 def flip(file: Path, at: int) -> None:

@@ -249,13 +249,15 @@ def test_max_boxes_keeps_the_largest_and_warns_once(sets: Sets) -> None:
 
 
 @pytest.mark.parametrize("box_format", FORMATS)
-def test_boxes_are_converted_to_every_format_of_keras(box_format: str, sets: Sets) -> None:
+def test_boxes_and_keypoints_are_converted_to_every_format_of_keras(
+    box_format: str, sets: Sets
+) -> None:
     from keras.src.layers.preprocessing.image_preprocessing.bounding_boxes import converters
 
     options = {"seed": 3, "box_format": box_format}
-    loaded = by_load(sets["boxes"], batch_size=4, **options)
-    assert all_same(loaded, by_dataset(sets["boxes"], 4, **options))
-    stored = by_dataset(sets["boxes"], 4, seed=3)
+    loaded = by_load(sets["all"], batch_size=4, **options)
+    assert all_same(loaded, by_dataset(sets["all"], 4, **options))
+    stored = by_dataset(sets["all"], 4, seed=3)
     for (_, found), (_, target) in zip(loaded, stored, strict=True):
         wanted = np.asarray(
             converters.convert_format(
@@ -265,29 +267,30 @@ def test_boxes_are_converted_to_every_format_of_keras(box_format: str, sets: Set
         there = target["labels"] >= 0
         assert np.allclose(found["boxes"][there], wanted[there], atol=1e-4)
         assert (found["boxes"][~there] == -1).all()
+        check_keypoints(found, box_format)
 
 
-@pytest.mark.parametrize("box_format", FORMATS)
-def test_keypoints_have_the_unit_and_order_of_the_boxes(box_format: str, sets: Sets) -> None:
-    """Keypoint 0 is the middle of the left edge of its box, keypoint 1 of the right edge."""
-    options: dict[str, Any] = {"seed": 3, "box_format": box_format}
-    for _, found in by_load(sets["all"], batch_size=4, **options):
-        there = found["labels"] >= 0
-        first, second, third, fourth = np.moveaxis(found["boxes"][there], -1, 0)
-        sides = {
-            "yxyx": ((first + third) / 2, second, (first + third) / 2, fourth),
-            "xyxy": (first, (second + fourth) / 2, third, (second + fourth) / 2),
-            "xywh": (first, second + fourth / 2, first + third, second + fourth / 2),
-            "center_xywh": (first - third / 2, second, first + third / 2, second),
-            "center_yxhw": (first, second - fourth / 2, first, second + fourth / 2),
-        }[box_format.removeprefix("rel_")]
-        edges = found["keypoints"][there][:, :2].reshape(-1, 4)
-        np.testing.assert_allclose(edges, np.stack(sides, -1), atol=1e-4)
-        assert (found["keypoints"][~there] == -1).all()
-        height, width = (1, 1) if box_format.startswith("rel_") else (HEIGHT, WIDTH)
-        centre = [0.5 * height, 0.25 * width]
-        is_x_first = box_format.removeprefix("rel_") in ("xyxy", "xywh", "center_xywh")
-        assert found["points"][0, 0].tolist() == (centre[::-1] if is_x_first else centre)
+def check_keypoints(target: dict[str, Any], box_format: str) -> None:
+    """Check that keypoints have the unit and order of the boxes.
+
+    Keypoint 0 is the middle of the left edge of its box, keypoint 1 of the right edge.
+    """
+    there = target["labels"] >= 0
+    first, second, third, fourth = np.moveaxis(target["boxes"][there], -1, 0)
+    sides = {
+        "yxyx": ((first + third) / 2, second, (first + third) / 2, fourth),
+        "xyxy": (first, (second + fourth) / 2, third, (second + fourth) / 2),
+        "xywh": (first, second + fourth / 2, first + third, second + fourth / 2),
+        "center_xywh": (first - third / 2, second, first + third / 2, second),
+        "center_yxhw": (first, second - fourth / 2, first, second + fourth / 2),
+    }[box_format.removeprefix("rel_")]
+    edges = target["keypoints"][there][:, :2].reshape(-1, 4)
+    np.testing.assert_allclose(edges, np.stack(sides, -1), atol=1e-4)
+    assert (target["keypoints"][~there] == -1).all()
+    height, width = (1, 1) if box_format.startswith("rel_") else (HEIGHT, WIDTH)
+    centre = [0.5 * height, 0.25 * width]
+    is_x_first = box_format.removeprefix("rel_") in ("xyxy", "xywh", "center_xywh")
+    assert target["points"][0, 0].tolist() == (centre[::-1] if is_x_first else centre)
 
 
 def test_boxes_in_pixels_fit_resized_images(sets: Sets) -> None:

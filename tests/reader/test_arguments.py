@@ -82,7 +82,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("num_parallel_calls_for_interleave_files", "num_parallel_calls_for_decode"),
                     (0, -2, "1", 1.5, True)),
     **dict.fromkeys(("as_supervised", "drop_remainder", "shuffle_reshuffle_each_iteration",
-                     "pad_batches", "assert_cardinality", "decode", "verify_crc", "ragged"), FLAGS),
+                     "pad_batches", "assert_cardinality", "decode", "ragged"), FLAGS),
 }  # fmt: skip
 """Argument, of any call → values that are not allowed."""
 MORE: dict[str, dict[str, tuple[Any, ...]]] = {

@@ -9,6 +9,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardprep import reader
+from shardprep.dataset.tfrecord import read_records
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.records import shards
 from shardprep.storage import regular_file
@@ -29,6 +31,7 @@ from tests.reader.datasets import (
     NUM_TEST,
     NUM_TRAIN,
     WIDTH,
+    change_record,
     flip,
     of_form,
     pets,
@@ -153,8 +156,13 @@ def test_targets_and_columns_have_the_values_of_the_table(
         assert (item["weight"], item["caption"]) == (weight, caption)
     _, target = reader.Dataset(tables[kind], "test")[0]
     np.testing.assert_array_equal(target, nothing)
-    _, loaded = next(reader.load(tables[kind], "test").as_numpy_iterator())
-    np.testing.assert_array_equal(target, loaded.decode() if kind == "text" else loaded)
+    loaded = reader.load(tables[kind], "test")
+    ((_, alone),) = loaded.as_numpy_iterator()
+    np.testing.assert_array_equal(target, alone.decode() if kind == "text" else alone)
+    spec = loaded.element_spec[1]
+    assert (spec.dtype.name, spec.shape.as_list()) == {
+        "multilabel": ("float32", [2]), "regression": ("float32", []), "text": ("string", []),
+    }[kind]  # fmt: skip
 
 
 # Selection of items
@@ -235,12 +243,6 @@ def test_repr_depends_on_the_records_and_not_on_the_path(sets: Set, tmp_path: Pa
 # Damage
 
 
-def overwrite(path: Path, at: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(data)
-
-
 @pytest.mark.parametrize("part", ["length", "length CRC", "payload", "data CRC"])
 def test_a_damaged_record_is_named_and_the_others_are_read(copied: Path, part: str) -> None:
     key = stored(copied)[4]
@@ -270,32 +272,20 @@ def test_a_damaged_record_is_named_and_the_others_are_read(copied: Path, part: s
     ids=["no example", "no image", "no value"],
 )
 def test_a_malformed_record_is_named(copied: Path, part: bytes, said: str) -> None:
-    """Without checksums, the content of a record is still checked."""
-    shard = copied / place(copied, stored(copied)[0])["shard"]
-    data = shard.read_bytes()
-    if said.startswith("feature"):
-        at = data.index(b"\n\x0cimage/height\x12") + 15
-        overwrite(shard, at, bytes((data[at], 0x22)))  # an unknown kind of list
-    else:
-        overwrite(shard, data.index(part, 12), bytes(len(part)))
+    """Its checksums are right."""
+
+    def spoiled(payload: bytes) -> bytes:
+        if not said.startswith("feature"):
+            return payload.replace(part, bytes(len(part)), 1)
+        start = payload.index(b"\n\x0cimage/height\x12") + 16
+        return payload[:start] + b"\x22" + payload[start + 1 :]  # an unknown kind of list
+
+    shard, _ = change_record(copied, 0, spoiled)
     with pytest.raises(RecordError) as error:
-        reader.Dataset(copied, verify_crc=False, as_supervised=False)[0]
+        reader.Dataset(copied, as_supervised=False)[0]
     assert f"{shard.name}, record 0: offset 0: " in str(error.value)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("change", ["cut", "gone", "longer"])
-def test_a_shard_of_another_size_is_an_error(copied: Path, change: str) -> None:
-    path = sorted(copied.glob("*-train.tfrecord*"))[1]
-    if change == "gone":
-        path.unlink()
-    else:
-        path.write_bytes(path.read_bytes()[:-20] if change == "cut" else path.read_bytes() + b"\0")
-    said = refused(lambda: reader.Dataset(copied))
-    assert path.name in said
-    assert "the manifest says" in said
-    assert len(reader.Dataset(copied, "test")) == NUM_TEST, "other splits are not checked"
 
 
 def test_a_shard_that_is_truncated_later_is_an_error(copied: Path) -> None:
@@ -354,25 +344,72 @@ def test_an_error_of_the_disk_names_the_shard(sets: Set, monkeypatch: pytest.Mon
         reader.Dataset(sets["raw"])[0]
 
 
-@pytest.mark.parametrize(
-    "change", ["gone", "no numbers", "shifted", "one less", "one twice", "odd"]
-)
-def test_an_index_that_contradicts_its_shard_is_an_error(copied: Path, change: str) -> None:
-    path = min(copied.glob("index/*-train.tfrecord*"))
-    lines = path.read_text().splitlines(keepends=True)
+def shard_of(copied: Path) -> Path:
+    return sorted(copied.glob("*-train.tfrecord*"))[1]
+
+
+def index_of(copied: Path) -> Path:
+    return copied / "index" / f"{shard_of(copied).name}.idx"
+
+
+def change_index(change: Callable[[list[str]], list[str]]) -> Callable[[Path], object]:
+    """Return a function that changes the lines of the index of `shard_of`."""
+
+    def changed(copied: Path) -> None:
+        lines = index_of(copied).read_text().splitlines(keepends=True)
+        index_of(copied).write_text("".join(change(lines)))
+
+    return changed
+
+
+def shifted(lines: list[str]) -> list[str]:
     rows = [line.split() for line in lines]
-    texts = {
-        "no numbers": ["offset length\n"],
-        "shifted": [f"{int(offset) + 1} {length}\n" for offset, length in rows],
-        "one less": lines[:-1],
-        "one twice": [*lines, lines[-1]],
-        "odd": [*lines, "7"],
-    }
-    if change == "gone":
-        path.unlink()
-    else:
-        path.write_text("".join(texts[change]))
-    assert path.name in refused(lambda: reader.Dataset(copied))
+    return [f"{int(offset) + 1} {length}\n" for offset, length in rows]
+
+
+def cut_between_two_records(copied: Path) -> None:
+    """Cut the shard where its checksums find nothing."""
+    os.truncate(shard_of(copied), int(index_of(copied).read_text().splitlines()[-1].split()[0]))
+    with shard_of(copied).open("rb") as file:
+        assert list(read_records(file, "shard"))
+
+
+def lengthen(copied: Path) -> None:
+    shard_of(copied).write_bytes(shard_of(copied).read_bytes() + b"\0")
+
+
+SHARD, INDEX = "-train.tfrecord-00001-of-00003", "-00001-of-00003.idx"
+
+
+@pytest.mark.parametrize(
+    ("damage", "where", "what"),
+    [
+        (lambda copied: (copied / "manifest.json").unlink(), "1.0.0", "shardprep build"),
+        (lambda copied: os.truncate(copied / "manifest.json", 200), "manifest.json", "be read"),
+        (lambda copied: (copied / "schema.json").unlink(), "schema.json", ""),
+        (lambda copied: shard_of(copied).unlink(), SHARD, "the manifest says"),
+        (cut_between_two_records, SHARD, "the manifest says"),
+        (lengthen, SHARD, "the manifest says"),
+        (lambda copied: index_of(copied).unlink(), INDEX, "is missing; copy it again"),
+        (change_index(lambda _: ["offset length\n"]), INDEX, ""),
+        (change_index(shifted), INDEX, "is damaged: its records have gaps or overlap"),
+        (change_index(lambda lines: lines[:-1]), INDEX, "the manifest says {}; copy it again"),
+        (change_index(lambda lines: [*lines, lines[-1]]), INDEX, ""),
+        (change_index(lambda lines: [*lines, "7\n"]), INDEX, "is damaged: its records"),
+    ],
+)
+def test_a_folder_that_contradicts_its_manifest_is_refused(
+    copied: Path, damage: Callable[[Path], object], where: str, what: str
+) -> None:
+    """By both readers. Other splits, whose shards are whole, can be read."""
+    number = len(index_of(copied).read_text().splitlines())
+    damage(copied)
+    for read in (reader.Dataset, reader.load):
+        said = refused(lambda: read(copied))  # noqa: B023 - called at once
+        assert where.replace("1.0.0", copied.name) in said
+        assert what.format(number) in said
+    if where == SHARD:
+        assert len(reader.Dataset(copied, "test")) == NUM_TEST
 
 
 def python(code: str, *arguments: Path) -> str:

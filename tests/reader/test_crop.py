@@ -242,6 +242,12 @@ def test_the_seed_decides_the_crops_in_every_reader_and_cache(marked: Path, tmp_
     ):
         assert same(first, others)
         assert same(second, others)  # the next epoch
+    hosts = [
+        reader.Dataset(marked).batches(2, num_shards=2, shard_index=host, **options)
+        for host in range(2)
+    ]
+    for (images, _), *parts in zip(first, *hosts, strict=True):
+        assert np.array_equal(images, np.concatenate([own for own, _ in parts]))
     single = arrays(one_by_one)[0]
     for place, column in enumerate(single):
         assert np.array_equal(column, np.concatenate([one[place] for one in arrays(first)]))

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,8 @@ from shardprep.dataset.manifest import Manifest, Split
 from shardprep.errors import DatasetError
 from shardprep.reader import ReadConfig
 from shardprep.reader.selection.split_argument import split_ranges
-from tests.reader.datasets import flip, pets, refused, stored, written
-from tests.support.builders import animals, build, jpeg, png, write, zip_bytes
+from tests.reader.datasets import epoch_keys, pets, refused, stored, written
+from tests.support.builders import animals, jpeg, png
 from tests.support.examples import thorough
 from tests.support.paths import DATA
 from tests.support.processes import Program
@@ -63,20 +62,8 @@ def _sets(tmp_path_factory: pytest.TempPathFactory) -> Sets:
     }
 
 
-@pytest.fixture(name="copy")
-def _copy(sets: Sets, tmp_path: Path) -> Path:
-    """Return a dataset folder to be damaged."""
-    return shutil.copytree(sets["png"], tmp_path / "out" / "pets" / "1.0.0")
-
-
-def keys(dataset: Any) -> list[str]:
-    """Return the keys of one epoch of a dataset of feature dicts, single or in batches."""
-    found = (np.atleast_1d(one["image/filename"]) for one in dataset.as_numpy_iterator())
-    return [key.decode() for batch in found for key in batch]
-
-
 def order(folder: Path, split: str = "train", **options: Any) -> list[str]:
-    return keys(reader.load(folder, split, as_supervised=False, **options))
+    return epoch_keys(reader.load(folder, split, as_supervised=False, **options))
 
 
 def epochs_of(found: list[str], size: int) -> list[list[str]]:
@@ -199,67 +186,6 @@ def test_float32_is_0_to_1(sets: Sets, form: str, options: dict[str, Any]) -> No
         assert images(one).max() <= 1
 
 
-# Other targets than classes
-
-TAGS = ("indoor", "indoor|wet", "big|indoor|wet")
-ROWS = {f"train/{i}.jpg": (TAGS[i % 3], i / 8, f"café {i}") for i in range(12)}
-
-
-@pytest.fixture(scope="module", name="table")
-def _table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a source with a table of tags, weights and captions of its train images."""
-    lines = [f"{key},{tags},{weight},{text}" for key, (tags, weight, text) in ROWS.items()]
-    files = {key: jpeg(seed=i) for i, key in enumerate([*ROWS, "test/1.jpg", "test/2.jpg"])}
-    table = "\n".join(["id,tags,weight,caption", *lines]).encode()
-    root = tmp_path_factory.mktemp("table")
-    return write(root / "pets.zip", zip_bytes({**files, "train.csv": table}))
-
-
-@pytest.mark.parametrize("form", ["png", "raw"])
-@pytest.mark.parametrize(
-    ("target", "column", "spec", "nothing"),
-    [
-        ("multilabel", "tags", tf.TensorSpec((None, 3), tf.float32), [0, 0, 0]),
-        ("regression", "weight", tf.TensorSpec((None,), tf.float32), np.nan),
-        ("text", "caption", tf.TensorSpec((None,), tf.string), b""),
-    ],
-)
-def test_targets_come_from_the_table(
-    table: Path, tmp_path: Path, form: str, target: str, column: str, spec: Any, nothing: Any
-) -> None:
-    """Test images have no row in the table, so their target is missing."""
-
-    def wanted(key: str) -> Any:
-        if key not in ROWS:
-            return nothing
-        tags, weight, caption = ROWS[key]
-        several = [float(name in tags.split("|")) for name in ("big", "indoor", "wet")]
-        return {"tags": several, "weight": weight, "caption": caption.encode()}[column]
-
-    rule = f"csv:train.csv:id:{column}"
-    keys_: dict[str, Any] = {
-        "size": "16x12",
-        "format": form,
-        "columns": "weight,caption",
-        "separator": "|",
-    }
-    folder = build(table, tmp_path / "out", labels=rule, target=target, **keys_).path
-    dataset = reader.load(folder, "train+test", batch_size=5, shuffle=False)
-    assert dataset.element_spec[1] == spec
-    found = [one for _, batch in dataset.as_numpy_iterator() for one in batch]
-    every = [*stored(folder), *stored(folder, "test")]
-    assert len(every) == len(ROWS) + 2
-    np.testing.assert_array_equal(found, [wanted(key) for key in every])
-    if form == "raw":  # a single record is parsed in another way than a batch
-        single = reader.load(folder, "train+test", shuffle=False).as_numpy_iterator()
-        np.testing.assert_array_equal([one for _, one in single], found)
-    if target != "multilabel":
-        return  # the columns are the same
-    for features in reader.load(folder, "train[:6]", as_supervised=False).as_numpy_iterator():
-        _, weight, caption = ROWS[features["image/filename"].decode()]
-        assert (features["weight"], features["caption"].decode()) == (weight, caption)
-
-
 # Number and order
 
 
@@ -325,14 +251,14 @@ def test_a_seed_fixes_the_order_of_every_epoch(
     """In one loop after the other, and with `repeat`."""
     options = {**options, "as_supervised": False}
     one = reader.load(sets[form], seed=7, **options)
-    epochs = [keys(one) for _ in range(2)]
-    repeated = keys(reader.load(sets[form], seed=7, repeat=3, **options))
+    epochs = [epoch_keys(one) for _ in range(2)]
+    repeated = epoch_keys(reader.load(sets[form], seed=7, repeat=3, **options))
     first, second, third = epochs_of(repeated, len(epochs[0]))
     assert epochs == [first, second]
     assert first != second != third != first
     if "shuffle" in options:  # test_one_order checks the order
         other = reader.load(sets[form], seed=8, **options)
-        assert keys(other) not in (first, second, third)
+        assert epoch_keys(other) not in (first, second, third)
 
 
 def test_without_a_seed_every_load_has_its_own_order(sets: Sets) -> None:
@@ -346,7 +272,7 @@ def test_without_a_seed_every_load_has_its_own_order(sets: Sets) -> None:
 def test_reshuffling_can_be_turned_off(sets: Sets, options: dict[str, Any]) -> None:
     config = ReadConfig(shuffle_reshuffle_each_iteration=False)
     dataset = reader.load(sets["keep"], as_supervised=False, read_config=config, **options)
-    found = keys(dataset) + keys(dataset)
+    found = epoch_keys(dataset) + epoch_keys(dataset)
     assert found[:NUM_TRAIN] != stored(sets["keep"])
     assert found == found[:NUM_TRAIN] * (len(found) // NUM_TRAIN)
 
@@ -372,7 +298,7 @@ def test_the_second_epoch_comes_from_the_cache(
     dataset = reader.load(copy, "train[:15]", cache=place, as_supervised=False, **options)
     every = stored(sets[form])[:15]
     assert dataset.cardinality() == -(-15 // options.get("batch_size", 1))
-    first = keys(dataset)
+    first = epoch_keys(dataset)
     assert sorted(first) == sorted(every)
     assert (first == every) == (options.get("shuffle") is False)
     for shard in shards(copy):
@@ -499,7 +425,7 @@ def test_split_expressions_select_the_records_that_tfds_selects(sets: Sets) -> N
         assert [one["image/filename"] for one in dataset] == expected, split
         if "+train" in split:  # `load` too, in the order of TFDS
             config = tfds.ReadConfig(interleave_cycle_length=1)
-            assert keys(builder.as_dataset(split=split, read_config=config)) == expected
+            assert epoch_keys(builder.as_dataset(split=split, read_config=config)) == expected
             assert order(sets["png"], split, shuffle=False) == expected
             assert sorted(order(sets["raw"], split, shuffle=True, batch_size=4)) == sorted(expected)
 
@@ -538,73 +464,6 @@ def test_a_percentage_divides_a_split_at_the_nearest_record(number: int, percent
     assert before + selected(number, f"train[{percent}%:]") == selected(number, "train")
     share = percent if percent >= 0 else 100 + percent
     assert abs(len(before) - number * share / 100) <= 0.5
-
-
-# Damaged folders
-
-
-def index(copy: Path) -> Path:
-    return copy / "index" / f"{shards(copy)[2].name}.idx"
-
-
-def without_a_line(copy: Path) -> None:
-    lines = index(copy).read_text().splitlines(keepends=True)
-    index(copy).write_text("".join(lines[:-1]))
-
-
-def cut_between_two_records(copy: Path) -> None:
-    shard = shards(copy)[2]
-    os.truncate(shard, int(index(copy).read_text().splitlines()[-1].split()[0]))
-    assert list(tf.data.TFRecordDataset(str(shard)))  # the checksums find nothing
-
-
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (lambda copy: (copy / "manifest.json").unlink(), "shardprep build"),
-        (lambda copy: (copy / "schema.json").unlink(), "schema.json"),
-        (lambda copy: os.truncate(copy / "manifest.json", 200), "manifest.json: cannot be read"),
-        (lambda copy: index(copy).unlink(), "00002-of-00005.idx: is missing; copy it again"),
-        (without_a_line, "has {} records, the manifest says {}; copy it again"),
-        (
-            lambda copy: index(copy).write_text(index(copy).read_text() + "7\n"),
-            "00002-of-00005.idx: is damaged: its records have gaps or overlap",
-        ),
-    ],
-)
-def test_a_folder_with_a_damaged_document_is_refused(
-    copy: Path, damage: Callable[[Path], None], said: str
-) -> None:
-    number = len(index(copy).read_text().splitlines())
-    damage(copy)
-    assert said.format(number - 1, number) in refused(lambda: reader.load(copy))
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda copy: shards(copy)[2].unlink(),
-        cut_between_two_records,
-        lambda copy: shards(copy)[2].write_bytes(shards(copy)[2].read_bytes() + b"\0"),
-    ],
-)
-def test_a_shard_that_is_missing_or_has_another_size_is_refused(
-    copy: Path, damage: Callable[[Path], None]
-) -> None:
-    """Other splits, whose shards are whole, can be read."""
-    shard = shards(copy)[2]
-    damage(copy)
-    assert str(shard) in refused(lambda: reader.load(copy))
-    assert len(order(copy, "validation")) == NUM_VALIDATION
-
-
-@pytest.mark.parametrize("at", [3, 500])
-def test_a_flipped_byte_is_found_when_it_is_read(copy: Path, at: int) -> None:
-    shard = shards(copy)[2]
-    flip(shard, at)
-    dataset = reader.load(copy, batch_size=4)
-    with pytest.raises(tf.errors.UnknownError, match=rf"{shard}, record \d+: offset [\d,]+: "):
-        list(dataset)
 
 
 # ReadConfig
@@ -647,35 +506,42 @@ def test_fit_gives_no_warning_about_an_order_that_the_reader_has_made(sets: Sets
 
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
-def test_a_small_network_learns_the_sample(shapes: Path, sets: Sets) -> None:
-    """From the archive to a trained model: the labels say what the images show.
-
-    The model also trains on an endless dataset, evaluates, and predicts unlabelled images.
-    """
+def test_a_small_network_learns_the_sample(shapes: Path) -> None:
+    """From the archive to a trained model: the labels say what the images show."""
     import keras
     from keras import layers
 
     folder = shapes / "tfrecords" / "shapes"
     keras.utils.set_random_seed(0)
-    options: dict[str, Any] = {"cache": "memory", "read_config": ReadConfig(image_size=(32, 32))}
-    train = reader.load(folder, "train[:85%]", batch_size=16, seed=0, **options)
+    options: dict[str, Any] = {"cache": "memory", "read_config": ReadConfig(image_size=(16, 16))}
+    train = reader.load(folder, "train[:85%]", batch_size=32, seed=0, **options)
     validation = reader.load(folder, "train[85%:]", batch_size=64, shuffle=False, **options)
-    model = keras.Sequential([layers.Rescaling(1 / 127.5, -1), layers.RandomFlip("horizontal")])
-    for filters in (16, 32, 64):
+    model = keras.Sequential([layers.Rescaling(1 / 127.5, -1)])
+    for filters in (16, 32):
         model.add(layers.Conv2D(filters, 3, padding="same", use_bias=False))
         model.add(layers.BatchNormalization(momentum=0.9))
         model.add(layers.ReLU())
         model.add(layers.MaxPooling2D())
     model.add(layers.GlobalMaxPooling2D())
-    model.add(layers.Dropout(0.2))
     model.add(layers.Dense(3, activation="softmax"))
-    adam = keras.optimizers.Adam(2e-3)
+    adam = keras.optimizers.Adam(5e-3)
     loss = "sparse_categorical_crossentropy"
     model.compile(adam, loss, metrics=["accuracy"], jit_compile=False)
-    history = model.fit(train, epochs=5, validation_data=validation, verbose=0).history
-    assert history["val_accuracy"][-1] > 0.9, history["val_accuracy"]
+    history = model.fit(train, epochs=7, validation_data=validation, verbose=0).history
+    assert history["val_accuracy"][-1] > 0.85, history["val_accuracy"]
+
+
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
+def test_keras_fits_evaluates_and_predicts(sets: Sets) -> None:
+    """On an endless dataset, and on one without labels."""
+    import keras
+
+    model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(3)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, metrics=["accuracy"], jit_compile=False)
     endless = reader.load(sets["png"], batch_size=10, repeat=True)
     model.fit(endless, epochs=1, steps_per_epoch=7, verbose=0)
+    validation = reader.load(sets["png"], "validation", batch_size=4)
     assert 0 <= model.evaluate(validation, return_dict=True, verbose=0)["accuracy"] <= 1
     for form in ("png", "unlabelled"):
         test = reader.load(sets[form], "test", batch_size=4)

@@ -1,4 +1,4 @@
-"""Worker processes fill the batches of `reader.load` that threads would fill."""
+"""Threads and worker processes fill the batches of `reader.load` that the graph decodes."""
 
 import gc
 import hashlib
@@ -6,26 +6,25 @@ import os
 import shutil
 import signal
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
 from shardprep import reader
 from shardprep.errors import RecordError
 from shardprep.reader import ReadConfig
-from shardprep.reader.arrays import worker_pool
 from shardprep.reader.arrays.team import Team
-from shardprep.reader.tf import pipeline
-from tests.reader.datasets import change_image, damage, put
-from tests.reader.worker_processes import gone, let_workers_fill_all, run, worker_sets
-from tests.support.examples import thorough
+from shardprep.reader.tf import decode, pipeline
+from tests.reader.datasets import FORMS, HEIGHT, WIDTH, change_image, damage, flip, put
+from tests.reader.worker_processes import WAYS, gone, let_workers_fill_all, run, worker_sets
+from tests.support.builders import png
 from tests.support.object_store import Bucket
-from tests.support.processes import EndingProgram, Program
 
-Set = dict[str, "Path"]
+Set = dict[str, Any]
+"""Form → folder of a dataset, or a mix."""
 
 
 @pytest.fixture(autouse=True, name="_all_by_workers")
@@ -49,8 +48,10 @@ def _teams(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.fixture(scope="module", name="sets")
 def _sets(tmp_path_factory: pytest.TempPathFactory) -> Set:
-    forms = ("jpeg", "png", "raw", "keep", "multilabel", "text")
-    return worker_sets(tmp_path_factory, forms)
+    sets = worker_sets(
+        tmp_path_factory, [*{form for form, _ in OWN_WAYS.values() if form in FORMS}]
+    )
+    return {**sets, "mix": reader.mix({sets["jpeg"]: 0.5, sets["png"]: 0.5})}
 
 
 def load(place: Any, num_workers: int | None, **options: Any) -> Any:
@@ -77,59 +78,81 @@ def processes(teams: list[Any]) -> list[int]:
     return [worker.process.pid for worker in teams[-1]()._pool.result()._workers]
 
 
-WAYS: dict[str, tuple[str, dict[str, Any]]] = {
-    "jpeg": ("jpeg", {}),
+def mirror(images: Any, *, seed: Any) -> Any:
+    return tf.image.stateless_random_flip_left_right(images, seed)
+
+
+MIRRORED = {"dtype": "float32", "augment": mirror}
+SMALL_BLOCKS = {"interleave_block_length": 4, "interleave_cycle_length": 2}
+OWN_WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    **WAYS,
     "png, several epochs in a batch": ("png", {"repeat": 2, "batch_size": 48, "shuffle": False}),
-    "raw": ("raw", {"drop_remainder": True}),
-    "several labels": ("multilabel", {"dtype": "float32"}),
-    "crops": ("keep", {"random_resized_crop": 8}),
-    "weights": ("jpeg", {"weights": "balanced"}),
-    "boxes": ("boxes", {}),
-    "boxes in pixels": ("boxes", {"box_format": "xywh", "max_boxes": 2}),
-    "masks": ("masks", {"random_resized_crop": 8}),
-    "stacks": ("stacks", {}),
-    "texts": ("text", {}),
-    "all features": ("jpeg", {"as_supervised": False}),
+    "raw, several epochs": ("raw", {"repeat": 3, "batch_size": 7}),
+    "raw, one batch": ("raw", {"batch_size": 1000}),
+    "raw, padded": ("raw", {"config": {"pad_batches": True}}),
+    "several labels or none": ("multilabel", {"dtype": "float32", "split": "train+test"}),
+    "numbers or none": ("regression", {"split": "train+test"}),
+    "raw, several labels or none": ("raw multilabel", {"split": "train+test"}),
+    "raw, texts": ("raw text", {"split": "train+test"}),
+    "no labels": ("unlabelled", {}),
+    "one size, several encodings": ("keep, one size", {"repeat": 2}),
     "single elements": ("jpeg", {"batch_size": None}),
     "single elements of any size": ("keep", {"batch_size": None}),
     "smaller": ("jpeg", {"config": {"image_size": (6, 8)}}),
     "good records": ("jpeg", {"config": {"on_error": "skip"}}),
-    "cut stacks": ("stacks", {"max_length": 2}),
     "padded": ("jpeg", {"config": {"pad_batches": True}}),
+    "a part in stored order": ("raw", {"shuffle": False, "split": "train[10%:75%]"}),
     "one of two hosts": ("jpeg", {"config": {"num_shards": 2, "shard_index": 1}}),
+    "mirrored": ("jpeg", {**MIRRORED, "config": {"num_parallel_calls_for_decode": 5}}),
+    "small blocks": ("jpeg", {"repeat": 2, "config": SMALL_BLOCKS}),
+    "a mix": ("mix", {}),
+    "a cache in memory": ("jpeg", {"cache": "memory"}),
+    "crops from a cache": ("jpeg", {"cache": "memory", "random_resized_crop": 8}),
+    "a cache in a folder": ("jpeg", {"cache": "folder"}),
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_workers_yield_the_batches_of_threads_and_of_the_graph(
-    sets: Set, way: str, teams: list[Any], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("way", OWN_WAYS)
+def test_threads_and_workers_fill_the_batches_that_the_graph_decodes(
+    sets: Set, way: str, tmp_path: Path, teams: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    form, options = WAYS[way]
-    found = digests(load(sets[form], 2, **options))
-    assert found == digests(load(sets[form], 1, **options))
-    assert len(teams) == 2
+    form, options = OWN_WAYS[way]
+    if options.get("cache") == "folder":
+        options = {**options, "cache": tmp_path}
+    dataset = load(sets[form], 2, **options)
+    found = digests(dataset)
+    assert teams
+    assert dataset.cardinality() == len(found)
     for by_threads in (True, False):
         with monkeypatch.context() as patch:
             patch.setattr(pipeline, "threads_are_faster", lambda *_, of=by_threads: of)
             assert found == digests(load(sets[form], 0, **options))
 
 
-def test_a_mix_and_a_cached_folder_are_read_by_workers(
-    sets: Set, tmp_path: Path, teams: list[Any]
+def test_the_graph_decodes_only_whole_images_that_it_decodes_faster(
+    sets: Set, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mix = reader.mix({sets["jpeg"]: 0.5, sets["png"]: 0.5})
-    for place, options in ((mix, {}), (sets["jpeg"], {"cache": tmp_path})):
-        found = digests(load(place, 2, **options))
-        assert teams
-        assert found == digests(load(place, 0, **options))
+    monkeypatch.setattr(pipeline, "BatchDecoder", lambda *_, **__: pytest.fail("threads decode"))
+    load(sets["jpeg"], 0, batch_size=None)
+    monkeypatch.setattr(pipeline, "threads_are_faster", lambda *_: False)
+    load(sets["jpeg"], 0)
+    load(sets["jpeg"], 0, as_supervised=False)
+    for num_workers, more in (
+        (0, {"random_resized_crop": 8}),
+        (0, {"config": {"on_error": "skip"}}),
+        (0, {"config": {"image_size": (6, 8)}}),
+        (0, {"config": {"image_size": (6, 8)}, "batch_size": None}),
+        (1, {}),
+    ):
+        with pytest.raises(pytest.fail.Exception):
+            load(sets["jpeg"], num_workers, **more)
 
 
-def test_workers_fill_a_cache_in_memory(sets: Set, teams: list[Any]) -> None:
-    for options in ({}, {"random_resized_crop": 8}):
-        teams.clear()
-        found = digests(load(sets["jpeg"], 2, cache="memory", **options))
-        assert teams
-        assert found == digests(load(sets["jpeg"], 0, cache="memory", **options))
+def test_the_graph_decodes_small_images_on_many_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "_PIXELS_A_CORE", 100)
+    for cores, by_threads in ((1, True), (2, False)):
+        monkeypatch.setattr(decode, "usable_cores", lambda cores=cores: cores)
+        assert decode.threads_are_faster((12, 16), "jpeg") is by_threads
 
 
 def test_a_bucket_is_read_by_workers(sets: Set, bucket: Bucket) -> None:
@@ -156,15 +179,6 @@ def test_a_state_goes_on_with_any_number_of_workers(sets: Set) -> None:
         resumed.load_state_dict(state)
         assert digests(resumed) == whole[number:]
         assert resumed.state_dict()["epoch"] == 1
-
-
-def test_keras_trains_on_batches_of_workers(sets: Set) -> None:
-    keras = pytest.importorskip("keras")
-    dataset = load(sets["jpeg"], 2, dtype="float32", repeat=True, drop_remainder=True)
-    model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(2)])
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    history = model.fit(dataset, epochs=2, steps_per_epoch=8, verbose=0)
-    assert np.isfinite(history.history["loss"]).all()
 
 
 # Memory
@@ -215,49 +229,56 @@ def test_a_damaged_record_is_the_error_of_threads(sets: Set, tmp_path: Path) -> 
     assert lines[0].splitlines()[0] == lines[1].splitlines()[0]
 
 
-def test_what_workers_cannot_decode_is_decoded_by_tensorflow(sets: Set, tmp_path: Path) -> None:
-    """A JPEG that ends in zeros: simplejpeg and Pillow refuse it, TensorFlow does not."""
+def small_png(data: bytes) -> bytes:
+    return png(HEIGHT, WIDTH, seed=7).ljust(len(data), b"\0")
+
+
+def worn(data: bytes) -> bytes:
+    """Return a JPEG that ends in zeros: simplejpeg and Pillow refuse it, TensorFlow does not."""
+    return data[:-40] + bytes(38) + data[-2:]
+
+
+@pytest.mark.parametrize("change", [small_png, worn])
+def test_images_that_only_tensorflow_decodes_have_its_pixels(
+    sets: Set, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[bytes], bytes]
+) -> None:
     copied = shutil.copytree(sets["jpeg"], tmp_path / "set")
-    change_image(copied, 12, lambda data: data[:-40] + bytes(38) + data[-2:])
+    change_image(copied, 12, change)
     with pytest.raises(RecordError, match="record"):
         list(reader.Dataset(copied))
     found = digests(load(copied, 2))
-    assert found == digests(load(copied, 0))
     assert found != digests(load(sets["jpeg"], 0))
+    for by_threads in (True, False):
+        monkeypatch.setattr(pipeline, "threads_are_faster", lambda *_, of=by_threads: of)
+        assert found == digests(load(copied, 0))
 
 
-@pytest.mark.parametrize("at", [1, thorough(0), thorough(5)])  # others: test_workers
-def test_a_killed_worker_costs_no_batch(sets: Set, at: int, teams: list[Any]) -> None:
+@pytest.mark.parametrize("form", ["jpeg", "png", "raw"])
+def test_a_bad_record_is_named_by_shard_and_number(
+    sets: Set, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    copied = shutil.copytree(sets[form], tmp_path / "set")
+    monkeypatch.setattr(pipeline, "threads_are_faster", lambda *_: True)
+    path, at = change_image(copied, 30, lambda image: image[:60] + bytes(len(image) - 60))
+    if form != "raw":
+        with pytest.raises(tf.errors.OpError, match=rf"{path}, record \d+: .*cannot be decoded"):
+            list(load(copied, 0))
+    flip(path, at + 60)
+    with pytest.raises(
+        tf.errors.UnknownError, match=rf"{path}, record \d+: offset {at:,}: data CRC"
+    ):
+        list(load(copied, 0))
+
+
+def test_a_killed_worker_costs_no_batch(sets: Set, teams: list[Any]) -> None:
+    """Others: test_workers."""
     expected = digests(load(sets["jpeg"], 0, repeat=3))
     found = []
     for number, batch in enumerate(load(sets["jpeg"], 2, repeat=3)):
-        if number == at:
-            os.kill(processes(teams)[at % 2], signal.SIGKILL)
+        if number == 1:
+            os.kill(processes(teams)[1], signal.SIGKILL)
         found += digests([batch])
     assert found == expected
-
-
-def test_a_worker_that_hangs_is_replaced(
-    sets: Set, teams: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker_pool, "_SILENT_S", 1.0)
-    batches = load(sets["jpeg"], 1, repeat=3)
-    found = []
-    for number, batch in enumerate(batches):
-        if number == 1:
-            os.kill(processes(teams)[0], signal.SIGSTOP)
-        found += digests([batch])
-    assert found == digests(load(sets["jpeg"], 0, repeat=3))
-
-
-def test_workers_that_do_not_start_are_an_error(sets: Set, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()  # threads fill batches until the workers have failed
-    monkeypatch.setattr(worker_pool, "serve", os.abort)
-    dataset = load(sets["jpeg"], 2, repeat=True)
-    with pytest.raises(tf.errors.UnknownError, match="a worker could not be started, 3 times"):
-        list(dataset)
-    batches = iter(dataset)
-    assert all(len(next(batches)[0]) == 5 for _ in range(20))
 
 
 # The end
@@ -277,53 +298,42 @@ def test_workers_end_with_the_dataset_and_its_iterators(sets: Set, teams: list[A
     assert len(batch[0]) == 5
 
 
-@pytest.mark.parametrize("at", ["later", thorough("first"), thorough("past an error")])
-def test_a_program_ends_though_it_holds_an_endless_iterator(
-    sets: Set, tmp_path: Path, at: str
-) -> None:
+def test_a_program_ends_though_it_holds_endless_iterators(sets: Set, tmp_path: Path) -> None:
+    """Of workers that fill batches or start, of threads, from memory, and past errors."""
     copied = shutil.copytree(sets["jpeg"], tmp_path / "set")
-    if at == "past an error":
-        damage(copied, 12)
+    damage(copied, 12)
     code = f"""
         import multiprocessing
         from shardprep import reader
-        config = reader.ReadConfig(num_workers=2)
-        batches = iter(reader.load(
-            {str(copied)!r}, batch_size=5, repeat=True, shuffle=False, read_config=config
-        ))
-        next(batches)
-        while {at == "later"} and len(multiprocessing.active_children()) < 2:
+        from shardprep.reader.tf import decode
+        decode._PIXELS_A_CORE, decode._MOST_CORES = 0, {{"jpeg": 1024}}
+        def begun(place, num_workers=2, cache=False, on_error="raise"):
+            config = reader.ReadConfig(num_workers=num_workers, on_error=on_error)
+            batches = iter(reader.load(
+                place, batch_size=5, repeat=True, shuffle=False, cache=cache, read_config=config
+            ))
             next(batches)
-        for _ in range(100 * {at == "later"}):
-            next(batches)
+            return batches
+        of_threads = begun({str(sets["jpeg"])!r}, 0)
+        from_memory = begun({str(sets["jpeg"])!r}, 0, "memory")
+        past_errors = begun({str(copied)!r}, 0, on_error="skip")
+        later = begun({str(sets["jpeg"])!r})
+        while len(multiprocessing.active_children()) < 2:
+            next(later)
+        for _ in range(100):
+            next(later)
+        failed = begun({str(copied)!r})
         try:
-            for _ in range(9 * {at == "past an error"}):
-                next(batches)
+            for _ in range(9):
+                next(failed)
         except Exception:
             print("error")
+        first = begun({str(sets["jpeg"])!r})
         print("end", flush=True)
         """
-    # An end too early hangs in each new process, and only sometimes in one that was forked.
-    done = run(code, tmp_path) if at == "later" else EndingProgram(code).wait()
+    # A new process: an end too early hangs in each of them, but only sometimes in one that was
+    # forked.
+    done = run(code, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[-1] == "end"
-    assert ("error" in done.stdout) == (at == "past an error")
-    assert ("Traceback" in done.stderr) == ("error" in done.stdout), "of the error alone"
-
-
-def test_no_worker_outlives_a_killed_program(sets: Set) -> None:
-    code = f"""
-        import multiprocessing, os, signal
-        from shardprep import reader
-        config = reader.ReadConfig(num_workers=2)
-        batches = iter(
-            reader.load({str(sets["jpeg"])!r}, batch_size=5, repeat=True, read_config=config)
-        )
-        while len(multiprocessing.active_children()) < 2:
-            next(batches)
-        print(*(worker.pid for worker in multiprocessing.active_children()), flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-        """
-    pids = [int(pid) for pid in Program(code).wait().stdout.split()]
-    assert len(pids) == 2
-    assert gone(pids)
+    assert done.stdout.split() == ["error", "end"]
+    assert done.stderr.count("Traceback") == 1, "of the error alone"

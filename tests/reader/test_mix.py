@@ -37,8 +37,8 @@ class Sets(NamedTuple):
     b: Path
     c: Path
 
-    def mix(self, **options: Any) -> Any:
-        return reader.mix(dict(zip(self, SHARES.values(), strict=True)), **options)
+    def mix(self) -> Any:
+        return reader.mix(dict(zip(self, SHARES.values(), strict=True)))
 
 
 @pytest.fixture(scope="module", name="sets")
@@ -92,7 +92,6 @@ def orders(draw: Any) -> Order:
     within = MixedDraws(
         blocks=tuple(draw(blocks) for _ in range(number)),
         shares=tuple(draw(st.integers(1, 40)) for _ in range(number)),
-        stops_first=draw(st.booleans()),
     )
     size = draw(st.sampled_from([1, 6, 12, 24]))
     return Order(within, GlobalBatches(len(within), size), draw(st.integers(0, 99)))
@@ -117,25 +116,17 @@ def test_every_dataset_has_its_share_and_each_record_once_per_pass(order: Order,
     positions = stream % sum(sizes)
     of_dataset = np.searchsorted(np.cumsum(sizes), positions, side="right")
     shares = np.array(mixed.shares) / sum(mixed.shares)
-    epochs = np.split(of_dataset, num_epochs) if mixed.stops_first else [of_dataset]
-    for one in epochs:
-        counts = np.cumsum(one[:, None] == np.arange(len(sizes)), axis=0)
-        expected = np.arange(1, len(one) + 1)[:, None] * shares
-        assert np.abs(counts - expected).max() < 1
+    counts = np.cumsum(of_dataset[:, None] == np.arange(len(sizes)), axis=0)
+    expected = np.arange(1, len(stream) + 1)[:, None] * shares
+    assert np.abs(counts - expected).max() < 1
     starts = np.cumsum([0, *sizes])
     for number, size in enumerate(sizes):
-        for one in np.split(positions, num_epochs) if mixed.stops_first else [positions]:
-            own = one[(one >= starts[number]) & (one < starts[number + 1])] - starts[number]
-            for begin in range(0, len(own), size):
-                read = own[begin : begin + size].tolist()
-                assert len({*read}) == len(read)
-                if not mixed.blocks[number].shuffle:
-                    assert read == [*range(len(read))]
-    if mixed.stops_first:
-        for one in epochs:
-            counts = np.bincount(one, minlength=len(sizes))
-            assert (counts <= sizes).all()
-            assert counts[one[-1]] == sizes[one[-1]], "the last record ended its dataset"
+        own = positions[of_dataset == number] - starts[number]
+        for begin in range(0, len(own), size):
+            read = own[begin : begin + size].tolist()
+            assert len({*read}) == len(read)
+            if not mixed.blocks[number].shuffle:
+                assert read == [*range(len(read))]
 
 
 def test_each_thousand_records_have_exactly_the_shares() -> None:
@@ -143,7 +134,7 @@ def test_each_thousand_records_have_exactly_the_shares() -> None:
         BlockShuffle(num_records=number, block_length=8, group_width=4, shuffle=True)
         for number in (3000, 700, 40)
     )
-    within = MixedDraws(blocks=every, shares=(617, 333, 50), stops_first=False)
+    within = MixedDraws(blocks=every, shares=(617, 333, 50))
     order = Order(within, GlobalBatches(len(within), 64), seed=1)
     stream = np.concatenate([order.tags(epoch, 0, len(within)) for epoch in range(4)])
     of_dataset = np.searchsorted([3000, 3700, 3740], stream % 3740, side="right")
@@ -156,18 +147,11 @@ def test_a_mix_of_a_seed_is_the_same_in_every_release() -> None:
         BlockShuffle(num_records=number, block_length=2, group_width=2, shuffle=True)
         for number in (7, 3)
     )
-    mixed = MixedDraws(blocks=every, shares=(600, 400), stops_first=False)
-    first = replace(mixed, stops_first=True)
-    found = [
-        Order(one, GlobalBatches(len(one), 2), seed=7).tags(1, 0, len(one))
-        for one in (mixed, first)
-    ]
-    assert [(one % 10).tolist() for one in found] == [
-        [4, 7, 3, 2, 8, 0, 7, 1, 6, 8],
-        [3, 9, 2, 0, 7, 1, 8],
-    ]
-    assert found[0][0] == 10 * 10 + 4, "a tag is draw × records + position"
-    assert mixed.description == "mix:7bf3e6462fce86e4"
+    mixed = MixedDraws(blocks=every, shares=(600, 400))
+    found = Order(mixed, GlobalBatches(len(mixed), 2), seed=7).tags(1, 0, len(mixed))
+    assert (found % 10).tolist() == [4, 7, 3, 2, 8, 0, 7, 1, 6, 8]
+    assert found[0] == 10 * 10 + 4, "a tag is draw × records + position"
+    assert mixed.description == "mix:bb0b3de33a585b6d"
 
 
 # --- both readers --------------------------------------------------------------------------------
@@ -201,16 +185,6 @@ def test_stored_order_is_kept_within_each_dataset(sets: Sets) -> None:
         assert own == [*itertools.islice(itertools.cycle(keys_of(place)), len(own))]
 
 
-def test_an_epoch_that_stops_first_repeats_no_record(sets: Sets) -> None:
-    mix = sets.mix(stop="first")
-    whole = batch_keys(by_dataset(mix, seed=3, epochs=2))
-    steps = len(whole) // 2
-    for epoch in (flat(whole[:steps]), flat(whole[steps:])):
-        assert len({*epoch}) == len(epoch)
-        assert Counter(map(name_of, epoch))["c"] == SIZES["c"], "with share 0.2 it ends first"
-    assert [len(by_load(mix)), len(reader.load(mix, batch_size=10))] == [steps, steps]
-
-
 def test_a_state_continues_in_the_other_reader_on_any_number_of_hosts(sets: Sets) -> None:
     mix = sets.mix()
     whole = batch_keys(by_dataset(mix, seed=4, epochs=2, batch_size=12))
@@ -225,10 +199,8 @@ def test_a_state_continues_in_the_other_reader_on_any_number_of_hosts(sets: Sets
             own.load_state_dict(state)
             rest.append(batch_keys(own))
         assert head + merged(rest) == whole
-    other = reader.mix(dict(zip(sets, (0.5, 0.2, 0.3), strict=True)))
-    for changed in (other, sets.mix(stop="first")):
-        batches = by_dataset(changed, batch_size=12)
-        assert "with other records or settings" in refused(lambda: batches.load_state_dict(state))  # noqa: B023
+    other = by_dataset(reader.mix(dict(zip(sets, (0.5, 0.2, 0.3), strict=True))), batch_size=12)
+    assert "with other records or settings" in refused(lambda: other.load_state_dict(state))
 
 
 def test_items_follow_each_other_and_a_copy_reads_the_same(sets: Sets) -> None:

@@ -123,6 +123,7 @@ def test_both_give_the_same_records_in_the_same_order(
         for epoch in range(epochs):
             own = found[epoch * steps : (epoch + 1) * steps]
             if part == host:
+                assert saved(one)["of"] == saved(batches)["of"], "each resumes the other"
                 assert batch_keys(one) == own
             read[epoch] += itertools.chain.from_iterable(own)
         assert len(found) == epochs * (len(one) if part == host else steps)
@@ -132,65 +133,6 @@ def test_both_give_the_same_records_in_the_same_order(
         assert drop or len(epoch_keys) == len(expected)
     if options["shuffle"] is False and num_parts == 1 and not drop:
         assert read[0] == expected
-
-
-@few
-@given(
-    split=st.sampled_from(list(SPLITS)), seed=st.integers(0, 99), epoch=st.integers(0, 2),
-    batch=st.integers(0, 4), shuffle=st.booleans(), to_load=st.booleans(),
-    part=st.sampled_from([(0, 1), (0, 2), (1, 2)]), drop_remainder=st.booleans(),
-)  # fmt: skip
-def test_a_state_of_one_reader_resumes_the_other(
-    sets: dict[str, Path], split: str, epoch: int, batch: int, to_load: bool, **options: Any  # noqa: FBT001
-) -> None:  # fmt: skip
-    part, seed = options.pop("part"), options.pop("seed")
-    options["batch_size"] = 7
-
-    def read() -> tuple[Path, Any, tuple[int, int]]:
-        return sets["raw"], split_of(split, sets["raw"]), part
-
-    whole, first = (by_dataset(*read(), seed=seed, epochs=3, **options) for _ in range(2))
-    every, steps = batch_keys(whole), whole.steps_per_epoch
-    batch = min(batch, steps - 1)
-    rest = every[epoch * steps + batch : (epoch + 1) * steps]
-    if to_load:
-        for _ in range(epoch * steps + batch):
-            next(first)
-        later = by_load(*read(), seed=seed + 1, **options)
-        later.load_state_dict(saved(first))
-        assert batch_keys(later) == rest
-        return
-    earlier = by_load(*read(), seed=seed, **options)
-    for _ in range(epoch):
-        batch_keys(earlier)
-    for _ in zip(range(batch), earlier, strict=False):
-        pass
-    first.load_state_dict(saved(earlier))
-    assert batch_keys(itertools.islice(first, len(rest))) == rest
-
-
-@pytest.mark.parametrize("form", ["raw", thorough("jpeg")])
-def test_a_cache_does_not_change_the_order(
-    sets: dict[str, Path], tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The size of a block depends on the bytes of the dataset, not on those of decoded images.
-
-    A state saved without a cache can be loaded with one.
-    """
-    monkeypatch.setattr(epoch_order, "_GROUP_BYTES", 12 << 10)  # bytes, not records, bound a group
-    monkeypatch.setattr(epoch_order, "_GROUP_RECORDS", 1 << 14)
-    options: dict[str, Any] = {"seed": 3, "batch_size": 8, "shuffle": True}
-    plain = by_dataset(sets[form], "train", epochs=2, **options)
-    begun = batch_keys(itertools.islice(plain, 5))
-    state = plain.state_dict()
-    rest = batch_keys(plain)
-    epochs = [[*begun, *rest[:6]], rest[6:]]
-    assert [len(epoch) for epoch in epochs] == [11, 11]
-    for cache in (tmp_path / "cache", "memory"):
-        kept = by_load(sets[form], "train", cache=cache, **options)
-        kept.load_state_dict(state)
-        assert batch_keys(kept) == epochs[0][5:]
-        assert batch_keys(kept) == epochs[1]
 
 
 @pytest.mark.filterwarnings("ignore:skipped:RuntimeWarning")
@@ -368,8 +310,9 @@ def check_batches(name: str, many: Path | str, expected: list[Ints], place: Path
 
 @pytest.mark.filterwarnings("ignore::shardprep.reader.Advice")  # a folder's images are small
 @pytest.mark.usefixtures("large_groups")
-@pytest.mark.parametrize("name", ["load", "iterate", "Dataset", "memory", "folder"])
-@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "name", ["folder", *map(thorough, ("load", "iterate", "Dataset", "memory"))]
+)
 def test_every_reader_and_cache_gives_the_same_batches_and_resumes(
     name: str, many: Path, expected: list[Ints], tmp_path: Path
 ) -> None:
@@ -383,4 +326,7 @@ def test_remote_shards_have_the_same_order(
 ) -> None:
     bucket: Bucket = request.getfixturevalue("bucket")
     request.getfixturevalue("large_groups")
-    check_batches(name, put(bucket, many), expected, tmp_path)
+    url = put(bucket, many)
+    states = [read_by(name, place, tmp_path).state_dict() for place in (url, many)]
+    assert states[0] == states[1], "a run goes on in the folder"
+    check_batches(name, url, expected, tmp_path)

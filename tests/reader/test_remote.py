@@ -28,7 +28,7 @@ from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.locate import locate
 from shardprep.dataset.manifest import load_manifest
 from shardprep.errors import BuildError, DatasetError, RecipeError, ShardprepError, StorageError
-from shardprep.reader import Dataset, ReadConfig, iterate, load
+from shardprep.reader import Dataset, ReadConfig, load
 from shardprep.reader.order.epoch import BLOCK_LENGTH
 from shardprep.storage.cache import cache_root
 from shardprep.storage.shard_cache import RemoteShard, StagedShards
@@ -140,18 +140,6 @@ def test_without_copies_a_block_is_read_by_one_request(
     pixels = b"".join(images.tobytes() for images, _ in there)
     assert pixels == b"".join(images for images, _ in found)
     assert sum("range" in one.headers for one in proxy.requests) <= 2 * (blocks + shards)
-
-
-def test_an_epoch_resumes_in_the_folder_and_in_object_storage(local: Path, url: str) -> None:
-    places: list[str | Path] = [local, url]
-    whole = [labels.tolist() for _, labels in Dataset(local).batches(16, shuffle=True, seed=5)]
-    for begun, continued in (places, places[::-1]):
-        first = iterate(begun, batch_size=16, seed=5)
-        head = [labels.numpy().tolist() for _, labels in itertools.islice(first, 4)]
-        second = iterate(continued, batch_size=16)
-        second.load_state_dict(first.state_dict())
-        tail = [labels.numpy().tolist() for _, labels in second]
-        assert head + tail == whole
 
 
 @pytest.mark.parametrize("kept", [None, "0", "20e3"])

@@ -1,4 +1,4 @@
-"""Both readers yield stacks as arrays [length, height, width, channels], cut and padded alike."""
+"""Both readers yield stacks and their masks as arrays, cut, padded and cropped alike."""
 
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 HEIGHT, WIDTH = 24, 32
 LENGTHS = {f"{kind}{i}": number for i, number in enumerate((2, 7, 1, 4)) for kind in "ab"}
+IGNORED = 255
 
 
 def picture(name: str, number: int) -> Array:
@@ -30,20 +31,34 @@ def deep(name: str, number: int) -> Array:
     return rng.integers(0, 65536, (HEIGHT, WIDTH), np.uint16)
 
 
-def dataset(folder: Path, image: Any, **keys: Any) -> Path:
-    members = {
-        f"{name[0]}/{name}/{i}.png": encoded(Image.fromarray(image(name, i)), "PNG")
+def mask(name: str, number: int) -> Array:
+    """Return classes 0 to 2 that follow the brightness of the image, [height, width, 1]."""
+    return (picture(name, number)[..., :1] // 86).astype(np.uint8)
+
+
+def stored(image: Array) -> bytes:
+    return encoded(Image.fromarray(image.squeeze()), "PNG")
+
+
+def dataset(folder: Path, image: Any, *, num_masks: int = 0, **keys: Any) -> Path:
+    """Build a dataset of stacks; the first `num_masks` images of each have masks."""
+    files = {
+        f"{name}/{kind}/{i}.png": stored(make(name, i))
+        for kind, make, most in (("images", image, 99), ("masks", mask, num_masks))
         for name, number in LENGTHS.items()
-        for i in range(number)
+        for i in range(min(number, most))
     }
-    source = write_folder(folder / "source", members)
-    keys = {"stack": "{kind}/{id}/*.png", "labels": "folder", "size": (HEIGHT, WIDTH), **keys}
-    return build(source, folder / "out", shards=2, **keys).path
+    keys |= {"masks": "{id}/masks/*.png"} if num_masks else {}
+    source = write_folder(folder / "source", files)
+    return build(
+        source, folder / "out", stack="{id}/images/*.png", labels=r"regex:(?P<label>[ab])\d",
+        size=(HEIGHT, WIDTH), shards=2, **keys,
+    ).path  # fmt: skip
 
 
 @pytest.fixture(name="stacks", scope="module")
 def _stacks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return dataset(tmp_path_factory.mktemp("stacks"), picture, format="png")
+    return dataset(tmp_path_factory.mktemp("stacks"), picture, num_masks=99, format="png")
 
 
 @pytest.fixture(name="deep_stacks", scope="module")
@@ -53,72 +68,66 @@ def _deep_stacks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def whole(key: str, image: Any = picture) -> Array:
     """Return the expected images of a stack."""
-    name = key.rpartition("/")[2]
-    return np.array([image(name, i) for i in range(LENGTHS[name])])
+    return np.array([image(key, i) for i in range(LENGTHS[key])])
 
 
 def loaded(path: Path, **options: Any) -> list[Any]:
     return list(reader.load(path, **options).as_numpy_iterator())
 
 
-def test_items_and_batches_are_whole_stacks_padded_with_zeros(stacks: Path) -> None:
-    items = reader.Dataset(stacks, as_supervised=False)
-    for item in items:
-        assert item["num_images"] == len(item["images"])
-        assert (item["images"] == whole(item["image/filename"])).all()
-    keys = [item["image/filename"] for item in items]
-    batches = [
-        *items.batches(3, shuffle=False, as_supervised=False),
-        *loaded(stacks, batch_size=3, shuffle=False, as_supervised=False),
-    ]
-    assert len(batches) == 6
-    rows: list[str] = []
-    for batch in batches:
-        longest = 0
-        for key, images, number in zip(
-            batch["image/filename"], batch["images"], batch["num_images"], strict=True
-        ):
-            name = key if isinstance(key, str) else key.decode()
-            rows.append(name)
-            assert number == len(whole(name))
-            assert (images[:number] == whole(name)).all()
-            assert not images[number:].any()
-            longest = max(longest, number)
-        assert batch["images"].shape == (len(batch["label"]), longest, HEIGHT, WIDTH, 3)
-    assert rows == keys * 2
+def test_items_and_ragged_batches_are_whole_stacks(stacks: Path) -> None:
+    data = reader.Dataset(stacks, as_supervised=False)
+    options: dict[str, Any] = {"batch_size": 8, "shuffle": False, "as_supervised": False}
+    (ragged,) = data.batches(ragged=True, **options)
+    (raw,) = reader.Dataset(stacks, decode=False).batches(**options)
+    for row, item in enumerate(data):
+        key = item["image/filename"]
+        assert item["num_images"] == ragged["num_images"][row] == len(whole(key))
+        for name, make in (("images", picture), ("segmentation_mask", mask)):
+            assert np.array_equal(item[name], whole(key, make))
+            assert np.array_equal(ragged[name][row], whole(key, make))
+            assert len(raw[name][row]) == len(whole(key))
+            assert raw[name][row][0].startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(
-    ("options", "part"),
-    [
-        ({}, lambda images: images),
-        ({"every": 3}, lambda images: images[::3]),
-        ({"max_length": 4}, lambda images: images[1:5] if len(images) == 7 else images),
-        ({"every": 2, "max_length": 3}, lambda images: images[: 5 if len(images) == 7 else 4 : 2]),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("cache", [False, "memory"])
-def test_both_readers_read_the_same_part_of_stacks(
-    options: dict[str, Any], part: Any, stacks: Path, cache: Any
+PARTS: list[tuple[dict[str, Any], Any]] = [
+    ({}, lambda images: images),
+    ({"every": 3}, lambda images: images[::3]),
+    ({"max_length": 4}, lambda images: images[1:5] if len(images) == 7 else images),
+    ({"every": 2, "max_length": 3}, lambda images: images[: 5 if len(images) == 7 else 4 : 2]),
+]
+
+
+@pytest.mark.parametrize(("options", "part"), PARTS)
+def test_both_readers_cut_and_pad_stacks_and_masks(
+    options: dict[str, Any], part: Any, stacks: Path
 ) -> None:
-    """The order of batches is one of both readers too."""
+    """In one order, and from memory. Images are padded with zeros, masks with ignored pixels."""
     common: dict[str, Any] = {"batch_size": 3, "shuffle": True, "seed": 7, **options}
-    one = list(reader.Dataset(stacks).batches(**common))
-    two = loaded(stacks, cache=cache, **common)
-    keys = list(reader.Dataset(stacks).batches(as_supervised=False, **common))
-    for (images, labels), (others, other_labels), named in zip(one, two, keys, strict=True):
-        assert images.dtype == np.uint8
-        assert (images == others).all()
-        assert (labels == other_labels).all()
-        length = options.get("max_length") or max(named["num_images"])
-        for row, key, number in zip(
-            images, named["image/filename"], named["num_images"], strict=True
-        ):
-            expected = part(whole(key))
-            assert number == len(expected)
-            assert len(row) == length
-            assert (row[:number] == expected).all()
-            assert not row[number:].any()
+    named = list(reader.Dataset(stacks).batches(as_supervised=False, **common))
+    supervised = [
+        list(reader.Dataset(stacks).batches(**common)),
+        *(loaded(stacks, cache=cache, **common) for cache in (False, "memory")),
+    ]
+    streams = [
+        *([(images, target["segmentation_mask"]) for images, target in one] for one in supervised),
+        *(
+            [(one["images"], one["segmentation_mask"]) for one in batches]
+            for batches in (named, loaded(stacks, as_supervised=False, **common))
+        ),
+    ]
+    for stream in streams:
+        for (images, masks), of in zip(stream, named, strict=True):
+            assert images.dtype == masks.dtype == np.uint8
+            length = options.get("max_length") or max(of["num_images"])
+            assert images.shape == (len(of["label"]), length, HEIGHT, WIDTH, 3)
+            assert masks.shape == (*images.shape[:-1], 1)
+            for row, key in enumerate(of["image/filename"]):
+                number = of["num_images"][row]
+                assert np.array_equal(images[row, :number], part(whole(key)))
+                assert np.array_equal(masks[row, :number], part(whole(key, mask)))
+                assert not images[row, number:].any()
+                assert (masks[row, number:] == IGNORED).all()
 
 
 def test_16_bit_stacks_are_read_as_they_were(deep_stacks: Path) -> None:
@@ -160,11 +169,33 @@ def test_all_images_of_a_stack_have_one_crop(name: str, request: pytest.FixtureR
             scale = 1 if name == "stacks" else 257
             assert np.abs(row[:number, ..., 0] - np.array(shrunk)).max() < 40 * scale
     random: dict[str, Any] = {"random_resized_crop": (16, 20), "seed": 3, **options}
-    one, two = (
-        next(iter(reader.Dataset(path).batches(**random)))[0],
-        loaded(path, cache="memory", **random)[0][0],
-    )
-    assert (one == two).all()
+    one = next(reader.Dataset(path).batches(as_supervised=False, **random))
+    for cache in (False, "memory"):
+        (two,) = loaded(path, cache=cache, as_supervised=False, **random)
+        assert one["images"].shape[:4] == (8, 7, 16, 20)
+        for part in {"images", "segmentation_mask"} & one.keys():
+            assert np.array_equal(one[part], two[part])
+
+
+def test_a_crop_moves_the_masks_of_a_stack(stacks: Path) -> None:
+    options: dict[str, Any] = {"batch_size": 8, "shuffle": False, "as_supervised": False}
+    (cut,) = reader.Dataset(stacks).batches(center_crop=(HEIGHT, HEIGHT), max_length=5, **options)
+    for row, key in zip(cut["segmentation_mask"], cut["image/filename"], strict=True):
+        masks = whole(key, mask)[:, :, 4:28]
+        masks = masks[1:6] if len(masks) == 7 else masks
+        assert np.array_equal(row[: len(masks)], masks)
+
+
+def test_one_mask_of_a_stack_is_a_mask_of_one_image(tmp_path: Path) -> None:
+    path = dataset(tmp_path, picture, num_masks=1, format="png")
+    options: dict[str, Any] = {"batch_size": 8, "shuffle": False, "as_supervised": False}
+    (named,) = reader.Dataset(path).batches(**options)
+    expected = np.array([whole(key, mask)[0] for key in named["image/filename"]])
+    (other,) = loaded(path, **options)
+    for batch in (named, other):
+        assert np.array_equal(batch["segmentation_mask"], expected)
+    (cropped,) = reader.Dataset(path).batches(center_crop=(HEIGHT, HEIGHT), **options)
+    assert np.array_equal(cropped["segmentation_mask"], expected[:, :, 4:28])
 
 
 def test_identical_images_stay_identical_in_a_random_crop(tmp_path: Path) -> None:
@@ -183,7 +214,7 @@ def test_identical_images_stay_identical_in_a_random_crop(tmp_path: Path) -> Non
 
 
 @pytest.mark.thorough
-def test_the_transform_of_a_loader_gets_a_video(stacks: Path) -> None:
+def test_the_transform_of_a_loader_gets_a_video_and_its_masks(stacks: Path) -> None:
     pytest.importorskip("torch")
     need_module("torchvision")
     import_torchvision()
@@ -191,9 +222,12 @@ def test_the_transform_of_a_loader_gets_a_video(stacks: Path) -> None:
 
     data = reader.Dataset(stacks)
     flip = v2.RandomHorizontalFlip(1)
-    ((images, _),) = data.loader(8, shuffle=False, max_length=7, transform=flip, num_workers=0)
-    for flipped, (stack, _) in zip(images.numpy(), data, strict=True):
-        assert (flipped[: len(stack)] == stack[:, :, ::-1].transpose(0, 3, 1, 2)).all()
+    ((images, target),) = data.loader(8, shuffle=False, max_length=7, transform=flip, num_workers=0)
+    flipped = zip(images.numpy(), target["segmentation_mask"].numpy(), strict=True)
+    for (video, masks), (stack, of) in zip(flipped, data, strict=True):
+        own = of["segmentation_mask"]
+        assert (video[: len(stack)] == stack[:, :, ::-1].transpose(0, 3, 1, 2)).all()
+        assert (masks[: len(own), 0] == own[:, :, ::-1, 0]).all()
     with pytest.raises(DatasetError, match="give max_length"):
         data.loader(8, transform=flip)
 
@@ -243,13 +277,25 @@ def test_a_damaged_stack_is_skipped_or_an_error(stacks: Path) -> None:
     decoder = FeatureDecoder(own, ("images",), decode=True)
     with pytest.raises(ValueError, match="differ in size"):
         decoder.item(payload([good, png(8, 8)]))
-    black = encoded(Image.new("L", (8000, 8000)), "PNG")
-    with pytest.raises(ValueError, match="9 images of 8,000x8,000 pixels, more than"):
-        decoder.item(payload([black] * 9))
+    black = encoded(Image.new("L", (1000, 1000)), "PNG")
+    with pytest.raises(ValueError, match="600 images of 1,000x1,000 pixels, more than"):
+        decoder.item(payload([black] * 600))
+
+
+def test_a_stack_with_too_few_masks_is_damaged(stacks: Path) -> None:
+    schema = open_dataset(stacks).schema
+    decoder = FeatureDecoder(schema, ("images", "segmentation_mask"), decode=True)
+    own, small = stored(mask("a0", 0)), stored(np.zeros((8, 8), np.uint8))
+    for masks, what in (([own], "holds 1 values, not 2"), ([own, small], "is 8x8")):
+        values: dict[str, Any] = {name: [0] for name in schema.features}
+        values |= {"images": [stored(picture("a0", 0))] * 2, "segmentation_mask": masks}
+        values["image/filename"] = [b"a"]
+        with pytest.raises((ValueError, RecordError), match=what):
+            decoder.item(memoryview(encode(values, schema.dtypes)))
 
 
 def test_channel_statistics_count_all_images(stacks: Path) -> None:
-    every = np.concatenate([whole(f"{name[0]}/{name}") for name in LENGTHS]).reshape(-1, 3) / 255
+    every = np.concatenate([whole(name) for name in LENGTHS]).reshape(-1, 3) / 255
     mean, std = reader.mean_std(stacks)
     assert np.allclose(mean, every.mean(axis=0))
     assert np.allclose(std, every.std(axis=0))

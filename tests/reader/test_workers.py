@@ -20,7 +20,7 @@ from shardprep.reader.arrays import team, worker_pool
 from shardprep.reader.arrays.batch_maker import BatchSource
 from shardprep.reader.config import Advice
 from tests.reader.datasets import NUM_TRAIN, damage, put, refused
-from tests.reader.worker_processes import gone, let_workers_fill_all, run, worker_sets
+from tests.reader.worker_processes import WAYS, gone, let_workers_fill_all, run, worker_sets
 from tests.support.examples import thorough
 from tests.support.object_store import Bucket
 
@@ -34,7 +34,7 @@ def _all_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module", name="sets")
 def _sets(tmp_path_factory: pytest.TempPathFactory) -> Set:
-    forms = ("jpeg", "png", "raw", "own sizes", "multilabel", "text")
+    forms = ("jpeg", "png", "raw", "keep", "own sizes", "multilabel", "text")
     return worker_sets(tmp_path_factory, forms)
 
 
@@ -67,27 +67,17 @@ def pool_of(batches: Any) -> Any:
     return batches._team._pool.result()
 
 
-WAYS: dict[str, tuple[str, dict[str, Any]]] = {
-    "jpeg": ("jpeg", {}),
+OWN_WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    **WAYS,
     "png": ("png", {"shuffle": False}),
-    "raw": ("raw", {"drop_remainder": True}),
-    "all features": ("multilabel", {"as_supervised": False}),
-    "texts": ("text", {}),
-    "crops": ("jpeg", {"random_resized_crop": 8}),
-    "weights": ("jpeg", {"weights": "balanced"}),
     "ragged images": ("own sizes", {"ragged": True}),
-    "boxes": ("boxes", {}),
-    "boxes in pixels": ("boxes", {"box_format": "xywh", "max_boxes": 2}),
     "ragged boxes": ("boxes", {"ragged": True}),
-    "masks": ("masks", {"random_resized_crop": 8}),
-    "stacks": ("stacks", {}),
-    "cut stacks": ("stacks", {"max_length": 2}),
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", OWN_WAYS)
 def test_workers_yield_the_stream_of_threads(sets: Set, way: str) -> None:
-    form, options = WAYS[way]
+    form, options = OWN_WAYS[way]
     dataset = reader.Dataset(sets[form])
     usual = {"epochs": 2, "seed": 5, **options}
     expected = stream(dataset.batches(5, **usual, num_workers=0))

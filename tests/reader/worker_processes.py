@@ -17,6 +17,21 @@ from tests.reader.datasets import of_form
 from tests.support.annotated import Marked, annotated
 from tests.support.builders import build, encoded, pixels, write_folder
 
+WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "jpeg": ("jpeg", {}),
+    "raw": ("raw", {"drop_remainder": True}),
+    "crops": ("keep", {"random_resized_crop": 8}),
+    "weights": ("jpeg", {"weights": "balanced"}),
+    "boxes": ("boxes", {}),
+    "boxes in pixels": ("boxes", {"box_format": "xywh", "max_boxes": 2}),
+    "masks": ("masks", {"random_resized_crop": 8}),
+    "stacks": ("stacks", {}),
+    "cut stacks": ("stacks", {"max_length": 2}),
+    "texts": ("text", {}),
+    "all features": ("multilabel", {"as_supervised": False}),
+}
+"""Ways to read a dataset of `worker_sets`, with options of both readers."""
+
 
 def let_workers_fill_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for a worker instead of filling the first batches with threads."""

@@ -2,8 +2,7 @@
 
 A `Program` is forked from a process that has imported TensorFlow, torch, JAX or the writer, and has
 used none of it: the import takes seconds, a fork no time. The processes of a suite that runs in
-several share those that fork. An `EndingProgram` shows how a program ends; tests of what a program
-imports start it anew.
+several share those that fork. Tests of what a program imports, and of how it ends, start it anew.
 """
 
 import atexit
@@ -110,9 +109,6 @@ Done = subprocess.CompletedProcess[str]
 
 
 class Program:
-    _ends = False
-    """Whether its interpreter ends as others do: with threads, functions of `atexit`, modules."""
-
     def __init__(
         self, code: str, *arguments: object, framework: str = "tensorflow", **environment: str
     ) -> None:
@@ -128,7 +124,6 @@ class Program:
             "code": textwrap.dedent(code),
             "argv": self._arguments,
             "environment": {**os.environ, **environment},
-            "ends": self._ends,
         }
         self._server_pid = _begun(framework, json.dumps(task).encode())
 
@@ -187,10 +182,6 @@ class Program:
         costs.add_program(self.cpu_s)
         shutil.rmtree(self._folder)
         return done
-
-
-class EndingProgram(Program):
-    _ends = True
 
 
 def run_program(code: str, *arguments: object, **environment: str) -> str:
@@ -346,10 +337,6 @@ def _run(folder: Path, task: dict[str, Any]) -> None:
     os.environ.update(task["environment"])
     sys.argv = task["argv"]
     main = sys.modules["__main__"] = ModuleType("__main__")
-    if task["ends"]:
-        gc.unfreeze()
-        exec(task["code"], vars(main))
-        sys.exit()
     code = 0
     try:
         exec(task["code"], vars(main))

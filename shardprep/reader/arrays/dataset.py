@@ -28,17 +28,14 @@ from shardprep.reader.config import (
     KerasOptions,
     LoaderOptions,
     ReadConfig,
-    check_mix,
-    check_weights,
     seed_of,
 )
 from shardprep.reader.decode.features import ExampleReader, FeatureDecoder, middle_image
 from shardprep.reader.decode.targets import check_options, element_names, target_of
-from shardprep.reader.order.epoch import EpochOrder
 from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.subset import check_hosts, open_subset
-from shardprep.reader.selection.split_argument import AnySplit, Place, is_training
+from shardprep.reader.selection.split_argument import AnySplit, Place
 from shardprep.reader.validators import (
     Function,
     WithOptions,
@@ -87,7 +84,6 @@ class Dataset:
         as_supervised: bool = True,
         decode: bool = True,
         transform: Function | None = None,
-        verify_crc: bool = True,
     ) -> None:
         """Open a split, without reading a record.
 
@@ -106,13 +102,12 @@ class Dataset:
                 function of image and target, like `transforms` there; its result is the item.
                 Transforms of `torchvision.transforms.v2` get tensors of its types, other functions
                 get arrays.
-            verify_crc: False does not verify the checksums of records.
 
         Raises:
             DatasetError: an argument is not allowed, the dataset or split does not exist or is
                 not finished, or a shard or an index is missing or contradicts the manifest.
         """
-        self._subset = subset = open_subset(path, split, verify_crc=verify_crc)
+        self._subset = subset = open_subset(path, split)
         datasets = subset.datasets
         self.path = datasets.mix or datasets.only.files.place
         """Folder or address of the dataset, or the mix."""
@@ -401,23 +396,20 @@ class Dataset:
         host, num_hosts = options.shard_index, options.num_shards
         size = options.batch_size * num_hosts
         datasets, records = self._subset.datasets, self._subset.records
-        shuffle = is_training(self.split) if options.shuffle is None else options.shuffle
-        within: EpochOrder
-        if options.weights is not None:
-            from shardprep.reader.selection.query import weighted_draws  # imports pyarrow
-
-            numbers = records.places.numbers(datasets.only.manifest)
-            within = weighted_draws(_BATCHES, options.weights, numbers, datasets.only)
-        else:
-            within = datasets.order(size, ReadConfig(), shuffle=shuffle)
+        within = datasets.order(
+            options,
+            self.split,
+            size,
+            ReadConfig(),
+            lambda: records.places.numbers(datasets.only.manifest),
+        )
         check_hosts(str(self.path), len(within), num_hosts)
         seed = seed_of(options.seed, num_hosts)
         return Order(within, GlobalBatches(len(within), size, host, num_hosts), seed)
 
     def _check_batches(self, options: BatchOptions) -> None:
-        check_options(_BATCHES, self.schema, options)
-        check_mix(_BATCHES, self.path, {"weights": options.weights})
-        check_weights(_BATCHES, options)
+        check_options(self.schema, options)
+        options.check_source(self.path, {"weights": options.weights})
         if options.sharding is not None and (options.ragged or not self._decode):
             what = "sharding divides arrays, but ragged=True or decode=False makes lists"
             raise DatasetError(_BATCHES, what, "leave out these or sharding")

@@ -25,7 +25,7 @@ from shardprep.dataset.schema import (
     Schema,
 )
 from shardprep.errors import DatasetError
-from shardprep.reader.config import BatchOptions, BoxFormat, Request, warn
+from shardprep.reader.config import BoxFormat, ReadOptions, warn
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ def padding(values: Mapping[str, Any]) -> dict[str, int]:
     return {KEYS[name]: value for name, value in PADDING.items()} if KEYS[BOX] in values else {}
 
 
-def check_options(where: str, schema: Schema, options: Request | BatchOptions) -> None:
+def check_options(schema: Schema, options: ReadOptions) -> None:
     """Raise DatasetError if an option for boxes or stacks is given and the dataset has none."""
     has_boxes, is_stack = BOX in schema.features, schema.is_stack
     for name, default, has_any, noun in (
@@ -103,7 +103,7 @@ def check_options(where: str, schema: Schema, options: Request | BatchOptions) -
         value = getattr(options, name)
         if value != default and not has_any:
             what = f"{name}={value!r}, but the dataset has no {noun}"
-            raise DatasetError(where, what, "leave it out")
+            raise DatasetError(options.where, what, "leave it out")
 
 
 class BoxLimit:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -161,17 +161,30 @@ class BlockShuffle:
         return GroupPlace(place // full, place % full)
 
 
-class _Run(NamedTuple):
-    """Places of an epoch in one lane, and the smallest range of the lane that contains them."""
+class Run(NamedTuple):
+    """Some places of an epoch that are in one lane, and the span of the lane that contains them."""
 
-    lane: int
-    start: int
-    """First place within the lane."""
-    stop: int
+    span: LaneSpan
     chosen: slice | Ints
     """Indices of the given places that are in this lane."""
     offsets: Ints
-    """Place of each chosen record within the lane, minus `start`."""
+    """Place of each chosen record within the lane, minus the start of the span."""
+
+
+def positions_of(
+    runs: Iterable[Run], blocks: Sequence[BlockShuffle], starts: Sequence[int] | Ints, number: int
+) -> Ints:
+    """Return the positions of `number` places, given as runs in lanes that begin at `starts`."""
+    positions, runs = np.empty(number, np.int64), list(runs)
+    # Computed for all lanes together; `BlockShuffle.positions` then takes the results of its lane.
+    shuffled = [(blocks[run.span.lane], run.span) for run in runs if blocks[run.span.lane].shuffle]
+    _permuted_blocks(*[(of, span.key) for of, span in shuffled])
+    groups = [of.groups(span.key, span.start, span.stop) for of, span in shuffled]
+    _group_positions(*itertools.chain(*groups))
+    for span, chosen, offsets in runs:
+        found = blocks[span.lane].positions(span.key, span.start, span.stop)
+        positions[chosen] = found[offsets] + starts[span.lane]
+    return positions
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -204,20 +217,8 @@ class LaneShuffle:
         return self.num_records
 
     def at(self, key: int, epoch: int, places: Ints) -> Ints:
-        key = mix(key, epoch)
-        positions = np.empty(len(places), np.int64)
-        runs = [
-            (run, self.blocks[run.lane], self._lane_key(key, run.lane))
-            for run in self._runs(places)
-        ]
-        # Computed for all lanes together; `positions` then takes the results of its lane.
-        _permuted_blocks(*[(blocks, lane_key) for _, blocks, lane_key in runs])
-        groups = [blocks.groups(own, run.start, run.stop) for run, blocks, own in runs]
-        _group_positions(*itertools.chain(*groups))
-        for run, blocks, lane_key in runs:
-            found = blocks.positions(lane_key, run.start, run.stop)
-            positions[run.chosen] = found[run.offsets] + self.starts[run.lane]
-        return positions
+        runs = self._runs(key, epoch, places)
+        return positions_of(runs, self.blocks, self.starts, len(places))
 
     def own(self, batches: GlobalBatches) -> slice:
         lanes = self._own_lanes(batches)
@@ -231,24 +232,21 @@ class LaneShuffle:
     def spans(
         self, key: int, epoch: int, batches: GlobalBatches, start: int, stop: int
     ) -> Iterator[LaneSpan]:
-        first, key = self._own_lanes(batches).start, mix(key, epoch)
-        for run in self._runs(batches.places(start, stop)):
-            yield LaneSpan(run.lane - first, self._lane_key(key, run.lane), run.start, run.stop)
+        first = self._own_lanes(batches).start
+        for span, _, _ in self._runs(key, epoch, batches.places(start, stop)):
+            yield span._replace(lane=span.lane - first)
 
     def _own_lanes(self, batches: GlobalBatches) -> range:
         number, host = len(self.blocks), batches.host
         stop = cut(host + 1, number, batches.num_hosts)
         return range(host * number // batches.num_hosts, stop)
 
-    def _lane_key(self, key: int, lane: int) -> int:
-        return mix(key, _LANE, lane) if len(self.blocks) > 1 else key
-
-    def _runs(self, places: Ints) -> Iterator[_Run]:
+    def _runs(self, key: int, epoch: int, places: Ints) -> Iterator[Run]:
         """Yield a run for each lane with some of `places`, which must increase."""
-        number = len(self.blocks)
+        number, key = len(self.blocks), mix(key, epoch)
         if number == 1:
             start, stop = places.item(0), places.item(-1) + 1
-            yield _Run(0, start, stop, slice(None), places - start)
+            yield Run(LaneSpan(0, key, start, stop), slice(None), places - start)
             return
         batch, slot = np.divmod(places, self.batch_size)
         size = np.minimum(self.batch_size, self.num_records - batch * self.batch_size)
@@ -259,7 +257,7 @@ class LaneShuffle:
             chosen = np.flatnonzero(lane == one)
             offsets = index[chosen]
             start, stop = offsets.item(0), offsets.item(-1) + 1
-            yield _Run(one, start, stop, chosen, offsets - start)
+            yield Run(LaneSpan(one, mix(key, _LANE, one), start, stop), chosen, offsets - start)
 
 
 def lane_shuffle(

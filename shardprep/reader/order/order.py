@@ -38,8 +38,10 @@ from shardprep.reader.order.epoch import (
     Lane,
     LaneShuffle,
     LaneSpan,
+    Run,
     StoredOrder,
     WeightedDraws,
+    positions_of,
 )
 from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.permutation import key_of, mix
@@ -54,15 +56,13 @@ class MixedDraws:
     """Order of the records of several datasets, drawn in fixed shares.
 
     Positions count through the datasets, one after the other. An epoch has as many places as the
-    datasets have records, and continues the passes of the epoch before. With `stops_first`, every
-    epoch begins a new pass of each dataset, and ends when a dataset has no record left.
+    datasets have records, and continues the passes of the epoch before.
     """
 
     blocks: tuple[BlockShuffle, ...]
     """The order within each dataset."""
     shares: tuple[int, ...]
     """The share of each dataset as a whole number, at least 1; only their ratios matter."""
-    stops_first: bool
 
     @property
     def num_records(self) -> int:
@@ -70,31 +70,19 @@ class MixedDraws:
 
     @property
     def description(self) -> str:
-        """A hash of the shares, the sizes and blocks of the datasets, and `stops_first`."""
-        digest = hashlib.sha256(f"{self.shares} {self.stops_first}".encode())
+        """A hash of the shares, and of the sizes and blocks of the datasets."""
+        digest = hashlib.sha256(str(self.shares).encode())
         for one in self.blocks:
             sizes = one.num_records, one.group_width, one.block_length, one.shuffle
             digest.update(str(sizes).encode())
         return f"mix:{digest.hexdigest()[:16]}"
 
     def __len__(self) -> int:
-        if not self.stops_first:
-            return self.num_records
-        cycle = _cycle(self.shares)
-        ends = []
-        for number, blocks in enumerate(self.blocks):
-            slots = np.flatnonzero(cycle.dataset == number)
-            turns, left = divmod(blocks.num_records - 1, len(slots))
-            ends.append(turns * len(cycle.dataset) + slots.item(left) + 1)
-        return min(ends)
+        return self.num_records
 
     def at(self, key: int, epoch: int, places: Ints) -> Ints:
-        positions = np.empty(len(places), np.int64)
-        starts = self._starts
-        for span, chosen, own in self._runs(key, epoch, places):
-            found = self.blocks[span.lane].positions(span.key, span.start, span.stop)
-            positions[chosen] = found[own - span.start] + starts[span.lane]
-        return positions
+        runs = self._runs(key, epoch, places)
+        return positions_of(runs, self.blocks, self._starts, len(places))
 
     def own(self, batches: GlobalBatches) -> slice:
         del batches
@@ -109,17 +97,16 @@ class MixedDraws:
     def spans(
         self, key: int, epoch: int, batches: GlobalBatches, start: int, stop: int
     ) -> Iterator[LaneSpan]:
-        return (span for span, _, _ in self._runs(key, epoch, batches.places(start, stop)))
+        return (run.span for run in self._runs(key, epoch, batches.places(start, stop)))
 
     @property
     def _starts(self) -> list[int]:
         return [0, *accumulate(blocks.num_records for blocks in self.blocks[:-1])]
 
-    def _runs(self, key: int, epoch: int, places: Ints) -> Iterator[tuple[LaneSpan, Ints, Ints]]:
-        """Yield for each pass: span, indices in `places` of its draws, their places in the pass."""
+    def _runs(self, key: int, epoch: int, places: Ints) -> Iterator[Run]:
+        """Yield a run for each pass of a dataset with some of `places`."""
         cycle = _cycle(self.shares)
-        drawn = places if self.stops_first else places + epoch * len(self)
-        turns, slots = np.divmod(drawn, len(cycle.dataset))
+        turns, slots = np.divmod(places + epoch * len(self), len(cycle.dataset))
         of_place = cycle.dataset[slots]
         for number in np.unique(of_place).tolist():
             chosen = np.flatnonzero(of_place == number)
@@ -128,9 +115,9 @@ class MixedDraws:
             for turn in np.unique(passes).tolist():
                 inside = passes == turn
                 own = within[inside]
-                pass_key = mix(key, _PASS, number, epoch if self.stops_first else turn)
-                span = LaneSpan(number, pass_key, own.item(0), own.item(-1) + 1)
-                yield span, chosen[inside], own
+                start, stop = own.item(0), own.item(-1) + 1
+                span = LaneSpan(number, mix(key, _PASS, number, turn), start, stop)
+                yield Run(span, chosen[inside], own - start)
 
 
 class _Cycle(NamedTuple):

@@ -23,7 +23,7 @@ import numpy as np
 
 from shardprep.dataset.local_files import check_shard, read_index
 from shardprep.dataset.manifest import Manifest, Shard
-from shardprep.dataset.tfrecord import FOOTER_BYTES, HEADER_BYTES, unframe
+from shardprep.dataset.tfrecord import unframe
 from shardprep.errors import DatasetError, RecordError
 from shardprep.machine import usable_cores
 from shardprep.reader.array_types import Bytes, Ints
@@ -253,15 +253,14 @@ class PrefetchedBlocks:
 class Records:
     """A sequence of the payloads of records, by number. Cheap to slice and pickle. Thread-safe."""
 
-    def __init__(self, store: Shards, frames: Frames, *, verify_crc: bool) -> None:
+    def __init__(self, store: Shards, frames: Frames) -> None:
         self.store = store
         self.frames = frames
-        self._verify_crc = verify_crc
         self._blocks: PrefetchedBlocks | None = None
         self._lanes: tuple[Lane, ...] = ()
 
     @classmethod
-    def joined(cls, several: Sequence[Records], *, verify_crc: bool) -> Records:
+    def joined(cls, several: Sequence[Records]) -> Records:
         """Return the records of several datasets, one after the other."""
         shards = [
             shard.model_copy(update={"name": one.store.located(shard.name)})
@@ -274,13 +273,13 @@ class Records:
             for one, first in zip(several, firsts, strict=False)
         ]
         frames = Frames(tuple(shards), *map(np.concatenate, zip(*columns, strict=True)))
-        return cls(JoinedShards(one.store for one in several), frames, verify_crc=verify_crc)
+        return cls(JoinedShards(one.store for one in several), frames)
 
     def __len__(self) -> int:
         return len(self.frames.shard)
 
     def __getitem__(self, wanted: slice | Ints) -> Records:
-        return Records(self.store, self.frames[wanted], verify_crc=self._verify_crc)
+        return Records(self.store, self.frames[wanted])
 
     def in_order(self, order: Order) -> Records:
         """Return the same records, to be read in `order`; record numbers are then rows of the host.
@@ -424,8 +423,6 @@ class Records:
         if len(framed) < num_bytes:
             what = f"{len(framed):,} of {num_bytes:,} bytes"
             return self.damaged(number, f"its shard was truncated while it was read: {what}")
-        if not self._verify_crc:
-            return framed[HEADER_BYTES:-FOOTER_BYTES].data
         try:
             return unframe(framed, "", 0).data
         except RecordError:  # damaged in a local copy, or in the shard itself
@@ -474,4 +471,4 @@ def open_folder(folder: Path, places: Places) -> Records:
     for shard in places.shards:
         check_shard(folder, shard)
     store = LocalShards(folder, {shard.name: shard for shard in places.shards})
-    return Records(store, indexed(folder, places), verify_crc=True)
+    return Records(store, indexed(folder, places))

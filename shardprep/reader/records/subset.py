@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -15,7 +15,7 @@ from shardprep.dataset.remote_files import RemoteFiles
 from shardprep.dataset.schema import BOX_LABEL, MASK, TARGET_IMAGE, Schema
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Ints
-from shardprep.reader.config import ReadConfig, Request, check_mix, check_weights, seed_of
+from shardprep.reader.config import ReadConfig, ReadOptions, Request, seed_of
 from shardprep.reader.decode.targets import check_options
 from shardprep.reader.order.epoch import (
     BlockShuffle,
@@ -71,8 +71,23 @@ class Datasets:
         """Mean size of a record with its frame in bytes, over all datasets."""
         return mean_record_bytes(*(one.manifest for one in self.opened))
 
-    def order(self, size: int, config: ReadConfig, *, shuffle: bool) -> EpochOrder:
-        """Return the order within an epoch, for global batches of `size` records."""
+    def order(
+        self,
+        options: ReadOptions,
+        split: AnySplit,
+        size: int,
+        config: ReadConfig,
+        numbers: Callable[[], Ints],
+    ) -> EpochOrder:
+        """Return the order within an epoch, for global batches of `size` records.
+
+        `numbers` returns the record numbers of the split; only weights need them.
+        """
+        if options.weights is not None:
+            from shardprep.reader.selection.query import weighted_draws  # imports pyarrow
+
+            return weighted_draws(options.where, options.weights, numbers(), self.only)
+        shuffle = options.shuffles(split)
         if self.mix is None:
             record_bytes, (number,) = self.record_bytes, self.sizes
             length, width = sizes_of_blocks(record_bytes, config)
@@ -91,8 +106,7 @@ class Datasets:
                     num_records=number, block_length=length, group_width=width, shuffle=shuffle
                 )
             )
-        stops_first = self.mix.stop == "first"
-        return MixedDraws(blocks=tuple(every), shares=self.mix.shares, stops_first=stops_first)
+        return MixedDraws(blocks=tuple(every), shares=self.mix.shares)
 
 
 def mean_record_bytes(*manifests: Manifest) -> float:
@@ -215,32 +229,24 @@ class Subset:
         return replace(self, records=records, within_epoch=within, batches=batches)
 
 
-def open_subset(
-    path: str | Path | OpenDataset | Mix, split: AnySplit, *, verify_crc: bool = True
-) -> Subset:
+def open_subset(path: str | Path | OpenDataset | Mix, split: AnySplit) -> Subset:
     """Return the records of a split in its order, for a single host."""
     datasets, numbers = Datasets.of(path, split)
-    records = _joined(datasets, numbers, verify_crc=verify_crc)
+    records = _joined(datasets, numbers)
     within = StoredOrder(len(records), *block_sizes(datasets.record_bytes))
     batches = GlobalBatches(len(records), 1)
     return Subset(datasets, datasets.schema, records, records.digest, within, batches)
 
 
 def _joined(
-    datasets: Datasets,
-    numbers: Sequence[Ints],
-    *,
-    staging_bytes: int | None = None,
-    verify_crc: bool = True,
+    datasets: Datasets, numbers: Sequence[Ints], *, staging_bytes: int | None = None
 ) -> Records:
     """Return the records with these numbers in each dataset, one dataset after the other."""
     every = [
-        open_records(
-            one, Places.of(one.manifest, own), staging_bytes=staging_bytes, verify_crc=verify_crc
-        )
+        open_records(one, Places.of(one.manifest, own), staging_bytes=staging_bytes)
         for one, own in zip(datasets.opened, numbers, strict=True)
     ]
-    return Records.joined(every, verify_crc=verify_crc) if len(every) > 1 else every[0]
+    return Records.joined(every) if len(every) > 1 else every[0]
 
 
 def open_records(
@@ -249,7 +255,6 @@ def open_records(
     *,
     store: Shards | None = None,
     staging_bytes: int | None = None,
-    verify_crc: bool = True,
 ) -> Records:
     """Return the records of a dataset at `places`, in this order.
 
@@ -265,7 +270,7 @@ def open_records(
             store = LocalShards(files.folder, shards, files)
     with dataset.documents(*map(index_name, shards)) as folder:
         frames = indexed(folder, places)
-    return Records(store, frames, verify_crc=verify_crc)
+    return Records(store, frames)
 
 
 def open_request(request: Request) -> Subset:
@@ -275,13 +280,7 @@ def open_request(request: Request) -> Subset:
     datasets, numbers = Datasets.of(request.path, request.split)
     host, num_hosts = config.shard_of
     size = (request.batch_size or 1) * config.replicas * num_hosts
-    within: EpochOrder
-    if request.weights is not None:
-        from shardprep.reader.selection.query import weighted_draws  # imports pyarrow
-
-        within = weighted_draws("reader", request.weights, numbers[0], datasets.only)
-    else:
-        within = datasets.order(size, config, shuffle=request.is_shuffled)
+    within = datasets.order(request, request.split, size, config, lambda: numbers[0])
     check_hosts(str(datasets), len(within), num_hosts)
     batches = GlobalBatches(len(within), size, host, num_hosts)
     # Each host reads from all records of a mix.
@@ -299,7 +298,7 @@ def open_request(request: Request) -> Subset:
             "give random_resized_crop, center_crop or ReadConfig(image_size=(height, width)), "
             "leave out batch_size, or build with --size",
         )
-    check_options("reader", subset.schema, request)
+    check_options(subset.schema, request)
     if subset.schema.is_stack:
         _check_stack_request(subset, request)
     if (target := subset.schema.features.get(TARGET_IMAGE)) is not None:
@@ -318,8 +317,7 @@ def _check_request(request: Request) -> None:
         "weights": request.weights,
         "a cache in a folder": request.cache not in (False, "auto", "memory"),
     }
-    check_mix("reader", request.path, no_mix)
-    check_weights("reader", request)
+    request.check_source(request.path, no_mix)
     if request.weights is not None and config.pad_batches:
         raise _refused("weights are for training, pad_batches for evaluation", "give one of them")
     if config.pad_batches and (

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from shardprep.errors import DatasetError
 from shardprep.reader.validators import (
@@ -45,7 +45,6 @@ class Mix:
     paths: tuple[str | Path, ...]
     shares: tuple[int, ...]
     """Share of each dataset in thousandths. Their sum is 1,000."""
-    stop: Literal["first"] | None
 
     def __str__(self) -> str:
         return self.named(map(str, self.paths))
@@ -72,7 +71,7 @@ Place = Location | Annotated[Mix, having(lambda value: isinstance(value, Mix), "
 """The path or address of a dataset, or a mix."""
 
 
-def mix_of(shares: Mapping[str | Path, float], stop: Literal["first"] | None) -> Mix:
+def mix_of(shares: Mapping[str | Path, float]) -> Mix:
     """Return a mix of the given shares, rounded to thousandths that sum to 1,000.
 
     DatasetError if a share is rounded to 0.
@@ -88,7 +87,7 @@ def mix_of(shares: Mapping[str | Path, float], stop: Literal["first"] | None) ->
         if not thousandths:
             what = f"the share {share:g} of {path} is too small: it is rounded to 0 thousandths"
             raise DatasetError("reader.mix", what, "give a larger share, or leave it out")
-    return Mix(tuple(shares), tuple(rounded), stop)
+    return Mix(tuple(shares), tuple(rounded))
 
 
 @validated_fields("reader.EvenSplit")
