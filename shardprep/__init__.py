@@ -45,10 +45,10 @@ from shardprep.errors import (
 
 if TYPE_CHECKING:
     from shardprep import reader
-    from shardprep.api.builds import build, finalize, init, repack, sample
+    from shardprep.api.builds import build, finalize, init, sample
     from shardprep.api.checks import diff, leaks, repair, verify
     from shardprep.api.reports import bench, inspect, report, view
-    from shardprep.api.transfers import download, export, fetch, upload
+    from shardprep.api.transfers import download, export, fetch, repack, upload
     from shardprep.progress import Progress
     from shardprep.writer.finalize import TooManyRejectedError
 
