@@ -112,7 +112,7 @@ def inspect(
 ) -> Facts:
     """Return the splits, classes, totals and findings of a dataset.
 
-    Reads the manifest and the item table. Shards are read only for boxes.
+    Reads the manifest and the item table, and shards only for a picture with `boxes`.
 
     Raises:
         DatasetError: the dataset does not exist, or one of its documents is missing or damaged.

@@ -47,7 +47,7 @@ OPTIONS = {
 def inspect(call: Call, *, as_json: bool) -> None:
     """Show the splits, classes and totals of a dataset.
 
-    Reads the manifest and the item table. Shards are read only for boxes.
+    Reads the manifest and the item table, and shards only for --boxes.
 
     Examples:
         shardprep inspect
