@@ -107,10 +107,10 @@ def test_a_repair_restores_the_bytes_and_returns_the_problems() -> None:
     shard.write_bytes(shard.read_bytes()[:-9])
     problems = shardprep.verify().problems
     assert {one.kind for one in problems} >= {"size"}
-    found = shardprep.repair(source="pets.zip", workers=1)
+    found = shardprep.verify(repair=True, source="pets.zip", workers=1)
     assert (found.problems, found.repaired) == ((), problems)
     assert tree(built.path) == before
-    assert shardprep.repair(source="pets.zip").repaired is None, "there was no need"
+    assert shardprep.verify(repair=True, source="pets.zip").repaired is None, "there was no need"
 
 
 def test_an_error_says_where_what_and_what_to_do_with_names_of_keywords(here: Path) -> None:
