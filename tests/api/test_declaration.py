@@ -32,7 +32,7 @@ COMMANDS: dict[str, Any] = vars(typer.main.get_command(program()))["commands"]
 OUTPUT = {"as_json", "quiet", "log_level", "help_all"}
 OF_A_TERMINAL = {*OUTPUT, "list_", "open_"}
 """Options of the command line only."""
-NOT_WATCHED = {"inspect", "diff", "sample"}
+NOT_WATCHED = {"inspect", "diff", "sample", "view"}
 VALUES: dict[str, tuple[type, ...]] = {
     **RESULTS,
     "build": (BuildResult, PartResult, Plan),
