@@ -108,7 +108,7 @@ def renamed(path: Path, names: list[str]) -> Iterator[None]:
 _names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
 
 
-@examples(8)
+@examples(4)
 @given(names=st.lists(_names, min_size=2, max_size=2, unique=True))
 def test_class_names_of_any_kind_stay_text(
     tmp_path_factory: pytest.TempPathFactory, path: Path, names: list[str]
