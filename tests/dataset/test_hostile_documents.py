@@ -36,7 +36,7 @@ from tests.support.builders import Quiet, animals, build, build_part, tree, writ
 from tests.support.examples import DAMAGES, Damage, damaged, fuzzed, in_time, texts
 from tests.support.object_store import Bucket
 
-NUM_RANDOM = (80, 80, 40, 30, 15)
+NUM_RANDOM = (50, 50, 30, 20, 10)
 """Cases of values, damage, tables, unfinished builds and fetches in a run of the suite."""
 SHARD = "pets-train.tfrecord-00000-of-00002"
 _ODD = re.compile("[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
