@@ -93,8 +93,7 @@ def _record(items: ItemList, pictures: RecordPictures, number: int) -> Iterator[
 
 
 def _picture(contents: Contents, number: int, drawing: Drawing) -> Html:
-    schema, place = contents.schema, contents.place(number)
-    alt = f"{place.label}: {place.key}" if place.label else place.key
+    schema, alt = contents.schema, contents.place(number).title
     width, height = drawing.size
     scale = max(1, round(_LEAST_SIDE / max(width, height)))
     sizes = {"width": width * scale, "height": height * scale}
