@@ -218,18 +218,14 @@ def test_a_script_needs_no_main_guard(here: Path) -> None:
 @pytest.mark.thorough
 def test_tensorflow_in_the_program_changes_no_byte_of_the_manifest(tmp_path: Path) -> None:
     """TensorFlow has its own zlib, with another version than the one that workers use."""
-    write(tmp_path / "pets.zip", zip_bytes(animals(24)))
-    run_program(
-        """
+    source = write(tmp_path / "pets.zip", zip_bytes(animals(24)))
+    code = """
         import sys, shardprep
-        assert "tensorflow" in sys.modules
+        assert "tensorflow" {} sys.modules
         shardprep.build(sys.argv[1], sys.argv[2], size=32, workers=1)
-        """,
-        tmp_path / "pets.zip",
-        tmp_path / "beside",
-    )
-    code = f"import shardprep; shardprep.build({str(tmp_path / 'pets.zip')!r}, 'plain', size=32)"
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+        """
+    run_program(code.format("in"), source, tmp_path / "beside")
+    run_program(code.format("not in"), source, tmp_path / "plain", framework="none")
     assert tree(tmp_path / "beside/pets/1.0.0") == tree(tmp_path / "plain/pets/1.0.0")
 
 
@@ -324,9 +320,9 @@ def test_the_package_lists_its_names_and_knows_no_others() -> None:
         _ = shardprep.biuld
 
 
-@pytest.mark.thorough
-def test_true_shows_progress_on_stderr_alone(here: Path) -> None:
-    done = script(here, 'import shardprep\nshardprep.build("pets.zip", size=32, progress=True)')
-    assert done.returncode == 0
-    assert done.stdout == ""
-    assert done.stderr.startswith("24 images to 1 shard")
+@pytest.mark.usefixtures("here")
+def test_true_shows_progress_on_stderr_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    shardprep.build("pets.zip", size=32, workers=1, progress=True)
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("24 images to 1 shard")
