@@ -45,10 +45,10 @@ from shardprep.errors import (
 
 if TYPE_CHECKING:
     from shardprep import reader
-    from shardprep.api.builds import build, finalize, init, repack, sample
-    from shardprep.api.checks import diff, leaks, repair, verify
+    from shardprep.api.builds import build, finalize, init, sample
+    from shardprep.api.checks import diff, leaks, verify
     from shardprep.api.reports import bench, inspect, report, view
-    from shardprep.api.transfers import download, export, fetch, upload
+    from shardprep.api.transfers import download, export, fetch, repack, upload
     from shardprep.progress import Progress
     from shardprep.writer.finalize import TooManyRejectedError
 
@@ -81,7 +81,6 @@ __all__ = [
     "leaks",
     "reader",
     "repack",
-    "repair",
     "report",
     "sample",
     "upload",
@@ -112,8 +111,7 @@ def __getattr__(name: str) -> Any:
         else:
             from shardprep.api import COMMANDS
 
-            module = COMMANDS["verify" if name == "repair" else name]
-            command = getattr(import_module(f"shardprep.api.{module}"), name)
+            command = getattr(import_module(f"shardprep.api.{COMMANDS[name]}"), name)
             value = import_module("shardprep.api.python_api").in_python(command)
     globals()[name] = value
     return value

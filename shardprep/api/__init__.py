@@ -16,7 +16,7 @@ COMMANDS = {
     "verify": "checks",
     "leaks": "checks",
     "diff": "checks",
-    "repack": "builds",
+    "repack": "transfers",
     "export": "transfers",
     "sample": "builds",
     "download": "transfers",

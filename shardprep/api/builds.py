@@ -1,14 +1,14 @@
-"""The functions that write a dataset or prepare it: build, finalize, repack, init and sample."""
+"""The functions that write a dataset or prepare it: build, finalize, init and sample."""
 
 from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from shardprep import profiling
 from shardprep.api.arguments import (
@@ -22,7 +22,6 @@ from shardprep.api.arguments import (
     part_of,
     recipe_notice,
     recipe_of,
-    selected,
     unfinished,
     with_files,
 )
@@ -37,9 +36,8 @@ from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
     from shardprep.catalog.survey import Survey
-    from shardprep.dataset.manifest import Manifest, Unmatched
-    from shardprep.reader.selection.split_argument import AnySplit
-    from shardprep.recipe.keywords import BuildKeywords, Items, Texts
+    from shardprep.dataset.manifest import Unmatched
+    from shardprep.recipe.keywords import BuildKeywords
     from shardprep.recipe.recipe import Recipe
     from shardprep.writer.build import PartResult
     from shardprep.writer.finalize import BuildResult
@@ -60,15 +58,6 @@ class Sample(Card):
     """Size of the archive in bytes."""
 
 
-_IMAGE_OPTIONS = ("size", "fit", "format", "quality")
-_ITEM_OPTIONS = ("relabel", "classes", "exclude_list", "group", "join", "columns")
-"""Options of a build that change the items of a finished dataset, but not their images."""
-_OF_STORED = {
-    "size": "Size of stored images in pixels: WIDTHxHEIGHT, or N for a square.",
-    "fit": "How images are fitted to that size: crop, pad, stretch or within (only shrinks).",
-    "format": "Encoding of stored images: jpeg, png or raw (uint8).",
-}
-"""Help of options that have fewer values for a finished dataset."""
 OPTIONS: dict[str, dict[str, Option]] = {
     "build": BUILD_OPTIONS
     | {
@@ -86,39 +75,6 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "workers": replace(
             RUN_OPTIONS["workers"], help="Number of threads that check shards.", panel=""
         ),
-        "store_timeout": RUN_OPTIONS["store_timeout"],
-    },
-    "repack": {
-        "datasets": Option(
-            "Folders or addresses of one or several datasets, or a folder above them. Default: the "
-            "dataset of ./shardprep.toml, otherwise the only dataset under ./tfrecords.",
-            ARGUMENTS,
-            is_repeated=True,
-        ),
-        "shards": replace(BUILD_OPTIONS["shards"], panel=""),
-        "name": Option(
-            "Name of the new dataset.", metavar="NAME", shown="the common name of the datasets"
-        ),
-        "version": Option("Version of the new dataset.", metavar="X.Y.Z", shown="1.0.0"),
-        "out": replace(BUILD_OPTIONS["out"], panel="", shown="tfrecords"),
-        "split": Option(
-            "Records to take from each dataset, such as train[:10%]+validation; or new splits, by "
-            "a rule as in build: validation=0.1 (or other shares), column:NAME, list:… or roots:….",
-            metavar="SPLIT",
-            shown="all",
-        ),
-        "seed": Option("Random seed of the order.", metavar="N", shown="seed of the first dataset"),
-        **{
-            name: replace(
-                BUILD_OPTIONS[name],
-                help=_OF_STORED.get(name, BUILD_OPTIONS[name].help),
-                panel="",
-                shown="unchanged",
-            )
-            for name in (*_IMAGE_OPTIONS, *_ITEM_OPTIONS)
-        },
-        "workers": replace(RUN_OPTIONS["workers"], panel=""),
-        "overwrite": Option("Replace an existing dataset when the new one is complete."),
         "store_timeout": RUN_OPTIONS["store_timeout"],
     },
     "init": {
@@ -406,122 +362,6 @@ def finalize(
     with answering(store_timeout), watched(progress) as watch:
         watch.start("checking the shards")
         return finalize_dataset(unfinished(dataset), num_threads=num, max_rejected=share)
-
-
-def repack(
-    datasets: str | Path | Sequence[str | Path] | None = None,
-    out: str | Path | None = None,
-    *,
-    shards: int | None = None,
-    name: str | None = None,
-    version: str | None = None,
-    split: AnySplit | Mapping[str, float] | None = None,
-    seed: int | None = None,
-    size: str | int | tuple[int, int] | None = None,
-    fit: Literal["crop", "pad", "stretch", "within"] | None = None,
-    format: Literal["jpeg", "png", "raw"] | None = None,  # noqa: A002 - the option's name
-    quality: int | None = None,
-    relabel: str | Items | None = None,
-    classes: Texts | None = None,
-    exclude_list: str | None = None,
-    group: str | None = None,
-    join: Texts | None = None,
-    columns: Texts | None = None,
-    workers: int | None = None,
-    overwrite: bool = False,
-    store_timeout: float | None = None,
-    progress: Show | bool = False,
-) -> BuildResult:
-    """Make a dataset of finished ones: other shards, size, labels or splits, or several merged.
-
-    Records are copied without decoding, unless options of images are given: `size`, `fit`, `format`
-    or `quality`. Classes are merged by name. A key that several datasets have gets the name of its
-    dataset as a prefix. Every checksum is compared. If the call is interrupted, the same call
-    continues it.
-
-    Raises:
-        RecipeError: an option is malformed, or the images of the datasets were fitted differently.
-        SchemaError: the datasets have different features, or cannot have what an option adds.
-        SourceError: a table or list cannot be read, or fits no image.
-        DatasetError: a dataset or the split does not exist, or a file is missing or damaged.
-        RecordError: a record is damaged.
-        BuildError: the target folder contains something else, or another process writes to it.
-        StorageError: object storage does not answer, or refuses a request.
-    """
-    from shardprep.machine import check_address_space
-    from shardprep.processes import start_server
-    from shardprep.writer.engine import PRELOADED
-
-    check_address_space()
-    form = _given(size=size, fit=fit, format=format, quality=quality)
-    lists = _given(relabel=relabel, exclude_list=exclude_list, join=join)
-    rule = split if _is_rule(split) else None
-    changes = lists | _given(classes=classes, group=group, columns=columns, split=rule)
-    if form or (group or "").startswith("near"):
-        start_server(PRELOADED)  # early: the server imports while this process imports and plans
-    from shardprep.recipe.recipe import make_recipe
-    from shardprep.writer.parents import open_parent
-    from shardprep.writer.repack import encoding_of, recorded_options, repack_dataset
-
-    is_one = datasets is None or isinstance(datasets, str | Path)
-    wanted: list[str | Path | None] = [datasets] if is_one else [*datasets]  # type: ignore[list-item, misc]
-    if not wanted:
-        raise RecipeError("shardprep repack", "no dataset is named", "name at least one")
-    num = num_workers(workers)
-    with answering(store_timeout), watched(progress) as watch:
-        opened = [dataset_at(place) for place in wanted]
-        taken = cast("AnySplit | None", None if "split" in changes else split)
-        chosen = [selected(dataset, taken) for dataset in opened]
-        parents = [
-            open_parent(dataset, None if one is None else one.numbers)
-            for dataset, one in zip(opened, chosen, strict=True)
-        ]
-        manifests = [parent.manifest for parent in parents]
-        given = _given(
-            out=None if out is None else str(out),
-            shards=shards,
-            name=_name(manifests) if name is None else name,
-            version=version,
-            seed=manifests[0].seed if seed is None else seed,
-            **form,
-            **with_files(changes),
-        )
-        known = recorded_options(parents[0])
-        if len(parents) > 1 or chosen[0] is not None or not (form or changes):
-            known["shards"] = None  # chosen by the size of the records
-        made = make_recipe({"source": str(opened[0]), **known}, "shardprep repack", given)
-        encoding = None
-        if form:
-            if "format" not in given and made.format != known.get("format", "jpeg"):
-                what = f"is {known['format']} in the dataset, but other options need {made.format}"
-                hint = f"leave them out, or add {OptionName('format', made.format)}"
-                raise RecipeError(OptionName("format"), what, hint)
-            from shardprep.writer.engine.job import Workers
-            from shardprep.writer.engine.pool import write_shards
-
-            encoding = encoding_of(parents, made, Workers(write_shards, num))
-        return repack_dataset(
-            parents, made, watch, overwrite=overwrite, encoding=encoding, num_workers=num
-        )
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _is_rule(split: object) -> bool:
-    """Return whether `split` is a rule for new splits, as opposed to records to take."""
-    if isinstance(split, str):
-        return "=" in split or split.startswith(("column:", "list:", "roots:"))
-    return isinstance(split, Mapping)
-
-
-def _name(manifests: Sequence[Manifest]) -> str:
-    names = dict.fromkeys(manifest.name for manifest in manifests)
-    if len(names) > 1:
-        what = f"is needed to merge {' and '.join(names)}"
-        raise RecipeError(OptionName("name"), what, "name the new dataset")
-    return manifests[0].name
 
 
 def init(

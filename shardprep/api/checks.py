@@ -1,4 +1,4 @@
-"""The functions that check, repair or compare datasets: verify, repair, leaks and diff."""
+"""The functions that check, repair or compare datasets: verify, leaks and diff."""
 
 from __future__ import annotations
 
@@ -56,7 +56,6 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "store_timeout": RUN_OPTIONS["store_timeout"],
     },
 }
-OPTIONS["repair"] = OPTIONS["verify"]
 
 
 def verify(
@@ -94,30 +93,6 @@ def verify(
             result = replace(result, leaks=find_leaks(dataset_at(result.location), watch))
             watch.finish()
         return result
-
-
-def repair(
-    dataset: str | Path | None = None,
-    source: str | Path | None = None,
-    *,
-    decode: bool = False,
-    workers: int | None = None,
-    store_timeout: float | None = None,
-    progress: Show | bool = False,
-) -> Verification:
-    """Rebuild the damaged files of a dataset from its source, with the same bytes.
-
-    The same as `verify` with `repair=True`: returns the remaining problems, raises the same errors.
-    """
-    return verify(
-        dataset,
-        decode=decode,
-        repair=True,
-        source=source,
-        workers=workers,
-        store_timeout=store_timeout,
-        progress=progress,
-    )
 
 
 def _checked(

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardprep.api.arguments import answering, dataset_at, local_source, number, with_files
+from shardprep.api.arguments import answering, dataset_at, number, with_files
 from shardprep.api.display import watched
 from shardprep.errors import DatasetError, OptionName, RecipeError, SourceError
 from shardprep.progress import Show, Watch
 from shardprep.recipe.options import BUILD_DEFAULTS, DATASET, MAX_SEED, RUN_OPTIONS, Option
-from shardprep.storage.url import is_url, local_path
+from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
     from shardprep.benchmark.result import Benchmark
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from shardprep.reporter.record_columns import Contents
     from shardprep.reporter.report import Report
     from shardprep.reporter.report_data import ReportOptions
-    from shardprep.reporter.viewer.viewer import Originals, Viewer
+    from shardprep.reporter.viewer.viewer import Viewer
 
 _NUM_PICTURES, _NUM_FINDINGS = 24, 3
 _MOST_RECORDS = 100_000
@@ -36,7 +34,6 @@ _IN_FACTS = {
     "unlisted-images",
 }  # fmt: skip
 
-_MOST_ORIGINAL = 256 << 20
 _HOSTED = {"KAGGLE_KERNEL_RUN_TYPE": "Kaggle", "COLAB_RELEASE_TAG": "Colab"}
 """Environment variable → hosted notebook that sets it. Browsers cannot reach ports there."""
 
@@ -77,11 +74,6 @@ OPTIONS: dict[str, dict[str, Option]] = {
     },
     "view": {
         "dataset": DATASET,
-        "source": Option(
-            "Source of the dataset, or the folder of rejected images that a build has saved, to "
-            "show originals and rejected images too.",
-            metavar="SOURCE",
-        ),
         "port": Option(
             "Port of the server, which listens on this machine only; 0 for any free port.",
             metavar="N",
@@ -112,7 +104,7 @@ def inspect(
 ) -> Facts:
     """Return the splits, classes, totals and findings of a dataset.
 
-    Reads the manifest and the item table. Shards are read only for boxes.
+    Reads the manifest and the item table, and shards only for a picture with `boxes`.
 
     Raises:
         DatasetError: the dataset does not exist, or one of its documents is missing or damaged.
@@ -297,10 +289,8 @@ def check_listed(name: str, options: dict[str, Any]) -> None:
 def view(
     dataset: str | Path | None = None,
     *,
-    source: str | Path | None = None,
     port: int | None = None,
     store_timeout: float | None = None,
-    progress: Show | bool = False,
 ) -> Viewer:
     """Return a viewer that serves a dataset to browsers of this machine until it is closed.
 
@@ -308,7 +298,6 @@ def view(
         DatasetError: the dataset does not exist, or one of its documents is missing or damaged.
         RecipeError: the port is in use, or this is a hosted notebook, whose ports browsers cannot
             reach.
-        SourceError: the source is missing or damaged.
         StorageError: object storage does not answer, or refuses a request.
     """
     from shardprep.reporter.viewer.viewer import serve
@@ -319,42 +308,9 @@ def view(
             hint = "use shardprep report, which writes a page with pictures"
             raise RecipeError("shardprep view", what, hint)
     free_or_asked = 0 if port is None else number("port", port, OPTIONS["view"]["port"], int)
-    with ExitStack() as ending, watched(progress) as watch:
+    with ExitStack() as ending:
         ending.enter_context(answering(store_timeout))
-        opened = dataset_at(dataset)
-        originals = None
-        if source is not None:
-            originals = _originals(str(source), opened, ending, watch)
-        return serve(opened, free_or_asked, originals, ending)
-
-
-def _originals(source: str, dataset: OpenDataset, ending: ExitStack, watch: Watch) -> Originals:
-    """Return a function that reads originals from a source or a folder of rejected images."""
-    # Imported here because a view without a source does not need these modules.
-    from shardprep.catalog.source_images import files_by_key, list_images
-    from shardprep.source.byte_range import MemberError
-    from shardprep.writer.originals import LIST_FILE, read_copy
-    from shardprep.writer.plan.build_plan import recorded_recipe
-
-    if not is_url(source) and (Path(source) / LIST_FILE).is_file():
-        return partial(read_copy, Path(source))
-    recipe = recorded_recipe(dataset.manifest, local_source(source, watch, refresh=False), "-")
-    work = ending.enter_context(tempfile.TemporaryDirectory(prefix="shardprep-"))
-    extents = files_by_key(list_images(recipe, Path(work), watch.notice))
-
-    def original(key: str, kind: str) -> bytes:
-        del kind
-        try:
-            extent = extents[key]
-            if extent.num_bytes > _MOST_ORIGINAL:
-                raise MemberError(f"has {extent.num_bytes:,} bytes, more than {_MOST_ORIGINAL:,}")
-            return extent.read()
-        except KeyError:
-            raise SourceError(key, f"is not in {source}", "name the dataset's source") from None
-        except MemberError as error:
-            raise SourceError(key, str(error)) from error
-
-    return original
+        return serve(dataset_at(dataset), free_or_asked, ending)
 
 
 def bench(

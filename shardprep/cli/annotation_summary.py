@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from shardprep.api.json_types import AnnotationFacts
-    from shardprep.dataset.describe import ObjectFacts
     from shardprep.dataset.manifest import MaskCounts, ObjectCounts, PointCounts, Unmatched
 
 _BAR_CELLS = 24
@@ -46,20 +45,14 @@ def print_planned(terminal: Terminal, facts: AnnotationFacts) -> None:
     _print_unmatched(terminal, facts.unmatched)
 
 
-def print_counts(terminal: Terminal, manifest: Manifest, boxes: ObjectFacts | None) -> None:
+def print_counts(terminal: Terminal, manifest: Manifest) -> None:
     """Print the numbers of objects, keypoints and masks in a dataset."""
     objects, masks = objects_of(manifest), masks_of(manifest)
     if objects:
         number = sum(one.num_objects for one in objects.values())
         text = f"{counted(number, 'object')} in {counted(manifest.totals.num_written, 'image')}"
-        if boxes:
-            per = boxes.boxes_per_image
-            spread = f"{per.smallest:,} to {per.largest:,} an image, median {per.median:,}"
-            text += f", {per.median:,} an image" if per.smallest == per.largest else f", {spread}"
         num_background = sum(one.num_background for one in objects.values())
         terminal.entry("objects", f"{text}; {counted(num_background, 'image')} without any")
-        if boxes:
-            _print_boxes(terminal, boxes, number)
     counts = manifest.annotations.values()
     if dropped := sums(one.dropped for one in counts):
         text = f"{counted(sum(dropped.values()), 'object')}: {counts_line(dropped)}"
@@ -110,29 +103,6 @@ def objects_of(manifest: Manifest) -> dict[str, ObjectCounts]:
 def masks_of(manifest: Manifest) -> dict[str, MaskCounts]:
     """Return the counts of masks by split."""
     return {split: one.masks for split, one in manifest.annotations.items() if one.masks}
-
-
-def _print_boxes(terminal: Terminal, boxes: ObjectFacts, number: int) -> None:
-    side = boxes.shorter_side
-    if side is None:
-        return
-    text = f"{side.smallest:,.3g} to {side.largest:,.3g} pixels, median {side.median:,.3g}"
-    if side.smallest == side.largest:
-        text = f"{side.median:,.3g} pixels"
-    terminal.entry("boxes", f"shorter side {text}")
-    is_tiny = boxes.num_below_8 > number // 20
-    terminal.entry(
-        "small",
-        f"{_share(boxes.num_below_8, number)} below 8x8 pixels, "
-        f"{_share(boxes.num_below_32, number)} below 32x32, in the stored image"
-        + ("; a larger --size keeps more of them" if is_tiny else ""),
-        style="yellow" if is_tiny else "",
-    )
-    terminal.entry("at edge", f"{_share(boxes.num_at_edge, number)} touch the edge of the image")
-    if boxes.num_near_duplicates:
-        pairs = counted(boxes.num_near_duplicates, "pair")
-        text = f"{pairs} of boxes of one class have more than 90% in common"
-        terminal.entry("doubles", text, style="yellow")
 
 
 def mask_table(masks: Mapping[str, MaskCounts]) -> Table:

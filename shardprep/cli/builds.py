@@ -1,4 +1,4 @@
-"""The commands that write a dataset or prepare it: build, finalize, repack, init and sample."""
+"""The commands that write a dataset or prepare it: build, finalize, init and sample."""
 
 from __future__ import annotations
 
@@ -74,27 +74,6 @@ def finalize(call: Call, *, as_json: bool) -> None:
     Examples:
         shardprep finalize
         shardprep finalize tfrecords/dogs_vs_cats
-    """
-    from shardprep.cli.summary import show_result
-
-    show_result(call(), as_json=as_json)
-
-
-def repack(call: Call, *, as_json: bool) -> None:
-    """Make a dataset of finished ones: other shards, size, labels or splits, or several merged.
-
-    Records are copied without decoding, unless --size, --fit, --format or --quality is given.
-    Classes are merged by name. A key that several datasets have gets the name of its dataset as a
-    prefix. Every checksum is compared. If the command is interrupted, the same command continues
-    it.
-
-    Examples:
-        shardprep repack tfrecords/pets --shards 64 --version 1.0.1
-        shardprep repack tfrecords/cats tfrecords/dogs --name pets
-        shardprep repack tfrecords/pets --split 'train[:10%]' --name pets_small
-        shardprep repack tfrecords/pets --size 112x112 --version 1.1.0
-        shardprep repack tfrecords/pets --relabel csv:fixes.csv:key:label --version 1.1.0
-        shardprep repack tfrecords/pets --out s3://bucket/sets
     """
     from shardprep.cli.summary import show_result
 

@@ -47,7 +47,7 @@ OPTIONS = {
 def inspect(call: Call, *, as_json: bool) -> None:
     """Show the splits, classes and totals of a dataset.
 
-    Reads the manifest and the item table. Shards are read only for boxes.
+    Reads the manifest and the item table, and shards only for --boxes.
 
     Examples:
         shardprep inspect
@@ -167,12 +167,9 @@ def view(call: Call, *, open_: bool, as_json: bool) -> None:
 
     Examples:
         shardprep view --open
-        shardprep view tfrecords/dogs_vs_cats --source dogs-vs-cats.zip
         shardprep view s3://bucket/sets/pets --port 8000
     """
-    # Without a source, the dataset opens at once and needs no progress bar.
-    viewer = call() if "source" in call.keywords else call(progress=False)
-    with viewer:
+    with call() as viewer:
         ended = threading.Event()
         before = {
             number: signal.signal(number, lambda *_: ended.set())

@@ -29,16 +29,14 @@ from shardprep.dataset.describe import (
     Example,
     Facts,
     LeftOutExamples,
-    measure_objects,
     read_examples,
     size_text,
 )
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import Manifest
-from shardprep.dataset.schema import BOX, LABEL, PROVIDED, TARGET_IMAGE, TARGETS, TEXTS, Schema
+from shardprep.dataset.schema import LABEL, PROVIDED, TARGET_IMAGE, TARGETS, TEXTS, Schema
 from shardprep.errors import BuildError, counted, some_of
 from shardprep.storage.space import megabytes
-from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -97,9 +95,7 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
     names = manifest.labels.names or schema.annotation_labels
     _print_labels(terminal, schema, names, manifest.labels.found_by)
     if manifest.annotations:
-        is_here = not is_url(result.location)
-        boxes = measure_objects(result.path, manifest, schema) if is_here else None
-        print_counts(terminal, manifest, boxes)
+        print_counts(terminal, manifest)
     terminal.entry("images", image_line(schema))
     _print_own_sizes(terminal, schema)
     _print_inputs(terminal, manifest, read_examples(result.path))
@@ -158,10 +154,7 @@ def print_facts(terminal: Terminal, facts: Facts) -> None:
             terminal.print(_class_table("object", counts, images))
         if masks:
             terminal.print(mask_table(masks))
-        print_counts(terminal, manifest, facts.boxes)
-        if facts.boxes is None and BOX in facts.schema.features:
-            text = "sizes need a local copy of the dataset; use shardprep fetch"
-            terminal.entry("boxes", text, style="dim")
+        print_counts(terminal, manifest)
     known = {*PROVIDED, *facts.schema.class_features}
     columns = [name for name in facts.schema.features if name not in known]
     if columns:

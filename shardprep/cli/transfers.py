@@ -1,4 +1,4 @@
-"""The commands that copy: export, download, upload and fetch."""
+"""The commands that copy: repack, export, download, upload and fetch."""
 
 from __future__ import annotations
 
@@ -16,20 +16,41 @@ if TYPE_CHECKING:
     from shardprep.dataset.fetch import Fetched
 
 
+def repack(call: Call, *, as_json: bool) -> None:
+    """Make a dataset of finished ones: other shards, size, labels or splits, or several merged.
+
+    Records are copied without decoding, unless --size, --fit, --format or --quality is given.
+    Classes are merged by name. A key that several datasets have gets the name of its dataset as a
+    prefix. Every checksum is compared. If the command is interrupted, the same command continues
+    it.
+
+    Examples:
+        shardprep repack tfrecords/pets --shards 64 --version 1.0.1
+        shardprep repack tfrecords/cats tfrecords/dogs --name pets
+        shardprep repack tfrecords/pets --split 'train[:10%]' --name pets_small
+        shardprep repack tfrecords/pets --size 112x112 --version 1.1.0
+        shardprep repack tfrecords/pets --relabel csv:fixes.csv:key:label --version 1.1.0
+        shardprep repack tfrecords/pets --out s3://bucket/sets
+    """
+    from shardprep.cli.summary import show_result
+    from shardprep.writer.record_copier import share_heap
+
+    share_heap()
+    show_result(call(), as_json=as_json)
+
+
 def export(done: Exported) -> None:
     """Write a dataset in the layout of another library; stored images are copied unchanged.
 
-    webdataset: tars with image, class and JSON. parquet: files for Hugging Face, with a card and
-    croissant.json. folder: split/class/name.jpg, a table and COCO's JSON. coco: images/ and
-    annotations/ for pycocotools and torchvision. yolo: images/, labels/ and data.yaml for
-    Ultralytics. Raw pixels become PNG. If an export is interrupted, the same command continues it.
-    --croissant describes the dataset itself.
+    webdataset: tars with image, class and JSON. parquet: files for Hugging Face, with a card.
+    folder: split/class/name.jpg, a table and COCO's JSON. coco: images/ and annotations/ for
+    pycocotools and torchvision. yolo: images/, labels/ and data.yaml for Ultralytics. Raw pixels
+    become PNG. If an export is interrupted, the same command continues it.
 
     Examples:
         shardprep export --to webdataset
         shardprep export tfrecords/pets --to parquet --out pets_hub
         shardprep export s3://bucket/sets/pets --to folder
-        shardprep export tfrecords/pets --croissant
     """
     from shardprep.cli.console import counts_line
     from shardprep.storage.space import megabytes

@@ -65,7 +65,7 @@ def encode(
             entries.append(_integer_entry(name, value))
         else:
             entries.append(_entry(name, _feature(values) or _EMPTY.get(dtypes.get(name, ""), b"")))
-    return of_entries(b"".join(entries))
+    return _field(1, b"".join(entries))
 
 
 def with_values(data: bytes, features: Mapping[str, Values], dtypes: Mapping[str, str]) -> bytes:
@@ -78,11 +78,6 @@ def with_values(data: bytes, features: Mapping[str, Values], dtypes: Mapping[str
     known = values.keys() | dtypes.keys()
     others = {name: feature for name, feature in features.items() if name in known}
     return encode({**values, **others}, dtypes)
-
-
-def of_entries(entries: bytes) -> bytes:
-    """Return a serialized Example, from its concatenated, serialized map entries."""
-    return b"".join((b"\n", _varint(len(entries)), entries))
 
 
 def is_beyond_float32(value: float) -> bool:

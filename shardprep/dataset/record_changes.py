@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from shardprep.dataset.example import ExampleDecoder
+from shardprep.dataset.kinds import KINDS
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import (
+    ANNOTATIONS,
     BOX,
     BOX_LABEL,
     CROWD,
@@ -29,7 +31,7 @@ from shardprep.dataset.schema import (
     OBJECT_MASK,
     OBJECTS,
     OF_OBJECTS,
-    POINTS,
+    PROVIDED,
     TARGET_FEATURES,
     TARGET_IMAGE,
     WIDTH,
@@ -51,7 +53,10 @@ _IMAGE_FEATURES = (IMAGE, IMAGES, HEIGHT, WIDTH)
 _IN_THE_TABLE = {FILENAME, *TARGET_FEATURES.values()}
 _IN_WORDS = {BOX, CROWD, OBJECT_MASK, KEYPOINTS, KEYPOINTS_VISIBLE}
 """Features of objects that the words of a `_ComparedObject` do not list as name and values."""
-_ON_THE_GRID = {BOX, KEYPOINTS, POINTS, OBJECT_MASK, MASK}
+_ON_THE_GRID = {
+    name for name in ANNOTATIONS if KINDS[PROVIDED[name].kind].moves in ("box", "points", "pixels")
+}
+"""Features with a place in the image, which another size of the image rounds."""
 _HALF = 0.501
 """Maximum distance in pixels of equal points in images of different sizes: 1/2, with rounding."""
 _BATCH_RECORDS = 256

@@ -81,12 +81,12 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Exported(Card):
-    """Result of an export: a dataset in another layout, or its Croissant description."""
+    """Result of an export: a dataset in another layout."""
 
     path: Path
-    """Folder of the export, or the file croissant.json."""
+    """Folder of the export."""
     layout: str
-    """webdataset, parquet, folder, coco, yolo or croissant."""
+    """webdataset, parquet, folder, coco or yolo."""
     was_there: bool
     """True if the export was already complete."""
     splits: dict[str, int]

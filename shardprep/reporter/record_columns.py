@@ -52,6 +52,11 @@ class RecordPlace:
     label: str
     """Target as text: class names, a number or a text; "" without a target."""
 
+    @property
+    def title(self) -> str:
+        """The key, after the target if there is one: the text of a picture."""
+        return f"{self.label}: {self.key}" if self.label else self.key
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:

@@ -9,22 +9,17 @@ import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
 
 from shardprep.dataset import item_table
 from shardprep.dataset.card import to_cell
 from shardprep.dataset.folder import ITEMS_FILE
-from shardprep.errors import SourceError
-from shardprep.image.process import RejectionKind
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.byte_range import MemberError
 from shardprep.storage.atomic_file import write_durably
-from shardprep.storage.regular_file import read_regular
 
 LIST_FILE = "rejected.csv"
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")
 _MOST_NAME = 80
-_MOST_BYTES = 256 << 20
 
 
 def save_rejected(
@@ -63,17 +58,6 @@ def save_rejected(
     into.mkdir(parents=True, exist_ok=True)
     write_durably(into / LIST_FILE, out.getvalue().encode())
     return num_files, len(table)
-
-
-def read_copy(folder: Path, key: str, kind: str) -> bytes:
-    """Return the original of an item that `save_rejected` copied; SourceError if it is missing."""
-    try:
-        if kind not in get_args(RejectionKind):  # `kind` names a folder and may come from a request
-            raise FileNotFoundError
-        return read_regular(folder / _copy_name(key, kind), _MOST_BYTES)
-    except OSError as error:
-        what = (error.strerror or "the copy is missing").lower()
-        raise SourceError(key, f"is not in {folder} ({what})") from error
 
 
 def _copy_name(key: str, kind: str) -> str:

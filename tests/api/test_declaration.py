@@ -32,7 +32,7 @@ COMMANDS: dict[str, Any] = vars(typer.main.get_command(program()))["commands"]
 OUTPUT = {"as_json", "quiet", "log_level", "help_all"}
 OF_A_TERMINAL = {*OUTPUT, "list_", "open_"}
 """Options of the command line only."""
-NOT_WATCHED = {"inspect", "diff", "sample"}
+NOT_WATCHED = {"inspect", "diff", "sample", "view"}
 VALUES: dict[str, tuple[type, ...]] = {
     **RESULTS,
     "build": (BuildResult, PartResult, Plan),
@@ -81,15 +81,14 @@ def test_each_result_has_what_json_prints(name: str) -> None:
             assert attribute in fields or hasattr(value, attribute), (name, key)
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, "repair"])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_help_has_the_arguments_result_and_errors_of_a_function(name: str) -> None:
     text = inspect.getdoc(getattr(shardprep, name)) or ""
     assert text.splitlines()[0].endswith((".", ",", ":"))
     command = inspect.signature(getattr(shardprep, name))
     assert command.return_annotation is not inspect.Parameter.empty
-    if name != "repair":  # which is verify with an option
-        assert "Raises:" in text
-        assert all(f"    {one}: " in text for one in command.parameters)
+    assert "Raises:" in text
+    assert all(f"    {one}: " in text for one in command.parameters)
 
 
 def test_the_types_of_an_option_include_the_declared_one() -> None:
@@ -115,7 +114,5 @@ def alternatives(hint: Any) -> set[Any]:
 def test_the_table_has_each_function_and_its_result() -> None:
     page = (ROOT / "docs" / "python.md").read_text()
     rows = dict(re.findall(r"^\| `(\w+)\([^|]*\| `(\w+)` \|", page, re.MULTILINE))
-    assert rows == {name: VALUES[name][0].__name__ for name in COMMANDS} | {
-        "repair": VALUES["verify"][0].__name__
-    }
+    assert rows == {name: VALUES[name][0].__name__ for name in COMMANDS}
     assert {*rows} <= {*shardprep.__all__}

@@ -107,10 +107,10 @@ def test_a_repair_restores_the_bytes_and_returns_the_problems() -> None:
     shard.write_bytes(shard.read_bytes()[:-9])
     problems = shardprep.verify().problems
     assert {one.kind for one in problems} >= {"size"}
-    found = shardprep.repair(source="pets.zip", workers=1)
+    found = shardprep.verify(repair=True, source="pets.zip", workers=1)
     assert (found.problems, found.repaired) == ((), problems)
     assert tree(built.path) == before
-    assert shardprep.repair(source="pets.zip").repaired is None, "there was no need"
+    assert shardprep.verify(repair=True, source="pets.zip").repaired is None, "there was no need"
 
 
 def test_an_error_says_where_what_and_what_to_do_with_names_of_keywords(here: Path) -> None:
@@ -218,18 +218,14 @@ def test_a_script_needs_no_main_guard(here: Path) -> None:
 @pytest.mark.thorough
 def test_tensorflow_in_the_program_changes_no_byte_of_the_manifest(tmp_path: Path) -> None:
     """TensorFlow has its own zlib, with another version than the one that workers use."""
-    write(tmp_path / "pets.zip", zip_bytes(animals(24)))
-    run_program(
-        """
+    source = write(tmp_path / "pets.zip", zip_bytes(animals(24)))
+    code = """
         import sys, shardprep
-        assert "tensorflow" in sys.modules
+        assert "tensorflow" {} sys.modules
         shardprep.build(sys.argv[1], sys.argv[2], size=32, workers=1)
-        """,
-        tmp_path / "pets.zip",
-        tmp_path / "beside",
-    )
-    code = f"import shardprep; shardprep.build({str(tmp_path / 'pets.zip')!r}, 'plain', size=32)"
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+        """
+    run_program(code.format("in"), source, tmp_path / "beside")
+    run_program(code.format("not in"), source, tmp_path / "plain", framework="none")
     assert tree(tmp_path / "beside/pets/1.0.0") == tree(tmp_path / "plain/pets/1.0.0")
 
 
@@ -308,18 +304,12 @@ def import_us() -> int:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("here")
-def test_functions_never_import_tensorflow_or_the_command_line() -> None:
-    code = 'import shardprep; shardprep.build("pets.zip", size=32, workers=1); shardprep.verify()'
-    assert not loaded(code) & {"tensorflow", "keras", "typer", "IPython"}
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("here")
-def test_a_build_does_not_import_masked_arrays() -> None:
-    """They take 10 ms; the first `numpy.unique` of numbers alone would import them."""
+def test_functions_import_neither_tensorflow_nor_the_command_line_nor_masked_arrays() -> None:
+    """Masked arrays take 10 ms; the first `numpy.unique` of numbers alone would import them."""
     without = "from shardprep.processes import without_pandas; without_pandas()"
-    code = f'{without}; import shardprep; shardprep.build("pets.zip", size=32, workers=1)'
-    assert "numpy.ma" not in loaded(code)
+    work = 'shardprep.build("pets.zip", size=32, workers=1); shardprep.verify()'
+    found = loaded(f"{without}; import shardprep; {work}")
+    assert not found & {"tensorflow", "keras", "typer", "IPython", "numpy.ma"}
 
 
 def test_the_package_lists_its_names_and_knows_no_others() -> None:
@@ -330,9 +320,9 @@ def test_the_package_lists_its_names_and_knows_no_others() -> None:
         _ = shardprep.biuld
 
 
-@pytest.mark.thorough
-def test_true_shows_progress_on_stderr_alone(here: Path) -> None:
-    done = script(here, 'import shardprep\nshardprep.build("pets.zip", size=32, progress=True)')
-    assert done.returncode == 0
-    assert done.stdout == ""
-    assert done.stderr.startswith("24 images to 1 shard")
+@pytest.mark.usefixtures("here")
+def test_true_shows_progress_on_stderr_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    shardprep.build("pets.zip", size=32, workers=1, progress=True)
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("24 images to 1 shard")

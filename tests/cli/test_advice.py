@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from PIL import Image
 
-from shardprep.api import COMMANDS
+from shardprep.cli.app import program
 from tests.catalog.advice_rows import pics, table, voc
 from tests.catalog.advice_rows_objects import ROWS
 from tests.support.advice_sites import Site, sites
@@ -260,10 +261,10 @@ def test_the_test_that_runs_the_flags_of_a_text_is_there(test: str) -> None:
         assert any(re.search(rf"--{one}|{one.replace('-', '_')}\W", code) for one in words), text
 
 
-def test_each_option_in_a_text_exists(tmp_path: Path) -> None:
+def test_each_option_in_a_text_exists() -> None:
     known = {"--help", "--version", "--ignore-zeros", "--format"}  # two of tar and aws
-    for command in COMMANDS:
-        help_option = "--help-all" if command == "build" else "--help"
-        known.update(re.findall(r"--[a-z-]+", run(command, help_option, cwd=tmp_path).stdout))
+    for command in vars(typer.main.get_command(program()))["commands"].values():
+        for option in command.params:
+            known.update((*option.opts, *option.secondary_opts))
     named = {(word, one) for one in sites() for word in re.findall(r"--[a-z][a-z-]*", one.text)}
     assert [pair for pair in named if pair[0] not in known | {"--no-"}] == []

@@ -56,7 +56,6 @@ def shell(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("command", "code"),
     [
-        ("shardprep inspect | head -1", 0),
         ("shardprep inspect --json | head -1", 0),
         ("shardprep build --help | head -1", 0),
         ("shardprep verify | head -1", 3),

@@ -22,7 +22,7 @@ from tests.support.builders import build, jpeg, png, write, zip_bytes
 from tests.support.command import run
 from tests.support.viewing import served
 
-NUM_GATE, NUM_SOAK = 30, 320
+NUM_GATE, NUM_SOAK = 12, 320
 """Datasets in a run of the suite, and in `make soak`."""
 KINDS = ("manifest", "schema", "table", "records", "bytes", "index")
 _TEXTS = ("", "..", "/x", "a\0b", "\x1b[2J", "\N{SNOWMAN}", "x" * 3000, "<b>", "nan", "1e400")

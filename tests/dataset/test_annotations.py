@@ -22,7 +22,6 @@ from shardprep.dataset.schema import (
     ANNOTATIONS,
     BOX,
     BOX_LABEL,
-    CROWD,
     MASK,
     OBJECT_MASK,
     POINTS,
@@ -46,7 +45,6 @@ from tests.support.annotated import (
 
 KINDS: dict[str, tuple[str, ...]] = {
     "boxes": (BOX, BOX_LABEL),
-    "instances": (BOX, BOX_LABEL, CROWD, OBJECT_MASK),
     "masks": (MASK,),
     "all": ANNOTATIONS,
 }

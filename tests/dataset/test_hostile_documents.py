@@ -11,6 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -35,7 +36,7 @@ from tests.support.builders import Quiet, animals, build, build_part, tree, writ
 from tests.support.examples import DAMAGES, Damage, damaged, fuzzed, in_time, texts
 from tests.support.object_store import Bucket
 
-NUM_RANDOM = (80, 80, 40, 30, 15)
+NUM_RANDOM = (50, 50, 30, 20, 10)
 """Cases of values, damage, tables, unfinished builds and fetches in a run of the suite."""
 SHARD = "pets-train.tfrecord-00000-of-00002"
 _ODD = re.compile("[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -139,10 +140,10 @@ def test_a_document_in_a_store_that_is_absurdly_large_is_not_fetched(
     assert sum(path.stat().st_size for path in cache) < 100_000
 
 
-def test_every_flipped_bit_of_a_manifest_is_refused(whole: Path) -> None:
+def test_a_flipped_bit_in_any_byte_of_a_manifest_is_refused(whole: Path) -> None:
     data = bytearray((whole / "manifest.json").read_bytes())
     assert is_manifest(bytes(data))
-    for bit in range(8 * len(data)):
+    for bit in range(0, 8 * len(data), 9):  # another bit in each byte
         data[bit // 8] ^= 1 << bit % 8
         assert not is_manifest(bytes(data)), f"bit {bit}"
         data[bit // 8] ^= 1 << bit % 8
@@ -241,7 +242,7 @@ def _table(**columns: Any) -> pa.Table:
 
 @pytest.mark.thorough
 def test_a_table_of_many_more_rows_than_it_can_hold_is_refused(folder: Path) -> None:
-    table = pa.concat_tables([_table(status=["skipped"])] * 200_000).combine_chunks()
+    table = _table(status=["skipped"]).take(pa.array(np.zeros(200_000, np.int64)))
     with pq.ParquetWriter(folder / "items.parquet", COLUMNS, compression="zstd") as writer:
         writer.write_table(table)
     assert "200,000 rows" in refusal(lambda: read_facts_of(folder))

@@ -159,7 +159,7 @@ def report(path: Path, out: Path) -> Any:
 
 def inspected(path: Path, out: Path) -> Any:
     facts = shardprep.inspect(path, boxes=out / "sheet.png")
-    return facts.manifest.sha256, facts.boxes, (out / "sheet.png").read_bytes()
+    return facts.manifest.sha256, facts.formats, (out / "sheet.png").read_bytes()
 
 
 def viewed(path: Path, _out: Path) -> Any:

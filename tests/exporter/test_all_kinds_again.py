@@ -1,6 +1,7 @@
 """Each kind of target, object and mask is exported in each layout, and built again from it.
 
-What the layout cannot give back is named: by the export, and in the note of the next build.
+What the layout cannot give back is named: by the export, and in the note of the next build. Records
+for TensorFlow's Object Detection API are built too.
 """
 
 import json
@@ -15,15 +16,18 @@ from pycocotools import mask as coco_masks
 
 from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.dataset.open_dataset import open_dataset
-from shardprep.dataset.schema import MASK, load_schema
+from shardprep.dataset.schema import CROWD, LABEL, MASK, load_schema
 from shardprep.errors import OptionError
 from shardprep.exporter.export import LAYOUTS, export_dataset, options_of
 from tests.support.annotated import grey_png
 from tests.support.builders import Told, build, png, write, write_folder
+from tests.support.object_detection import write_records
 from tests.support.paths import shared_folder
 from tests.writer.records import records
 
 HEIGHT, WIDTH = 48, 64
+CORNERS = ",".join(f"image/object/bbox/{one}" for one in ("xmin", "ymin", "xmax", "ymax"))
+AS_STORED: dict[str, Any] = {"size": "none", "fit": "auto", "format": "keep"}
 KEYS = [f"{split}/{i}.png" for split in ("train", "validation") for i in range(4)]
 """Images of two splits with equal names."""
 PICTURES = {key: png(HEIGHT, WIDTH, seed=i) for i, key in enumerate(KEYS)}
@@ -154,6 +158,8 @@ KINDS: dict[str, tuple[Mapping[str, bytes], dict[str, Any]]] = {
     "masks": (MASKED, OF_MASKS),
     "masks, classes": (MASKED | CLASSES, OF_MASKS | LABELLED),
     "masks, points": (MASKED | POINTS, OF_MASKS | {"points": "csv:t.csv:file"}),
+    "boxes": (coco(NONE_TO_TWO), {"boxes": "coco"}),
+    "one box": (coco(ONE), {"boxes": "coco"}),
     "boxes, masks": (MASKED | coco(NONE_TO_TWO), {"boxes": "coco", **OF_MASKS}),
     "boxes, classes": (CLASSES | coco(ONE), {"boxes": "coco", **LABELLED}),
     "boxes, multilabel": (SEVERAL | coco(ONE), {"boxes": "coco", **MULTILABEL}),
@@ -171,7 +177,19 @@ KINDS: dict[str, tuple[Mapping[str, bytes], dict[str, Any]]] = {
         OUTLINED | {"points": "coco"},
     ),
 }
-OF_BOXES = ("boxes", "instances", "keypoints")
+OF_BOXES = ("boxes", "one box", "instances", "keypoints")
+WITHOUT_OPTIONS: dict[str, dict[str, str]] = {
+    "class": {},
+    "boxes": {},
+    "one box": {},
+    "boxes, crowds": {},
+    "boxes, classes": {
+        "labels": "column:image/class/text",
+        "boxes": f"column:{CORNERS}:image/object/class/text",
+    },
+}
+"""Kinds whose exports are also built without an option, as `init` proposes → options that records
+for object detection need: only an export of ours says that labels and boxes are wanted."""
 LOST: dict[str, dict[str, set[str]]] = {
     layout: {"rows": {"rows/x", "rows/y"}} for layout in LAYOUTS
 }
@@ -194,6 +212,7 @@ def contents(dataset: Path, lost: set[str]) -> dict[bytes, dict[str, list[Any]]]
     """Return the split and the features of each image by its bytes, with names for classes."""
     opened = open_dataset(dataset)
     features = opened.schema.features
+    classes = {name: one.labels for name, one in features.items()} | {LABEL: opened.schema.labels}
     splits = {row["key"]: row["split"] for row in opened.item_rows(["key", "split"]).to_pylist()}
     found: dict[bytes, dict[str, list[Any]]] = {}
     for key, values in records(dataset).items():
@@ -202,7 +221,7 @@ def contents(dataset: Path, lost: set[str]) -> dict[bytes, dict[str, list[Any]]]
             is_lost = any(name == one or name.startswith(f"{one}/") for one in lost)
             if name.startswith("image") or name in ("key", "filename") or is_lost:
                 continue
-            names = features[name].labels if name in features else ()
+            names = classes.get(name, ())
             plain = (bytes(one) if isinstance(one, memoryview) else one for one in several)
             rounded = (f"{one + 0.0002:.3f}" if isinstance(one, float) else one for one in plain)
             own[name] = [
@@ -237,10 +256,27 @@ def test_all_that_a_layout_expresses_is_built_again(
     made = build(Path(recipe.pop("source")), tmp_path / "again", **recipe).path
     lost = LOST.get(layout, {}).get(kind, set())
     assert contents(made, lost) == contents(dataset, lost)
+    if kind in WITHOUT_OPTIONS:
+        plain = build(path, tmp_path / "plain", **AS_STORED).path
+        assert contents(plain, lost) == contents(made, lost)
     assert names_in(made, lost) == names_in(dataset, lost)
     said = [line for line in survey.findings if "export.json says" in line]
     assert [name for name in lost if not any(name in line for line in said)] == []
     assert any("a build of this export has no" in line for line in watcher.lines) == bool(lost)
+
+
+@pytest.mark.parametrize("kind", WITHOUT_OPTIONS)
+def test_records_for_object_detection_are_built(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, kind: str
+) -> None:
+    """TensorFlow writes the records, with the keys of its Object Detection API."""
+    dataset, options = of_kind(tmp_path_factory, kind), AS_STORED | WITHOUT_OPTIONS[kind]
+    path = write_records(dataset, tmp_path / "records")
+    recipe = tomllib.loads(recipe_text(survey_source(path, tmp_path, lambda _: None)))
+    proposed = build(Path(recipe.pop("source")), tmp_path / "proposed", **(recipe | options)).path
+    plain = build(path, tmp_path / "plain", **options).path
+    lost = set() if kind == "boxes, crowds" else {CROWD}  # these records always have crowds
+    assert contents(plain, lost) == contents(proposed, lost) == contents(dataset, lost)
 
 
 def test_columns_of_an_export_are_not_mixed_if_the_user_says_what_its_images_get(

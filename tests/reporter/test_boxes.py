@@ -2,21 +2,21 @@
 
 import base64
 import io
+import itertools
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
-from shardprep.dataset.describe import measure_objects
-from shardprep.dataset.folder import read_schema
-from shardprep.dataset.manifest import load_manifest
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
 from shardprep.image.drawing import class_colour
 from shardprep.reporter.findings.finding import OF_ANNOTATIONS
-from shardprep.reporter.findings.labels import is_tiny, twice
+from shardprep.reporter.findings.labels import is_tiny, near_duplicates, twice
 from shardprep.reporter.page.pictures import MOST_BOXES
 from shardprep.reporter.report import Report
 from tests.reporter.pages import checked, packed, page_of, reported
@@ -98,17 +98,35 @@ def test_boxes_equal_the_records_and_are_cached(odd: Path, monkeypatch: pytest.M
         assert tuple(own["label"]) == ODD[key].labels
         assert np.allclose(own["corners"].ravel(), ODD[key].boxes)
         assert (own["size"] == (HEIGHT, WIDTH)).all()
-    facts = measure_objects(odd, load_manifest(odd), read_schema(odd))
-    assert facts is not None
-    assert (is_tiny(boxes).sum(), len(twice(boxes))) == (
-        facts.num_below_8,
-        facts.num_near_duplicates,
-    )
+    assert (is_tiny(boxes).sum(), len(twice(boxes))) == (1, 1)
 
     monkeypatch.setattr("shardprep.reporter.pixels._pass", None)
     again = reported(odd).measured
     assert again is not None
     assert (again.boxes == boxes).all()
+
+
+@given(st.data())
+def test_near_duplicates_equal_a_comparison_of_all_pairs(data: st.DataObject) -> None:
+    side = st.integers(0, 40)
+    number = data.draw(st.integers(0, 25))
+    low = [(data.draw(side), data.draw(side)) for _ in range(number)]
+    size = [(data.draw(st.integers(1, 40)), data.draw(st.integers(1, 40))) for _ in range(number)]
+    boxes = np.array([(a, b, a + c, b + d) for (a, b), (c, d) in zip(low, size, strict=True)])
+    boxes = boxes.reshape(-1, 4) / 80.0
+    if number and data.draw(st.booleans()):
+        boxes = np.concatenate([boxes, boxes[: number // 2 + 1] + 0.0005])
+    image = np.array(
+        data.draw(st.lists(st.integers(0, 1), min_size=len(boxes), max_size=len(boxes))), int
+    )
+    label = np.zeros(len(boxes), int)
+    expected = 0
+    for i, j in itertools.combinations(range(len(boxes)), 2):
+        a, b = boxes[i], boxes[j]
+        inner = np.clip(np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2]), 0, None).prod()
+        union = (a[2:] - a[:2]).prod() + (b[2:] - b[:2]).prod() - inner
+        expected += bool(image[i] == image[j] and inner > 0.9 * union)
+    assert len(near_duplicates(image, label, boxes)) == expected
 
 
 def test_a_record_whose_boxes_are_damaged_is_named(tmp_path: Path) -> None:

@@ -74,13 +74,13 @@ def try_each_remedy(source: Path, folder: Path, *options: str) -> int:
 
 
 def real_photos() -> dict[str, bytes]:
-    """Return an eighth of the photos, and all that a report of the whole set names."""
+    """Return some of the photos, and all that a report of the whole set names."""
     found = dict[str, bytes]()
     with zipfile.ZipFile(SHARED_DATA / "dogs-vs-cats.zip") as whole:
         for name in ("train.zip", "test1.zip"):
             with zipfile.ZipFile(io.BytesIO(whole.read(name))) as inner:
                 keys = [key for key in inner.namelist() if key.endswith(".jpg")]
-                kept = {*keys[::8], *(key for key in keys if key in ODD)}
+                kept = {*keys[::24], *(key for key in keys if key in ODD)}
                 found[name] = zip_bytes({key: inner.read(key) for key in sorted(kept)}, method=0)
     return found
 

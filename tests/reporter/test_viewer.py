@@ -1,4 +1,4 @@
-"""The viewer's pages: filters, items, findings, damaged records and originals."""
+"""The viewer's pages: filters, items, findings and damaged records."""
 
 import io
 import os
@@ -27,16 +27,13 @@ from shardprep.reporter.record_columns import read_contents
 from shardprep.reporter.report import Report
 from shardprep.reporter.viewer.server import PageRequest
 from shardprep.reporter.viewer.viewer import Site
-from shardprep.writer.originals import read_copy
 from tests.reporter.pages import HOSTILE, ODD, Page, packed, strange
 from tests.support.annotated import MARKED, annotated
 from tests.support.builders import animals, tree
-from tests.support.command import run
 from tests.support.examples import examples, flipped, texts
 from tests.support.object_store import Bucket, Proxy
 from tests.support.planted import file, photo
-from tests.support.planted import planted as planted_files
-from tests.support.viewing import Served, entered, items_of, served
+from tests.support.viewing import Served, items_of, served
 
 TAGS = {
     "html", "head", "meta", "title", "link", "script", "body", "header", "main", "nav", "section",
@@ -170,6 +167,14 @@ def test_an_item_shows_its_row_findings_and_copies(
     assert item["image/filename"] == row["key"]
 
 
+def test_an_input_that_was_left_out_shows_why(one: Served, rows: list[dict[str, Any]]) -> None:
+    number = next(n for n, row in enumerate(rows) if row["status"] == "rejected")
+    for target in (f"/item/{number}", "/?status=rejected"):
+        page = Page(one.client.get(target).body)
+        assert rows[number]["reason"] in page.text
+        assert not [tag for tag, _ in page.tags if tag == "img"]
+
+
 def test_images_are_the_stored_bytes_and_tiles_show_them(one: Served, path: Path) -> None:
     data = reader.Dataset(path, "train", decode=False, as_supervised=False)
     for number in (0, len(data) - 1):
@@ -257,31 +262,6 @@ def test_boxes_and_masks_lie_over_their_image(tmp_path: Path) -> None:
             assert len(listed(one, f"object={label}")) == wanted
         tile = np.asarray(Image.open(io.BytesIO(one.client.get("/tile/0").body)).convert("RGB"))
         assert tile.shape[:2] == (132, 176)
-
-
-def test_rejected_images_come_from_the_source_or_their_folder(
-    planted: Path, path: Path, tmp_path: Path
-) -> None:
-    broken = planted_files()["train/dog/broken.jpg"]
-    rejected = tmp_path / "rejected"
-    out = ("--out", tmp_path / "again", "--labels", "folder", "--size", "64x64")
-    limit = ("--max-rejected", "50%", "--save-rejected", rejected)
-    done = run("build", planted / "planted.zip", *out, *limit, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    for source in (planted / "planted.zip", rejected):
-        with shardprep.view(path, source=source) as viewer, entered(viewer) as client:
-            assert '<img src="/original/60"' in client.page("/?status=rejected")
-            assert '<img src="/original/60"' in client.page("/item/60")
-            found = client.get("/original/60")
-            assert (found.body, found.headers["content-type"]) == (broken, "image/jpeg")
-            other = client.get("/original/0")
-            is_source = source != rejected
-            assert (other.headers["content-type"] == "image/jpeg") == is_source
-    with pytest.raises(shardprep.SourceError):
-        shardprep.view(path, source=tmp_path / "nowhere.zip")
-    for kind in ("..", "../rejected", "/etc", ""):
-        with pytest.raises(shardprep.SourceError):
-            read_copy(rejected, "train/dog/broken.jpg", kind)
 
 
 @pytest.mark.thorough

@@ -30,7 +30,7 @@ def test_the_labels_found_and_their_order_are_those_of_cleanlab(num_classes: int
     """With rare and missing classes, certain predictions, and records without a prediction."""
     cleanlab = pytest.importorskip("cleanlab.filter")
     total = 0
-    for seed in range(20):
+    for seed in range(8):
         rng = np.random.default_rng(seed)
         probabilities = rng.dirichlet(np.full(num_classes, rng.choice([0.1, 0.5, 2])), 150)
         likely = np.where(rng.random(150) < 0.6, probabilities.argmax(axis=1), 0)
@@ -46,7 +46,7 @@ def test_the_labels_found_and_their_order_are_those_of_cleanlab(num_classes: int
         assert [one.number for one in found] == [2 * i for i in expected.tolist()]
         assert [one.given for one in found] == [names[i] for i in given[expected]]
         total += len(found)
-    assert total > 100
+    assert total > 40
 
 
 def members() -> dict[str, bytes]:

@@ -1,5 +1,6 @@
 """A source of images with every fault that a report tells, each under a key that says which."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ SIDE = 96
 """Height and width of the images in pixels."""
 
 
+@functools.lru_cache(maxsize=512)  # about 15 MB; many tests draw the same
 def photo(seed: int, height: int = SIDE, width: int = SIDE) -> Pixels:
-    """Return colours with detail at every scale, as in a photograph."""
+    """Return colours with detail at every scale, as in a photograph; read-only."""
     rng = np.random.default_rng(seed)
     found = np.full((height, width, 3), 128.0)
     for cells, strength in ((3, 40), (6, 35), (12, 25), (24, 12)):
@@ -26,6 +28,7 @@ def photo(seed: int, height: int = SIDE, width: int = SIDE) -> Pixels:
             found[..., i] += strength * np.asarray(plane)
     found += rng.normal(0, 8, (height, width, 1))
     photograph: Pixels = np.clip(found, 0, 255).astype(np.uint8)
+    photograph.flags.writeable = False
     return photograph
 
 

@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.reporter.viewer import viewer
 from shardprep.reporter.viewer.server import Server
-from shardprep.reporter.viewer.viewer import Originals
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class Served:
 
 
 @contextmanager
-def served(dataset: str | Path, originals: Originals | None = None) -> Iterator[Served]:
+def served(dataset: str | Path) -> Iterator[Served]:
     made: list[Server] = []
 
     def remembered(*arguments: Any) -> Server:
@@ -79,7 +78,7 @@ def served(dataset: str | Path, originals: Originals | None = None) -> Iterator[
         return made[0]
 
     with mock.patch.object(viewer, "Server", remembered):
-        one = viewer.serve(open_dataset(dataset), 0, originals, ExitStack())
+        one = viewer.serve(open_dataset(dataset), 0, ExitStack())
     with one, entered(one) as client:
         yield Served(one, made[0], client, Client(client.port))
 

@@ -71,12 +71,12 @@ def test_a_dataset_of_a_frame_is_repaired_from_the_rows_in_the_cache(
     before = tree(path)
     shard = next(path.glob("*.tfrecord-*"))
     shard.write_bytes(flipped(shard.read_bytes(), 999))
-    assert not shardprep.repair(path, source).problems
+    assert not shardprep.verify(path, repair=True, source=source).problems
     assert tree(path) == before
     shard.write_bytes(flipped(shard.read_bytes(), 999))
     shutil.rmtree(tmp_path / "cache" / "items")
     with pytest.raises(BuildError, match="built from a data frame that is no longer in the cac"):
-        shardprep.repair(path, source)
+        shardprep.verify(path, repair=True, source=source)
 
 
 @pytest.fixture(name="here")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
-from shardprep.dataset.describe import LACKING, TINY, near_duplicates
+from shardprep.dataset.describe import LACKING
 from shardprep.dataset.item_table import REJECTED, SKIPPED, with_status
 from shardprep.dataset.manifest import NO_IMAGE
 from shardprep.dataset.schema import ALL_POINTS, LABEL, LABELS, MASK
@@ -36,6 +36,12 @@ _LEVEL = 1.95
 """Factor of the Kolmogorov-Smirnov bound at significance level 0.1 %."""
 _IGNORED = 0.5
 """An image is reported if more than this share of its mask pixels is ignored."""
+TINY = 8
+"""Side in pixels of a square; boxes of less area are tiny."""
+_SAME = 0.9
+"""Two boxes are nearly equal if their intersection over union is above this."""
+_MOST_PAIRS = 5_000_000
+"""Maximum number of pairs to compare in a part: a hostile image may have a million equal boxes."""
 _AT_ONCE = 1 << 10
 _SLACK = 1e-6  # tolerance of probabilities, as in cleanlab
 
@@ -395,3 +401,36 @@ def is_tiny(boxes: Boxes) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return whether each box has less area than 8 x 8 stored pixels, bool[n]; False if unknown."""
     is_small: np.ndarray[Any, np.dtype[np.bool_]] = lengths(boxes).prod(axis=1) < TINY**2
     return is_small & (boxes["size"] > 0).all(axis=1)
+
+
+def near_duplicates(image: Ints, label: Ints, boxes: Numbers) -> Ints:
+    """Return the image number of each pair of nearly equal boxes with the same image and class.
+
+    `boxes`, float[n, 4], are ymin, xmin, ymax, xmax. A box is compared only with boxes that begin
+    less than a tenth of its height below its top; others overlap too little. The search ends
+    after about `_MOST_PAIRS` comparisons.
+    """
+    order = np.lexsort((boxes[:, 0], label, image))
+    image, label, boxes = image[order], label[order], boxes[order]
+    height = boxes[:, 2] - boxes[:, 0]
+    area = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
+    first = np.arange(len(boxes))
+    num_compared = 0
+    images = [image[:0]]
+    for step in range(1, len(boxes)):
+        first = first[first + step < len(boxes)]
+        second = first + step
+        is_near = (
+            (image[first] == image[second])
+            & (label[first] == label[second])
+            & (boxes[second, 0] - boxes[first, 0] < (1 - _SAME) * height[first])
+        )
+        first, second = first[is_near], second[is_near]
+        num_compared += len(first)
+        if not len(first) or num_compared > _MOST_PAIRS:
+            break
+        low = np.maximum(boxes[first, :2], boxes[second, :2])
+        high = np.minimum(boxes[first, 2:], boxes[second, 2:])
+        common = (high - low).clip(0).prod(axis=1)
+        images.append(image[first[common > _SAME * (area[first] + area[second] - common)]])
+    return np.concatenate(images)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardprep.dataset.describe import TINY, component_columns, read_components
+from shardprep.dataset.describe import component_columns, read_components
 from shardprep.dataset.item_table import TARGET_COLUMNS
 from shardprep.dataset.schema import (
     BOX_LABEL,
@@ -23,7 +23,7 @@ from shardprep.dataset.schema import (
     TEXTS,
 )
 from shardprep.errors import counted
-from shardprep.reporter.findings.labels import Boxes, dropped_objects, lengths
+from shardprep.reporter.findings.labels import TINY, Boxes, dropped_objects, lengths
 from shardprep.reporter.findings.quality import NUM_BINS, histogram
 from shardprep.reporter.page import charts
 from shardprep.reporter.page.html import Html, block, joined, more, section, table, tag

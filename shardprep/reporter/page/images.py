@@ -79,8 +79,7 @@ def _picture(
     image, marked = tag("p", "no picture"), None
     if thumbnail is not None:
         tiny = "tiny" if max(thumbnail.width, thumbnail.height) < _SIDE // 2 else None
-        alt = f"{place.label}: {place.key}" if place.label else place.key
-        image = picture(thumbnail.data, alt, _SIDE, tiny)
+        image = picture(thumbnail.data, place.title, _SIDE, tiny)
         marked = None if caption else drawn.overlays.get(number)
         if marked is not None:
             over = pictures.overlay(contents, number, marked, thumbnail)

@@ -169,9 +169,8 @@ def _numbers(report: Report, finding: Finding) -> Ints:
 class ItemList:
     """The items of a dataset. Safe to use from many threads."""
 
-    def __init__(self, contents: Contents, *, has_originals: bool = False) -> None:
+    def __init__(self, contents: Contents) -> None:
         self.contents = contents
-        self.has_originals = has_originals
         self.findings = BackgroundFindings(contents)
         self.num_records = len(contents)
         self._lock = threading.Lock()

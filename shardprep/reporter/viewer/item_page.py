@@ -1,4 +1,4 @@
-"""The page of one item: picture, record, row of the item table, copies, original."""
+"""The page of one item: picture, record, row of the item table, copies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shardprep.reporter.page.pictures import (
     facts,
     switch,
 )
-from shardprep.reporter.record_columns import STATUSES, Contents
+from shardprep.reporter.record_columns import Contents
 from shardprep.reporter.viewer.item_list import Filter, ItemList
 from shardprep.reporter.viewer.list_page import PAGE_ITEMS, document, list_address, step, tile
 from shardprep.reporter.viewer.pictures import Drawing, RecordContent, RecordPictures
@@ -44,12 +44,6 @@ def item_page(items: ItemList, pictures: RecordPictures, number: int, wanted: Fi
         parts.append(tag("p", items.reason(number), class_="problem"))
     rows = [(code(column), _cell(value)) for column, value in items.row(number).items()]
     parts.append(section("row", "Row of items.parquet", table(("column", "value"), rows, left=2)))
-    if items.has_originals and STATUSES[items.status[number]] != "skipped":
-        image = tag(
-            "img", src=f"/original/{number}", alt=f"original of {name}", class_="original",
-            loading="lazy",
-        )  # fmt: skip
-        parts.append(section("original", "Original", image))
     return document(items.contents, name.rpartition("/")[2] or name, tag("main", *parts))
 
 
@@ -99,8 +93,7 @@ def _record(items: ItemList, pictures: RecordPictures, number: int) -> Iterator[
 
 
 def _picture(contents: Contents, number: int, drawing: Drawing) -> Html:
-    schema, place = contents.schema, contents.place(number)
-    alt = f"{place.label}: {place.key}" if place.label else place.key
+    schema, alt = contents.schema, contents.place(number).title
     width, height = drawing.size
     scale = max(1, round(_LEAST_SIDE / max(width, height)))
     sizes = {"width": width * scale, "height": height * scale}

@@ -81,14 +81,13 @@ def tile(items: ItemList, number: int, address: str, caption: str | Html, *, pic
 
 def _tile(items: ItemList, number: int, wanted: Filter) -> Html:
     own = tag("bdi", items.key(number).rpartition("/")[2])
-    status, split = STATUSES[items.status[number]], int(items.split[number])
+    picture, split = "", int(items.split[number])
     words = [items.contents.splits[split]] if split >= 0 and not wanted.split else []
     if number < items.num_records:
         picture = f"/tile/{number}"
         words += filter(None, [items.contents.target_text(number), items.objects_text(number)])
     else:
-        picture = f"/original/{number}" if items.has_originals and status == "rejected" else ""
-        words.append(status)
+        words.append(STATUSES[items.status[number]])
     rest = tag("span", " · ".join(words), class_=None if number < items.num_records else "out")
     address = wanted.address(f"/item/{number}")
     return tile(items, number, address, joined(own, tag("br"), rest), picture=picture)

@@ -7,7 +7,6 @@ import html
 import re
 import textwrap
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -18,7 +17,7 @@ from shardprep.dataset.card import Card, Link
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.errors import OptionName, RecipeError, ShardprepError, printable, shown
 from shardprep.reporter.page.html import Html
-from shardprep.reporter.record_columns import STATUSES, Contents, read_contents
+from shardprep.reporter.record_columns import Contents, read_contents
 from shardprep.reporter.viewer.item_list import Filter, ItemList
 from shardprep.reporter.viewer.list_page import (
     ICON,
@@ -33,19 +32,8 @@ from shardprep.reporter.viewer.server import Answer, PageRequest, Server, plain
 if TYPE_CHECKING:
     from shardprep.reporter.viewer.pictures import RecordPictures
 
-Originals = Callable[[str, str], bytes]
-"""(key, kind of rejection, or "" if written) → original bytes, or ShardprepError or OSError."""
-_NUMBERED = re.compile(r"/(item|tile|image|mask|original)/([0-9]{1,12})", re.ASCII)
+_NUMBERED = re.compile(r"/(item|tile|image|mask)/([0-9]{1,12})", re.ASCII)
 _PAGE = re.compile("[1-9][0-9]{0,8}", re.ASCII)
-_TYPES = {
-    rb"\xff\xd8\xff": "image/jpeg",
-    rb"\x89PNG\r\n\x1a\n": "image/png",
-    rb"GIF8[79]a": "image/gif",
-    rb"RIFF.{4}WEBP": "image/webp",
-    rb"BM": "image/bmp",
-    rb".{4}ftypavi[fs]": "image/avif",
-}
-"""Pattern of the first bytes → media type, for the image formats that browsers show."""
 _ASSETS = {
     **dict.fromkeys(STYLES, "text/css; charset=utf-8"),
     SCRIPT: "text/javascript; charset=utf-8",
@@ -84,16 +72,13 @@ class Viewer(Card):
         self.close()
 
 
-def serve(
-    dataset: OpenDataset, port: int, originals: Originals | None, ending: ExitStack
-) -> Viewer:
+def serve(dataset: OpenDataset, port: int, ending: ExitStack) -> Viewer:
     """Start and return a viewer in a thread of this process; port 0 means any free port.
 
-    The viewer runs the callbacks of `ending` when it is closed. Without `originals`, it shows no
-    originals. RecipeError if the port is in use.
+    The viewer runs the callbacks of `ending` when it is closed. RecipeError if the port is in use.
     """
     contents = read_contents(dataset)
-    site = Site(contents, originals)
+    site = Site(contents)
     try:
         server = Server(port, site.answer)
     except OSError as error:
@@ -119,11 +104,10 @@ def serve(
 class Site:
     """Answers requests for pages and pictures of one dataset. Safe to use from many threads."""
 
-    def __init__(self, contents: Contents, originals: Originals | None = None) -> None:
-        self.items = ItemList(contents, has_originals=originals is not None)
+    def __init__(self, contents: Contents) -> None:
+        self.items = ItemList(contents)
         self._lock = threading.Lock()
         self._made: RecordPictures | None = None
-        self._originals = originals
         self._assets = {f"/static/{name}": _asset(name) for name in _ASSETS}
 
     def close(self) -> None:
@@ -181,8 +165,6 @@ class Site:
             from shardprep.reporter.viewer.item_page import item_page
 
             return _page(item_page(self.items, self._pictures, number, Filter.of(request.query)))
-        if what == "original":
-            return self._original(number)
         if number >= self.items.num_records:
             message = "this input was not written, so the dataset has no image of it"
             return plain(HTTPStatus.NOT_FOUND, message)
@@ -204,21 +186,6 @@ class Site:
         if drawing is None or not drawing.overlay.mask:
             raise ShardprepError("", "this record has no mask")
         return drawing.overlay.mask, "image/webp"
-
-    def _original(self, number: int) -> Answer:
-        if self._originals is None:
-            message = "originals are not available; start shardprep view with --source"
-            return plain(HTTPStatus.NOT_FOUND, message)
-        row = self.items.row(number)
-        kind = row["kind"] if STATUSES[self.items.status[number]] == "rejected" else ""
-        try:
-            data = self._originals(row["key"] or "", kind or "")
-        except (ShardprepError, OSError) as error:
-            return _tile_of_words(getattr(error, "what", "") or str(error))
-        for start, type_ in _TYPES.items():
-            if re.match(start, data, re.DOTALL):
-                return Answer(data, type_)
-        return _tile_of_words(f"{len(data):,} bytes that browsers do not show as an image")
 
 
 def _nothing() -> Answer:
