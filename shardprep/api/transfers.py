@@ -114,6 +114,9 @@ OPTIONS: dict[str, dict[str, Option]] = {
     "export": {
         "dataset": DATASET,
         "to": Option("Layout: webdataset, parquet, folder, coco or yolo.", metavar="LAYOUT"),
+        "croissant": Option(
+            "Instead of an export, write croissant.json into the dataset's folder."
+        ),
         "out": Option("Folder of the export.", metavar="DIR", shown="exports/NAME-VERSION-LAYOUT"),
         "split": Option(
             "Records to write, such as train[:10%]+validation.", metavar="SPLIT", shown="all"
@@ -276,7 +279,8 @@ def _name(manifests: Sequence[Manifest]) -> str:
 def export(
     dataset: str | Path | None = None,
     *,
-    to: Literal["webdataset", "parquet", "folder", "coco", "yolo"],
+    to: Literal["webdataset", "parquet", "folder", "coco", "yolo"] | None = None,
+    croissant: bool = False,
     out: str | Path | None = None,
     split: AnySplit | None = None,
     overwrite: bool = False,
@@ -285,7 +289,8 @@ def export(
 ) -> Exported:
     """Write a dataset in the layout of another library; stored images are copied unchanged.
 
-    If an export is interrupted, the same call continues it.
+    If an export is interrupted, the same call continues it. `croissant` describes the dataset in
+    its own folder instead.
 
     Raises:
         DatasetError: the dataset or the split does not exist, or a file is missing or damaged.
@@ -293,17 +298,29 @@ def export(
         BuildError: the target folder contains something else, or another export writes to it.
         StorageError: object storage does not answer, or refuses a request.
     """
+    from shardprep.exporter.croissant import write_croissant
     from shardprep.exporter.export import Chosen, export_dataset
 
+    if croissant == (to is not None):
+        what = "takes a layout or croissant, not both" if croissant else "no layout is given"
+        hint = f"give either {OptionName('to')} or {OptionName('croissant')}"
+        raise RecipeError("shardprep export", what, hint)
+    if croissant and (out is not None or split is not None):
+        what = "describes the whole dataset, in its own folder"
+        hint = f"leave out {OptionName('out')} and {OptionName('split')}"
+        raise RecipeError(OptionName("croissant"), what, hint)
     start_s = time.monotonic()
     folder = None if out is None else local_path(out)
     with answering(store_timeout), watched(progress) as watch:
         opened = dataset_at(dataset)
-        wanted = selected(opened, split)
-        chosen = None if wanted is None else Chosen(wanted.name, wanted.numbers)
-        result = export_dataset(
-            opened, to, folder, watcher=watch, chosen=chosen, overwrite=overwrite
-        )
+        if to is None:
+            result = write_croissant(opened, overwrite=overwrite)
+        else:
+            wanted = selected(opened, split)
+            chosen = None if wanted is None else Chosen(wanted.name, wanted.numbers)
+            result = export_dataset(
+                opened, to, folder, watcher=watch, chosen=chosen, overwrite=overwrite
+            )
     return replace(result, elapsed_s=time.monotonic() - start_s)
 
 

@@ -42,15 +42,17 @@ def repack(call: Call, *, as_json: bool) -> None:
 def export(done: Exported) -> None:
     """Write a dataset in the layout of another library; stored images are copied unchanged.
 
-    webdataset: tars with image, class and JSON. parquet: files for Hugging Face, with a card.
-    folder: split/class/name.jpg, a table and COCO's JSON. coco: images/ and annotations/ for
-    pycocotools and torchvision. yolo: images/, labels/ and data.yaml for Ultralytics. Raw pixels
-    become PNG. If an export is interrupted, the same command continues it.
+    webdataset: tars with image, class and JSON. parquet: files for Hugging Face, with a card and
+    croissant.json. folder: split/class/name.jpg, a table and COCO's JSON. coco: images/ and
+    annotations/ for pycocotools and torchvision. yolo: images/, labels/ and data.yaml for
+    Ultralytics. Raw pixels become PNG. If an export is interrupted, the same command continues it.
+    --croissant describes the dataset itself.
 
     Examples:
         shardprep export --to webdataset
         shardprep export tfrecords/pets --to parquet --out pets_hub
         shardprep export s3://bucket/sets/pets --to folder
+        shardprep export tfrecords/pets --croissant
     """
     from shardprep.cli.console import counts_line
     from shardprep.storage.space import megabytes

@@ -47,6 +47,12 @@ class LeakCheck(Document):
             f"{self.num_across:,} in several splits"
         )
 
+    @property
+    def details(self) -> str:
+        """The certificate in words, with `kept_together` and `method`."""
+        kept = f"; undivided by ratios: {', '.join(self.kept_together)}" * bool(self.kept_together)
+        return f"{self}{kept}; found by {self.method}"
+
     def contradictions(self, method: str, records: str, num_across: int) -> Iterator[str]:
         """Yield, in words, why the certificate contradicts these results of a new search."""
         if self.method != method:

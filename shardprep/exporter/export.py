@@ -81,12 +81,12 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Exported(Card):
-    """Result of an export: a dataset in another layout."""
+    """Result of an export: a dataset in another layout, or its Croissant description."""
 
     path: Path
-    """Folder of the export."""
+    """Folder of the export, or the file croissant.json."""
     layout: str
-    """webdataset, parquet, folder, coco or yolo."""
+    """webdataset, parquet, folder, coco, yolo or croissant."""
     was_there: bool
     """True if the export was already complete."""
     splits: dict[str, int]

@@ -1,4 +1,4 @@
-"""Write Parquet files for Hugging Face `datasets`, and a dataset card.
+"""Write Parquet files for Hugging Face `datasets`, a dataset card and a Croissant file.
 
 The metadata of the Parquet schema has the features in the JSON form of `datasets`. It tells readers
 which bytes are images and which numbers are classes. The card is README.md, which starts with the
@@ -39,6 +39,7 @@ from shardprep.exporter.cells import (
     run_lengths,
     titles,
 )
+from shardprep.exporter.croissant import CROISSANT_FILE, IMAGE, parquet_croissant
 from shardprep.exporter.samples import (
     Buffer,
     Export,
@@ -50,8 +51,6 @@ from shardprep.exporter.samples import (
 )
 from shardprep.storage.atomic_file import DurableFile, write_durably
 
-_IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
-"""Type of an image column in Hugging Face `datasets`."""
 _LICENCE = "# license:  # which of https://huggingface.co/docs/hub/repositories-licenses is it?\n"
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 _LARGEST = "1M<n<10M"
@@ -135,7 +134,7 @@ def _arrow(feature: Any) -> pa.DataType:
     if kind is None:
         return pa.struct({name: _arrow(one) for name, one in feature.items()})
     if kind == "Image":
-        return _IMAGE
+        return IMAGE
     return pa.int64() if kind == "ClassLabel" else pa.type_for_alias(feature["dtype"])
 
 
@@ -242,6 +241,8 @@ def _write_documents(export: Export) -> None:
         "Exported by shardprep; images are the bytes that its shards hold.\n"
     )
     write_durably(export.work / "README.md", text.encode())
+    croissant = parquet_croissant(manifest, export.schema, _columns(export.schema))
+    write_durably(export.work / CROISSANT_FILE, croissant)
 
 
 def _tasks(schema: Schema) -> list[str]:
@@ -270,4 +271,4 @@ def _plain(feature: Any) -> dict[str, Any]:
     return {"dtype": "image" if kind == "Image" else feature["dtype"]}
 
 
-WRITERS = {"parquet": Layout(_write, _name, _write_documents, record_bytes=1024, version=3)}
+WRITERS = {"parquet": Layout(_write, _name, _write_documents, record_bytes=1024, version=2)}

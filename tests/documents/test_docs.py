@@ -160,13 +160,13 @@ def test_man_pages_and_completions_are_those_of_the_commands() -> None:
 def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
     write(tmp_path / "shardprep", f'#!/bin/sh\nexec {sys.executable} -m shardprep "$@"\n'.encode())
     (tmp_path / "shardprep").chmod(0o755)
-    program = 'source "$0"; COMP_WORDS=(shardprep export --ove); COMP_CWORD=2;'
+    program = 'source "$0"; COMP_WORDS=(shardprep export --cro); COMP_CWORD=2;'
     program += '_shardprep_completion shardprep; echo "${COMPREPLY[@]}"'
     done = subprocess.run(
         ["bash", "-c", program, str(COMPLETIONS / "shardprep")], text=True, check=True,
         env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}, capture_output=True,
     )  # fmt: skip
-    assert done.stdout.split() == ["--overwrite"]
+    assert done.stdout.split() == ["--croissant"]
 
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")

@@ -280,7 +280,7 @@ def test_an_error_of_the_command_is_one_line(tmp_path: Path) -> None:
     assert "'mds' is not one of webdataset" in error_of(
         run("export", "--to", "mds", cwd=tmp_path), 2
     )
-    assert "missing option '--to'" in error_of(run("export", cwd=tmp_path), 2)
+    assert "give either --to or --croissant" in error_of(run("export", cwd=tmp_path), 2)
     there = ("export", "--to", "folder", "--out", "s3://bucket/x")
     assert "s3://bucket/x: is an address" in error_of(run(*there, cwd=tmp_path), 2)
     done = run("export", "--to", "folder", cwd=tmp_path)

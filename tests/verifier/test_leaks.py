@@ -14,6 +14,7 @@ import shardprep
 from shardprep.cli.app import program
 from shardprep.dataset.leak_check import LeakSearch, leak_check_differences
 from shardprep.dataset.open_dataset import open_dataset
+from shardprep.image.near_pairs import METHOD
 from shardprep.verifier.problem import Verification
 from tests.dataset.resigned import Signed
 from tests.support.builders import build, encoded, write, zip_bytes
@@ -224,11 +225,19 @@ def test_a_difference_of_certificates_names_each_value(sound: Path) -> None:
     ]
 
 
-def test_an_export_carries_the_certificate(sound: Path, tmp_path: Path) -> None:
+def test_an_export_and_the_croissant_document_carry_the_certificate(
+    sound: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "export"
     shardprep.export(sound, to="parquet", out=out)
     facts = json.loads((out / "export.json").read_text())
     assert facts["leaks"] == json.loads((sound / "manifest.json").read_text())["leaks"]
+    croissant = json.loads((out / "croissant.json").read_text())
+    (text,) = croissant["rai:dataPreprocessingProtocol"]
+    assert text.startswith(
+        "2 groups of near copies among 12 images: 0 left out, 0 in several splits; "
+        f"undivided by ratios: near copies; found by {METHOD}"
+    )
 
 
 def test_a_merge_says_that_copies_were_not_searched_and_a_copy_keeps_the_certificate(
