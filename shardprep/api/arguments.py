@@ -51,7 +51,7 @@ def recipe_of(flags: dict[str, Any]) -> Recipe:
     if "items" in flags and "items" not in keys:
         keys = {}  # its rules contradict the table
     if "items" in flags and "source" not in {**keys, **flags}:
-        from shardprep.catalog.item_columns import source_of
+        from shardprep.catalog.given_items import source_of
 
         flags = {**flags, "source": source_of(str(flags["items"]))}
     if "source" in flags and flags["source"] != keys.get("source"):

@@ -383,7 +383,7 @@ def init(
             `items` is given and the current folder does not contain exactly one archive.
         SourceError: the source cannot be read, or has no images.
     """
-    from shardprep.catalog.item_columns import source_of
+    from shardprep.catalog.given_items import source_of
     from shardprep.catalog.survey import recipe_text, survey_source
     from shardprep.storage.atomic_file import write_durably
 

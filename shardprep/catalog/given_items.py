@@ -1,4 +1,4 @@
-"""Match a table of items to the images of a source.
+"""Find the files that a table of items names, and match it to the images of a source.
 
 The result is like the table of an array file (`Table.is_own`): labels, splits, groups, boxes and
 features are read from both by the same code.
@@ -11,7 +11,7 @@ import os
 import posixpath
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from shardprep.catalog.arrays.array_images import ImageListing
-from shardprep.catalog.item_columns import OF_FILES, options_stated, read_items
+from shardprep.catalog.item_columns import OF_FILES, options_stated, read_items, read_titled
 from shardprep.catalog.items_file import GivenItems, cell_paths
 from shardprep.catalog.names import natural_order, stem
 from shardprep.catalog.objects.mask_files import MaskFiles, skipped
@@ -29,8 +29,8 @@ from shardprep.catalog.selection import MOST_SHOWN, NOT_LISTED
 from shardprep.catalog.stacks import stack_of
 from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex, Origin
 from shardprep.catalog.tables.table import Rows, Table
-from shardprep.errors import SourceError, shown, some_of
-from shardprep.recipe.recipe import Recipe
+from shardprep.errors import OptionName, RecipeError, SourceError, shown, some_of
+from shardprep.recipe.recipe import Recipe, make_recipe
 from shardprep.source.listing import Skipped, in_order
 from shardprep.source.members import Member, Members
 from shardprep.source.string_column import Coded, Lookup, Texts, booleans, release
@@ -47,8 +47,61 @@ _ARCHIVE = "/archive:"
 _Files = dict[int, list[int]]
 """Row → positions of files."""
 _MOST_FOLDERS = 1_000
+_is_file = os.path.isfile  # Path.is_file is slow for a million paths
 _OF_ROWS = ("image", "order")
 """Columns that may differ between the rows of a sample, and that no option names."""
+
+
+def source_of(file: str) -> str:
+    """Return the table's folder if all paths are relative and in it, or their common folder."""
+    items = read_titled(make_recipe({"source": ".", "items": file}, ""))
+    table = Path(items.name).parent
+    folders = [one for one in items.columns["image"].folders.counts() if one]
+    if folders and folders[0].startswith("/"):  # absolute paths of masks count, too
+        folders += filter(os.path.isabs, Texts.of(_path_cells(items)).folders.counts())
+    are_absolute = {*map(os.path.isabs, folders)}
+    if len(are_absolute) > 1:
+        what = f"{items.name} mixes absolute and relative paths"
+        raise RecipeError(OptionName("items"), what, "name the folder of all images: SOURCE")
+    own = os.path.abspath(table)  # noqa: PTH100 - links stay
+    common = os.path.commonpath([os.path.normpath(os.path.join(own, x)) for x in folders] or [own])  # noqa: PTH118
+    return str(table) if True not in are_absolute and f"{common}/".startswith(f"{own}/") else common
+
+
+def are_files(recipe: Recipe) -> bool:
+    """Return whether all paths of `--items` are files below the source, and so in no archive."""
+    below = f"{os.path.abspath(recipe.source)}/"  # noqa: PTH100
+    there = (any(x.startswith(below) and _is_file(x) for x in two) for two in _paths(recipe))
+    return all(there)
+
+
+def listed_files(recipe: Recipe) -> tuple[str, ...] | None:
+    """Return the files in `--items`, without "/" in front, if the source is "/"; otherwise None."""
+    if recipe.source != "/" or not recipe.items or recipe.root:
+        return None
+    every = sorted({path for two in _paths(recipe) for path in two})
+    if not (files := tuple(path[1:] for path in every if _is_file(path))):
+        what = f"no row names a file of this machine, such as {next(iter(every), '')!r}"
+        raise SourceError(OptionName("items"), what, "correct the paths")
+    return files
+
+
+def _paths(recipe: Recipe) -> Iterator[tuple[str, ...]]:
+    """Yield each path of `--items` twice: joined to the source, and to the table's folder."""
+    items = read_titled(recipe)
+    both = [os.path.abspath(one) for one in (recipe.source, Path(items.name).parent)]  # noqa: PTH100
+    for path in _path_cells(items):
+        yield tuple(os.path.normpath(os.path.join(folder, path)) for folder in both)  # noqa: PTH118
+
+
+def _path_cells(items: GivenItems, titles: Iterable[str] = ("image", *OF_FILES)) -> Iterator[str]:
+    cells = itertools.chain.from_iterable(items.columns.get(one, ()) for one in titles)
+    return (path for cell in cells for path in cell_paths(cell))
+
+
+def mask_paths(recipe: Recipe) -> Iterator[str]:
+    """Yield the paths in the column `mask` of `--items`."""
+    return _path_cells(read_titled(recipe), ("mask",))
 
 
 def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageListing]:
@@ -207,12 +260,12 @@ class _Finder:
     def __init__(self, recipe: Recipe, keys: Texts, items: GivenItems) -> None:
         self._keys, self._items, self._index = keys, items, KeyIndex(keys)
         self._whole = Lookup(keys)
-        source, table = recipe.source, Path(recipe.items)
+        source = recipe.source
         is_folder = not is_url(source) and Path(source).is_dir()
         both = (os.path.abspath(source), os.path.realpath(source))  # noqa: PTH100
         self._roots = [*dict.fromkeys(one.rstrip("/") for one in both)] if is_folder else []
-        own = Path() if items.name != recipe.items else table.parent
-        self._folder = os.path.abspath(own) if is_folder else _ARCHIVE  # noqa: PTH100
+        own = os.path.abspath(Path(items.name).parent)  # noqa: PTH100 - links stay
+        self._folder = own if is_folder else _ARCHIVE
 
     def images(self) -> Ints:
         """Return the position of each row's image, or −1; an image in two rows is a fault."""

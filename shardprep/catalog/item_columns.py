@@ -9,12 +9,10 @@ from __future__ import annotations
 import difflib
 import itertools
 import json
-import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +24,6 @@ from shardprep.catalog.items_file import (
     TARGET,
     GivenItems,
     cell_list,
-    cell_paths,
     read_file,
 )
 from shardprep.catalog.labels import LABEL_COLUMNS
@@ -38,11 +35,11 @@ from shardprep.catalog.tables.row_matching import INDEX, is_of_splits
 from shardprep.catalog.targets import find_separator
 from shardprep.dataset.item_table import OWN
 from shardprep.dataset.schema import ROWS
-from shardprep.errors import OptionName, RecipeError, SourceError, counted, some_of
+from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.image.signatures import IMAGE_SUFFIXES
 from shardprep.recipe.object_rules import PATHS
 from shardprep.recipe.options import BUILD_DEFAULTS
-from shardprep.recipe.recipe import Recipe, make_recipe
+from shardprep.recipe.recipe import Recipe
 from shardprep.source.string_column import Texts, booleans
 
 _IMAGE = (
@@ -76,61 +73,11 @@ _RUN_TITLE = re.compile("rle|encod", re.IGNORECASE)
 _HALF, _MOST_OTHERS, _MOST_CELLS = 0.5, 8, 100
 _ALIKE = 0.8
 """Similarity, 0 to 1, of a title that is probably a misspelt role: "gruop" to "group"."""
-_is_file = os.path.isfile  # Path.is_file is slow for a million paths
 
 
-def source_of(file: str) -> str:
-    """Return the table's folder if all paths are relative and in it, or their common folder."""
-    recipe = make_recipe({"source": ".", "items": file}, "")
-    items = _named(read_file(recipe), recipe)
-    table = Path(file).parent if items.name == file else Path()
-    folders = [one for one in items.columns["image"].folders.counts() if one]
-    if folders and folders[0].startswith("/"):  # absolute paths of masks count, too
-        folders += filter(os.path.isabs, Texts.of(_path_cells(items)).folders.counts())
-    are_absolute = {*map(os.path.isabs, folders)}
-    if len(are_absolute) > 1:
-        what = f"{items.name} mixes absolute and relative paths"
-        raise RecipeError(OptionName("items"), what, "name the folder of all images: SOURCE")
-    own = os.path.abspath(table)  # noqa: PTH100 - links stay
-    common = os.path.commonpath([os.path.normpath(os.path.join(own, x)) for x in folders] or [own])  # noqa: PTH118
-    return str(table) if True not in are_absolute and f"{common}/".startswith(f"{own}/") else common
-
-
-def are_files(recipe: Recipe) -> bool:
-    """Return whether all paths of `--items` are files below the source, and so in no archive."""
-    below = f"{os.path.abspath(recipe.source)}/"  # noqa: PTH100
-    there = (any(x.startswith(below) and _is_file(x) for x in two) for two in _paths(recipe))
-    return all(there)
-
-
-def listed_files(recipe: Recipe) -> tuple[str, ...] | None:
-    """Return the files in `--items`, without "/" in front, if the source is "/"; otherwise None."""
-    if recipe.source != "/" or not recipe.items or recipe.root:
-        return None
-    every = sorted({path for two in _paths(recipe) for path in two})
-    if not (files := tuple(path[1:] for path in every if _is_file(path))):
-        what = f"no row names a file of this machine, such as {next(iter(every), '')!r}"
-        raise SourceError(OptionName("items"), what, "correct the paths")
-    return files
-
-
-def _paths(recipe: Recipe) -> Iterator[tuple[str, ...]]:
-    """Yield each path of `--items` twice: joined to the source, and to the table's folder."""
-    items = _named(read_file(recipe), recipe)
-    own = os.path.dirname(recipe.items) if items.name == recipe.items else ""  # noqa: PTH120
-    both = [os.path.abspath(one) for one in (recipe.source, own)]  # noqa: PTH100
-    for path in _path_cells(items):
-        yield tuple(os.path.normpath(os.path.join(folder, path)) for folder in both)  # noqa: PTH118
-
-
-def _path_cells(items: GivenItems, titles: Iterable[str] = ("image", *OF_FILES)) -> Iterator[str]:
-    cells = itertools.chain.from_iterable(items.columns.get(one, ()) for one in titles)
-    return (path for cell in cells for path in cell_paths(cell))
-
-
-def mask_paths(recipe: Recipe) -> Iterator[str]:
-    """Yield the paths in the column `mask` of `--items`."""
-    return _path_cells(_named(read_file(recipe), recipe), ("mask",))
+def read_titled(recipe: Recipe) -> GivenItems:
+    """Return the table of `--items` with roles as titles; its cells are not checked."""
+    return _named(read_file(recipe), recipe)
 
 
 def read_items(recipe: Recipe) -> GivenItems:
@@ -138,7 +85,7 @@ def read_items(recipe: Recipe) -> GivenItems:
 
     `faults` has the rows with a cell that its column does not allow.
     """
-    items = _with_lists(_named(read_file(recipe), recipe), recipe)
+    items = _with_lists(read_titled(recipe), recipe)
     _check_single(items, recipe)
     if "segmentation" in items.columns:
         _check_outlines(items)

@@ -17,7 +17,7 @@ from shardprep.catalog.arrays.opened_files import OWN_DATASET, PICKLE, is_named_
 from shardprep.catalog.decision.decide import decide
 from shardprep.catalog.decision.mask_evidence import asked_masks
 from shardprep.catalog.decision.view import View
-from shardprep.catalog.item_columns import are_files, listed_files, mask_paths
+from shardprep.catalog.given_items import are_files, listed_files, mask_paths
 from shardprep.catalog.label_rules import label_keys, unused_tables
 from shardprep.catalog.labels import Labelling
 from shardprep.catalog.objects.detect import recognised

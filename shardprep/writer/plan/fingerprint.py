@@ -12,7 +12,7 @@ from pathlib import Path
 
 from PIL import features
 
-from shardprep.catalog.item_columns import listed_files
+from shardprep.catalog.given_items import listed_files
 from shardprep.catalog.tables.metadata_files import read_table
 from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
 from shardprep.dataset.manifest import Fingerprint
