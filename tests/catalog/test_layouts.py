@@ -15,13 +15,12 @@ import pytest
 from PIL import Image
 
 from shardprep import reader
-from shardprep.dataset.example import decode
 from shardprep.dataset.item_table import read_items
 from shardprep.dataset.manifest import Manifest, load_manifest
 from shardprep.dataset.schema import TARGET_FEATURES
-from shardprep.dataset.tfrecord import read_records
 from tests.support.layouts import LAYOUTS, OUTSIDE, PAGE, Layout, page_text, write_source
 from tests.support.quick_command import build_command, encode_here
+from tests.writer.records import records
 
 BY_KIND = {
     layout.kind: layout for layout in reversed(LAYOUTS) if not (layout.needs or layout.stored)
@@ -40,7 +39,7 @@ class Built:
     plan: dict[str, Any]
     """The JSON object of --dry-run."""
     examples: dict[str, dict[str, Any]]
-    """Key → features of its record, in the order of the shards."""
+    """Key → features of its record."""
     items: list[dict[str, Any]]
 
 
@@ -75,16 +74,9 @@ def from_flags(layout: Layout, folder: Path) -> Built:
     with contextlib.chdir(folder):
         plan = build_command(*arguments, "--dry-run")
         path = folder / build_command(*arguments)["path"]
-    manifest = load_manifest(path)
-    examples = {}
-    for shard in [shard for split in manifest.splits.values() for shard in split.shards]:
-        with (path / shard.name).open("rb") as stream:
-            for record in read_records(stream, shard.name):
-                example = decode(record.payload)
-                examples[str(example["image/filename"][0], "utf-8")] = example  # type: ignore[arg-type]
     columns = ["key", "status", "reason", "split", "group"]
     items = read_items(path / "items.parquet", columns).to_pylist()
-    return Built(path, manifest, plan, examples, items)
+    return Built(path, load_manifest(path), plan, records(path), items)
 
 
 def target(example: dict[str, Any], kind: str, names: tuple[str, ...]) -> object:

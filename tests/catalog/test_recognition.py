@@ -11,11 +11,10 @@ from shardprep.catalog.candidates import table_candidates
 from shardprep.catalog.label_rules import auto_labels
 from shardprep.catalog.names import find_masks
 from shardprep.catalog.survey import recipe_text, survey_source
-from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex, Origin
-from shardprep.catalog.tables.row_matching import match_table
+from shardprep.catalog.tables.key_index import KeyIndex, Origin
 from shardprep.errors import QuestionError, SourceError
 from shardprep.source.string_column import Coded, Texts
-from tests.catalog.builders import Found, catalog, found, images, reasons, table, table_of
+from tests.catalog.builders import Found, catalog, found, images, reasons, table
 from tests.support.builders import write, zip_bytes
 from tests.support.paths import data_rows
 
@@ -192,37 +191,6 @@ def test_init_writes_the_part_as_ready_lines(tmp_path: Path) -> None:
     seen = survey_source(source, tmp_path / "work", lambda _: None)
     text = recipe_text(seen)
     assert '# root = "data/breed_dataset"\n# labels = "folder"  # 60 of 60 images' in text
-
-
-# Look-ups
-
-
-class Counted(list[str]):
-    """Keys that count how often one is read."""
-
-    num_reads = 0
-
-    def __getitem__(self, place: object) -> str:  # type: ignore[override]
-        """Return a key, and count it."""
-        self.num_reads += 1
-        return super().__getitem__(place)  # type: ignore[call-overload,no-any-return]
-
-
-@pytest.mark.parametrize("id_", ["{:05d}/image", "{:05d}/image.png", "data/{:05d}/image.png"])
-def test_a_path_among_many_images_of_one_name_is_found_in_few_steps(id_: str) -> None:
-    keys = Counted(f"data/{i:05d}/image.png" for i in range(2000))
-    match = match_table(KeyIndex(keys), table_of(id_.format(i) for i in range(2000)), "id")
-    assert match.row_of.tolist() == list(range(2000))
-    assert keys.num_reads < 10 * len(keys)
-
-
-def test_a_name_of_many_images_is_refused_in_few_steps() -> None:
-    keys = Counted(f"{i:05d}/image.png" for i in range(2000))
-    index = KeyIndex(keys)
-    for _ in range(100):
-        with pytest.raises(AmbiguousIdError):
-            index.find_all(Texts.of(["image"]), "t.csv")
-    assert keys.num_reads < 3 * len(keys)
 
 
 def test_a_file_called_as_a_split_is_in_no_split() -> None:

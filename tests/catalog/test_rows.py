@@ -5,10 +5,8 @@ cell.
 """
 
 import csv
-import io
 import json
 import math
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +17,12 @@ import shardprep
 from shardprep import reader
 from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.catalog.tables.table import json_rows
-from shardprep.dataset.example import decode
 from shardprep.dataset.folder import read_schema
-from shardprep.dataset.manifest import load_manifest
-from shardprep.dataset.tfrecord import read_records
 from shardprep.errors import ShardprepError
 from shardprep.verifier.examples import ExampleCheck
 from shardprep.writer.finalize import BuildResult
 from tests.support.builders import build, png, write_folder
+from tests.writer.records import records
 
 Members = dict[str, bytes]
 Rows = dict[str, dict[str, list[Any]]]
@@ -48,43 +44,12 @@ def f32(text: object) -> float:
     return math.nan if text in ("", None) else float(np.float32(text))  # type: ignore[arg-type]
 
 
-def i64(text: object) -> int:
-    return -1 if text in ("", None) else int(text)  # type: ignore[call-overload]
-
-
 def utf8(text: object) -> bytes:
     return str("" if text is None else text).encode()
 
 
-def of_table(
-    file: str, data: bytes, ids: str, types: Mapping[str, Callable[[object], Any]], stack: str
-) -> tuple[dict[str, Any], Rows]:
-    """Return the flags for a table whose keys are `stack` with a cell, and its rows."""
-    rows: Rows = {}
-    for row in csv.DictReader(io.StringIO(data.decode())):
-        path = stack.rpartition("/")[0].replace("{", "{0[").replace("}", "]}").format(row)
-        values = rows.setdefault(path, {title: [] for title in types})
-        for title, kind in types.items():
-            values[title].append(kind(row[title]))
-    return {"stack": stack, "rows": f"csv:{file}:{ids}:{','.join(types)}"}, rows
-
-
-def motors() -> Twin:
-    """Return row 18: 3-D points of a tomogram, whose slices are a stack."""
-    types = dict.fromkeys(("Motor axis 0", "Motor axis 1", "Voxel spacing"), f32)
-    labels = table(
-        "row_id,tomo_id,Motor axis 0,Motor axis 1,Voxel spacing",
-        "0,tomo_a,-1.0,-1.0,6.5", "1,tomo_b,169.0,546.0,19.7", "2,tomo_lost,1.0,2.0,3.0",
-        "3,tomo_b,12.0,,19.7",
-    )  # fmt: skip
-    files = {f"train/tomo_{t}/slice_{i:04d}.png": png(8, 8, i) for t in "abc" for i in range(2)}
-    made = of_table("labels.csv", labels, "tomo_id", types, "train/{tomo_id}/slice_*.png")
-    return {"labels.csv": labels, **files}, *made
-
-
 def discs() -> Twin:
     """Return row 4: coordinates in series, which are found by a path of two columns."""
-    types = {"instance_number": i64, "condition": utf8, "x": f32}
     labels = table(
         "study_id,series_id,instance_number,condition,level,x,y",
         "4,70,8,Spinal Canal Stenosis,L1/L2,322.831858,227.964602",
@@ -92,22 +57,16 @@ def discs() -> Twin:
         '4,71,3,"Left, Neural",L1/L2,,1', "9,99,1,lost,L1/L2,1,1",
     )  # fmt: skip
     files = {f"images/4/{s}/{i}.png": png(8, 8, i) for s in (70, 71, 72) for i in (1, 2, 10)}
-    stack = "images/{study_id}/{series_id}/*.png"
-    made = of_table("places.csv", labels, "{study_id}/{series_id}", types, stack)
-    return {"places.csv": labels, **files}, *made
-
-
-def vessels() -> Twin:
-    """Return row 17: points as the text of a dict, and a class of each."""
-    labels = table(
-        "Series,SOPInstanceUID,coordinates,location",
-        "1.2.3,1.2.3.7,\"{'x': 258.3, 'y': 261.3}\",Left ICA", "1.2.4,1,,Right ICA",
-        "1.2.3,1.2.3.9,\"{'x': 12.0, 'y': 1.0}\",Other", "9.9,1,,Other",
-    )  # fmt: skip
-    files = {f"series/1.2.{i}/{k}.png": png(8, 8, k) for i in (3, 4, 5) for k in range(2)}
-    types = {"coordinates": utf8, "location": utf8}
-    made = of_table("localizers.csv", labels, "Series", types, "series/{Series}/*.png")
-    return {"localizers.csv": labels, **files}, *made
+    flags = {
+        "stack": "images/{study_id}/{series_id}/*.png",
+        "rows": "csv:places.csv:{study_id}/{series_id}:instance_number,condition,x",
+    }
+    stenosis, places = b"Spinal Canal Stenosis", [f32(322.831858), 320.5]
+    rows: Rows = {
+        "images/4/70": {"instance_number": [8, -1], "condition": [stenosis] * 2, "x": places},
+        "images/4/71": {"instance_number": [3], "condition": [b"Left, Neural"], "x": [math.nan]},
+    }
+    return {"places.csv": labels, **files}, flags, rows
 
 
 def leads() -> Twin:
@@ -165,10 +124,7 @@ def picks() -> Twin:
     return files, flags, rows
 
 
-TWINS = {
-    "motors": motors(), "discs": discs(), "vessels": vessels(), "leads": leads(),
-    "charts": charts(), "picks": picks(),
-}  # fmt: skip
+TWINS = {"discs": discs(), "leads": leads(), "charts": charts(), "picks": picks()}
 
 
 def made(twin: str, folder: Path, **flags: Any) -> BuildResult:
@@ -177,32 +133,22 @@ def made(twin: str, folder: Path, **flags: Any) -> BuildResult:
     return build(source, folder / "out", **given)
 
 
-def stored(path: Path) -> dict[str, dict[str, Any]]:
-    records = {}
-    for shard in load_manifest(path).shards:
-        with (path / shard).open("rb") as stream:
-            for record in read_records(stream, shard):
-                example = decode(record.payload)
-                records[example["image/filename"][0].decode()] = example  # type: ignore[union-attr]
-    return records
-
-
 @pytest.mark.parametrize("name", TWINS)
 def test_a_twin_has_every_row_of_its_images(name: str, tmp_path: Path) -> None:
     _, flags, rows = TWINS[name]
     result = made(name, tmp_path)
-    records = stored(result.path)
+    found = records(result.path)
     names = flags["rows"].rsplit(":", 1)[1].split(",")
-    of_images = {key: own for key, own in rows.items() if key in records}
+    of_images = {key: own for key, own in rows.items() if key in found}
     num_rows = sum(len(own[names[0]]) for own in of_images.values())
-    for key, record in records.items():
+    for key, record in found.items():
         own = of_images.get(key, {column: [] for column in names})
         assert {column: repr(record[f"rows/{column}"]) for column in names} == {
             column: repr(own[column]) for column in names
         }
     with_rows = sum(bool(own[names[0]]) for own in of_images.values())
     assert f"--rows: {num_rows} rows of {with_rows} image" in " ".join(result.notes)
-    assert len(records) > with_rows  # an image without rows is there, with empty lists
+    assert len(found) > with_rows  # an image without rows is there, with empty lists
     assert result.manifest.labels.num_rows_without_image > 0
     assert not shardprep.verify(result.path).problems
 
@@ -226,7 +172,7 @@ def test_load_gives_the_batches_of_the_arrays(form: str, tmp_path: Path) -> None
 def test_documents_of_images_give_labels(tmp_path: Path) -> None:
     result = made("charts", tmp_path)
     assert result.manifest.labels.names == ("bar", "dot", "line")
-    labels = {key: record["label"] for key, record in stored(result.path).items()}
+    labels = {key: record["label"] for key, record in records(result.path).items()}
     assert labels == {"images/0.jpg": [1], "images/1.jpg": [2], "images/2.jpg": [1]}
     assert result.manifest.totals.skipped["no label"] == 1
 
@@ -237,13 +183,13 @@ def test_texts_beside_images_are_their_targets(tmp_path: Path) -> None:
     del texts["b/002.txt"]
     source = write_folder(tmp_path / "in", {**files, **{k: v.encode() for k, v in texts.items()}})
     result = build(source, tmp_path / "out", labels="text:{stem}.txt", size=8)
-    found = {key: record["text"] for key, record in stored(result.path).items()}
+    found = {key: record["text"] for key, record in records(result.path).items()}
     assert found == {k.replace("txt", "png"): [t.strip().encode()] for k, t in texts.items()}
     assert result.manifest.totals.skipped == {"no label": 1}
     lines = build(
         source, tmp_path / "two", labels="text:{part}/{stem}.txt", target="texts", size=8, root="a"
     )
-    assert stored(lines.path)["a/001.png"]["texts"] == [b"A dog, a/001.png", b"in two lines"]
+    assert records(lines.path)["a/001.png"]["texts"] == [b"A dog, a/001.png", b"in two lines"]
     for key in texts:
         (source / key).write_text(f"A dog in {key}", encoding="utf-8")
     survey = survey_source(source, tmp_path / "work", lambda _: None)
@@ -253,8 +199,8 @@ def test_texts_beside_images_are_their_targets(tmp_path: Path) -> None:
 def test_rows_follow_into_the_other_commands(tmp_path: Path) -> None:
     one, two = (made("leads", tmp_path / name, name=name).path for name in ("one", "two"))
     merged = shardprep.repack([one, two], tmp_path / "out", name="both")
-    assert {repr(r["rows/I"]) for r in stored(merged.path).values()} == {
-        repr(r["rows/I"]) for r in stored(one).values()
+    assert {repr(r["rows/I"]) for r in records(merged.path).values()} == {
+        repr(r["rows/I"]) for r in records(one).values()
     }
     sheet = tmp_path / "two/source/train/77/77.csv"
     sheet.write_bytes(sheet.read_bytes().replace(b"-1.00", b"-9.00"))
@@ -263,9 +209,9 @@ def test_rows_follow_into_the_other_commands(tmp_path: Path) -> None:
         reuse=one, name="one", **TWINS["leads"][1],
     )  # fmt: skip
     assert again.num_copied == 3
-    changed = stored(again.path)["train/77/77-0001.png"]["rows/I"]
+    changed = records(again.path)["train/77/77-0001.png"]["rows/I"]
     assert changed[0] == -9
-    assert changed[1:] == stored(one)["train/77/77-0001.png"]["rows/I"][1:]
+    assert changed[1:] == records(one)["train/77/77-0001.png"]["rows/I"][1:]
     assert shardprep.diff(one, again.path).num_same == 2
     shardprep.export(one, to="folder", out=tmp_path / "files")
     with (tmp_path / "files/labels.csv").open() as lines:
@@ -276,7 +222,7 @@ def test_rows_follow_into_the_other_commands(tmp_path: Path) -> None:
 def test_verify_finds_rows_of_different_lengths(tmp_path: Path) -> None:
     path = made("leads", tmp_path).path
     check = ExampleCheck(read_schema(path), decode=True)
-    record = dict(stored(path)["train/77/77-0001.png"])
+    record = dict(records(path)["train/77/77-0001.png"])
     assert [*check.faults(record, None, 0)] == []
     record["rows/I"] = record["rows/I"][:-1]
     assert "rows/I of 4, rows/aVR of 5" in " ".join(f.what for f in check.faults(record, None, 0))
@@ -303,8 +249,8 @@ def test_polygons_in_json_lines_are_masks_and_boxes(tmp_path: Path) -> None:
     auto = build(source, tmp_path / "auto", **flags)
     result = build(source, tmp_path / "out", masks="jsonl", instances=True, **flags)
     for made in (auto, result):
-        record = stored(made.path)["train/a.tif"]
-        assert sorted(stored(made.path)) == ["train/a.tif", "train/b.tif"]
+        record = records(made.path)["train/a.tif"]
+        assert sorted(records(made.path)) == ["train/a.tif", "train/b.tif"]
         assert record["objects/label"] == [0, 1]
         corners = [[1, 1, 4, 5], [0, 0, 7, 7]]
         assert record["objects/bbox"] == [side / 8 for one in corners for side in one]
@@ -312,7 +258,7 @@ def test_polygons_in_json_lines_are_masks_and_boxes(tmp_path: Path) -> None:
         counts = made.manifest.annotations["train"]
         assert counts.dropped == {"malformed": 2}
     data = reader.Dataset(result.path)
-    _, target = data[list(stored(result.path)).index("train/a.tif")]
+    _, target = data[list(records(result.path)).index("train/a.tif")]
     masks = target["masks"]
     assert masks[0][1:4, 1:5].all()
     assert masks[0].sum() == 12
