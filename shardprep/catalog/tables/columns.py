@@ -7,12 +7,12 @@ import json
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from shardprep.catalog.tables.row_matching import TableMatch
 from shardprep.catalog.tables.table import Table
@@ -130,15 +130,9 @@ def make_rows(match: TableMatch, names: Sequence[str]) -> RowColumns:
     values: list[Coded[Value]] = []
     for name in names:
         cells = match.table.cells(match.table.column(name)).take(rows).coded()
-        dtype, read = _reader(cells.values, name, match.table.name)
+        dtype, lists = _lists(cells, numbers, name, match.table.name)
         columns.append(Column(f"{ROWS}{name}", dtype))
-        known = [one.encode() if isinstance(one, str) else one for one in map(read, cells.values)]
-        every = np.array(known, np.object_ if dtype == "bytes" else dtype)[cells.codes]
-        parts = np.split(every, np.cumsum(numbers)[:-1])
-        if dtype == "float32":
-            values.append(Coded.apart(array("f", part.tobytes()) for part in parts))
-        else:
-            values.append(Coded.apart(tuple(part.tolist()) for part in parts))
+        values.append(lists)
     check_columns(columns)
     num_images = int((numbers > 0).sum())
     finding = f"{OptionName('rows')}: {counted(len(rows), 'row')} of {counted(num_images, 'image')}"
@@ -151,11 +145,11 @@ def list_columns(match: TableMatch, names: Sequence[str]) -> RowColumns:
     columns: list[Column] = []
     values: list[Coded[Value]] = []
     for name in names:
-        lists = match.cells(name).map(_listed)
-        cells = {cell for one in lists.firsts().values() for cell in one}
-        dtype, read = _reader(cells, name, match.table.name)
+        of_images = [*match.cells(name).map(_listed)]
+        cells = Coded.of(cell for own in of_images for cell in own)
+        dtype, lists = _lists(cells, [*map(len, of_images)], name, match.table.name)
         columns.append(Column(name, dtype))
-        values.append(Coded.apart(_packed(dtype, map(read, one)) for one in lists))
+        values.append(lists)
     return RowColumns(tuple(columns), tuple(values))
 
 
@@ -166,10 +160,17 @@ def _listed(cell: str) -> tuple[str, ...]:
     return tuple("" if is_lost else text for is_lost, text in zip(are_lost, texts, strict=True))
 
 
-def _packed(dtype: DType, values: Iterable[Any]) -> Value:
+def _lists(
+    cells: Coded[str], numbers: ArrayLike, column: str, table: str
+) -> tuple[DType, Coded[Value]]:
+    """Return the type of all cells, and their values: `numbers` of them for each image in turn."""
+    dtype, read = _reader(cells.values, column, table)
+    known = [one.encode() if isinstance(one, str) else one for one in map(read, cells.values)]
+    every = np.array(known, np.object_ if dtype == "bytes" else dtype)[cells.codes]
+    parts = np.split(every, np.cumsum(numbers)[:-1])
     if dtype == "float32":
-        return array("f", values)
-    return tuple(one.encode() if dtype == "bytes" else one for one in values)
+        return dtype, Coded.apart(array("f", part.tobytes()) for part in parts)
+    return dtype, Coded.apart(tuple(part.tolist()) for part in parts)
 
 
 def check_columns(columns: Sequence[Column]) -> None:
