@@ -57,10 +57,10 @@ from shardprep.catalog.tables.columns import (
 from shardprep.catalog.tables.key_index import MANY, KeyIndex, unused_entries
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import TableMatch, match_table
+from shardprep.catalog.target_values import Targets
 from shardprep.catalog.targets import (
     Naming,
     Target,
-    Targets,
     TargetSpec,
     check_names,
     class_names,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from shardprep.catalog.objects.combine import Annotated
 from shardprep.catalog.source_images import SourceImages
 from shardprep.catalog.tables.row_matching import TableMatch
-from shardprep.catalog.targets import Targets
+from shardprep.catalog.target_values import Targets
 from shardprep.errors import OptionName, some_of
 from shardprep.recipe.options import BUILD_DEFAULTS
 from shardprep.source.file_listing import LEADS_OUTSIDE, find_files

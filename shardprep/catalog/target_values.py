@@ -1,12 +1,13 @@
-"""Targets of several values: a vector of numbers, several classes, or several texts of an image."""
+"""Targets of all images, and targets of several values: a vector, several classes or texts."""
 
 from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import overload
+from dataclasses import dataclass, field
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,7 @@ _SLACK = 1e-3
 _MOSTLY = 0.5
 """If a larger share of a column is numbers, its other values are faults."""
 _MOST_TEXTS = 1_000
+_NUM_BINS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +85,47 @@ class ValueColumns(Sequence[TargetValues]):
 
 
 @dataclass(frozen=True, slots=True)
-class SeveralTargets:
-    """Targets of several values of all images, and the features that store them."""
+class Targets:
+    """Targets of all images, and their kind."""
 
     kind: TargetKind
-    values: Coded[TargetValues]
-    features: Mapping[str, Feature]
+    values: Coded[Any]
+    names: tuple[str, ...] = ()
+    """Class names in label order: class index i means `names[i]`."""
+    unmapped: tuple[str, ...] = ()
+    features: Mapping[str, Feature] = field(default_factory=dict)
+    """Name → feature of each value, if targets have several values."""
     findings: tuple[str, ...] = ()
 
+    def strata(self) -> Coded[tuple[int, ...]]:
+        """Return the strata of each image: its classes, or one of ten bins of numbers, or ().
 
-def text_targets(keys: Sequence[str], cells: Coded[str | tuple[str, ...] | None]) -> SeveralTargets:
+        Soft labels have the stratum of their most probable class; vectors and texts have none.
+        """
+        bounds: list[float] = []
+        if self.kind == "regression":
+            numbers = np.array(self.values.values, np.float64)
+            order = np.sort(numbers[self.values.codes[self.values.are_there]])
+            bounds = [float(order[len(order) * i // _NUM_BINS]) for i in range(1, _NUM_BINS)]
+
+        first = np.cumsum([0, *(len(one.labels) for _, one in sorted(self.features.items()))])
+
+        def strata(value: object) -> tuple[int, ...]:
+            if isinstance(value, TargetValues):
+                if self.kind == "soft":
+                    return (int(np.argmax(np.array(value.numbers, np.float64))),)
+                numbered = enumerate(value.classes)
+                return tuple(one + int(first[i]) for i, one in numbered if one != UNLABELLED)
+            if isinstance(value, float):
+                return (bisect_right(bounds, value),)
+            if isinstance(value, int):
+                return (value,)
+            return value if isinstance(value, tuple) else ()
+
+        return self.values.map(strata).filled(())
+
+
+def text_targets(keys: Sequence[str], cells: Coded[str | tuple[str, ...] | None]) -> Targets:
     """Return the texts of each image; SourceError if an image has more than 1,000."""
     most = 0
     for row, cell in cells.firsts().items():
@@ -104,7 +137,7 @@ def text_targets(keys: Sequence[str], cells: Coded[str | tuple[str, ...] | None]
     texts = cells.map(lambda one: TargetValues(texts=(one,) if isinstance(one, str) else one or ()))
     doc = "UTF-8; none if the image has no text."
     feature = Feature(kind="texts", dtype="bytes", shape=(max(most, 1),), doc=doc)
-    return SeveralTargets("texts", texts, {TEXTS: feature})
+    return Targets("texts", texts, features={TEXTS: feature})
 
 
 def column_targets(
@@ -113,7 +146,7 @@ def column_targets(
     kind: str,
     separator: str,
     class_names: Callable[[Collection[str]], dict[str, str]],
-) -> SeveralTargets:
+) -> Targets:
     """Return the targets in the columns of a label table; None means an empty cell.
 
     With kind "auto", a column of numbers is numbers, others are classes; rows of numbers that sum
@@ -162,7 +195,7 @@ def column_targets(
     remarks += _missing(is_there, numbers, indices)
     codes = np.where(is_there, np.cumsum(is_there) - 1, -1)
     values = Coded(codes, ValueColumns(matrix[is_there], index[is_there]))
-    return SeveralTargets(made, values, features, tuple(remarks))
+    return Targets(made, values, features=features, findings=tuple(remarks))
 
 
 def _is_numeric(keys: Sequence[str], title: str, cells: Coded[str | None]) -> bool:

@@ -9,25 +9,23 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
-
-import numpy as np
 
 from shardprep.catalog.names import natural_order
 from shardprep.catalog.target_values import (
     OF_COLUMNS,
+    Targets,
     TargetValues,
     as_number,
     checked_number,
     column_targets,
     text_targets,
 )
-from shardprep.dataset.schema import TARGETS, UNLABELLED, Feature, TargetKind
+from shardprep.dataset.schema import TARGETS, TargetKind
 from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.recipe.recipe import Recipe
 from shardprep.recipe.rules import parse_pairs
@@ -45,7 +43,6 @@ _HEADER = re.compile(
 )  # fmt: skip
 """First cell of the header of a class map."""
 _SEPARATORS = ("|", ",", ";", " ")
-_NUM_BINS = 10
 _MANY_VALUES = 20
 _MOST_NAMES = 10
 _CLASSES, _CLASS_MAP = OptionName("classes"), OptionName("class_map")
@@ -66,47 +63,6 @@ class TargetSpec:
     """Class names in the wanted order; empty for all names found, in natural order."""
     class_map: Mapping[str, str] = field(default_factory=dict)
     """Old name → new name; classes keep their order."""
-
-
-@dataclass(frozen=True, slots=True)
-class Targets:
-    """Targets of all images, and their kind."""
-
-    kind: TargetKind
-    values: Coded[Any]
-    names: tuple[str, ...]
-    """Class names in label order: class index i means `names[i]`."""
-    unmapped: tuple[str, ...] = ()
-    features: Mapping[str, Feature] = field(default_factory=dict)
-    """Name → feature of each value, if targets have several values."""
-    findings: tuple[str, ...] = ()
-
-    def strata(self) -> Coded[tuple[int, ...]]:
-        """Return the strata of each image: its classes, or one of ten bins of numbers, or ().
-
-        Soft labels have the stratum of their most probable class; vectors and texts have none.
-        """
-        bounds: list[float] = []
-        if self.kind == "regression":
-            numbers = np.array(self.values.values, np.float64)
-            order = np.sort(numbers[self.values.codes[self.values.are_there]])
-            bounds = [float(order[len(order) * i // _NUM_BINS]) for i in range(1, _NUM_BINS)]
-
-        first = np.cumsum([0, *(len(one.labels) for _, one in sorted(self.features.items()))])
-
-        def strata(value: Target) -> tuple[int, ...]:
-            if isinstance(value, TargetValues):
-                if self.kind == "soft":
-                    return (int(np.argmax(np.array(value.numbers, np.float64))),)
-                numbered = enumerate(value.classes)
-                return tuple(one + int(first[i]) for i, one in numbered if one != UNLABELLED)
-            if isinstance(value, float):
-                return (bisect_right(bounds, value),)
-            if isinstance(value, int):
-                return (value,)
-            return value if isinstance(value, tuple) else ()
-
-        return self.values.map(strata).filled(())
 
 
 def make_targets(
@@ -202,15 +158,17 @@ def _several_targets(
         raise SourceError(_TARGET, f"{spec.kind} is made of columns of a table", hint)
     else:
         found = column_targets(keys, columns, spec.kind, spec.separator, names)
-    kind = found.kind if found.values.are_there.any() else "none"
-    features = {} if kind == "none" else dict(found.features)
-    if spec.classes and features:
+    found = replace(found, unmapped=tuple(unmapped))
+    if not found.values.are_there.any():
+        return replace(found, kind="none", features={})
+    features = dict(found.features)
+    if spec.classes:
         numbers = features[TARGETS].labels if TARGETS in features else ()
         titles = {one.rpartition("[")[0] or one for one in numbers}
         if len(titles) != 1 or len(numbers) != len(spec.classes):
             raise SourceError(_CLASSES, _SINGLE, "leave it out")
         features[TARGETS] = features[TARGETS].model_copy(update={"labels": tuple(spec.classes)})
-    return Targets(kind, found.values, (), tuple(unmapped), features, found.findings)
+    return replace(found, features=features)
 
 
 class Naming(NamedTuple):

@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.catalog.items import Items
-from shardprep.catalog.targets import Target, Targets
+from shardprep.catalog.target_values import Targets
+from shardprep.catalog.targets import Target
 from shardprep.dataset.item_table import given_columns
 from shardprep.dataset.manifest import REPACKED, Fingerprint, united_unmatched
 from shardprep.dataset.schema import (
