@@ -41,6 +41,8 @@ MANY = 0.25
 _SUFFIX = re.compile(
     rf"({'|'.join(map(re.escape, sorted(IMAGE_SUFFIXES)))}|\.[a-z]\w{{1,4}})$", re.IGNORECASE
 )
+_FEW_KEYS = 10_000
+"""Maximum number of keys for which all searches are kept, at 12 bytes per key and search."""
 _MOST_FOLDERS = 16
 """Maximum number of folders in an id; ids with more are searched one by one."""
 
@@ -155,15 +157,24 @@ class KeyIndex:
         if several images are equally near, or if all are of another split. Ids of origins in
         `fitting` are not shortened: other ids of these origins are whole keys.
         """
-        texts = paths_of(texts)
         origins = origins or Coded.constant(Origin(), len(texts))
+        texts, origins, found, is_many = self._find_paths(texts, origins, fitting)
+        return self._nearest(texts, found, is_many, origins, where)
+
+    def _find_paths(
+        self, texts: Texts, origins: Coded[Origin], fitting: Collection[Origin] = ()
+    ) -> tuple[Texts, Coded[Origin], Ints, Bools]:
+        """Return the ids and origins as `_shortened` does, and what `_find_names` does for them."""
+        texts = paths_of(texts)
         found, is_many = self._find_names(texts)
         fits = is_many | (found >= 0)
-        if not fits.all():
-            fits |= origins.fit(lambda one: one in fitting)
-            texts, origins = self._shortened(texts, origins, fits)
-            found, is_many = self._find_names(texts)
-        return self._nearest(texts, found, is_many, origins, where)
+        if fits.all():
+            return texts, origins, found, is_many
+        fits |= origins.fit(lambda one: one in fitting)
+        short, origins = self._shortened(texts, origins, fits)
+        if short is not texts:
+            found, is_many = self._find_names(short)
+        return short, origins, found, is_many
 
     def _nearest(
         self, texts: Texts, found: Ints, is_many: Bools, origins: Coded[Origin], where: str
@@ -185,12 +196,7 @@ class KeyIndex:
 
     def are_found(self, texts: Texts) -> Bools:
         """Return whether each id fits an image, or several."""
-        texts = paths_of(texts)
-        found, is_many = self._find_names(texts)
-        fits = is_many | (found >= 0)
-        if not fits.all():
-            short, _ = self._shortened(texts, Coded.constant(Origin(), len(texts)), fits)
-            found, is_many = self._find_names(short)
+        _, _, found, is_many = self._find_paths(texts, Coded.constant(Origin(), len(texts)))
         return (found >= 0) | is_many
 
     def _near(
@@ -293,7 +299,7 @@ class KeyIndex:
                     break
             else:
                 cut = Texts.of(_SUFFIX.sub("", one) for one in own)
-                if not (self._find_names(cut)[0] >= 0).any():
+                if cut == own or not (self._find_names(cut)[0] >= 0).any():
                     continue
             short = short.replaced(rows, cut)
             stated = own.folders.map(lambda path: given_split(path.split("/")))
@@ -336,11 +342,11 @@ class KeyIndex:
         return found, is_several
 
     def _lookup(self, part: Callable[..., Texts], depth: int) -> Lookup:
-        """Return the search in the ends or stems of all keys; the last two are remembered."""
+        """Return the search in the ends or stems of all keys; of many, the last two are kept."""
         name = part.__name__, depth
         if name not in self._lookups:
-            for first in [*self._lookups][: len(self._lookups) - 1]:
-                del self._lookups[first]
+            if len(self.keys) > _FEW_KEYS:
+                self._lookups = dict([*self._lookups.items()][-1:])
             self._lookups[name] = Lookup(self._names, partial(part, depth=depth))
         return self._lookups[name]
 
