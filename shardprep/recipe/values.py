@@ -7,7 +7,7 @@ the value. Some return a value of an unexpected type, which the caller rejects.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from shardprep.errors import printable, shown
 
@@ -50,29 +50,23 @@ def read_colour(value: object) -> tuple[int, int, int]:
 
 def read_depth_range(value: object) -> object:
     """Return "full", "auto", or two floats for "MIN,MAX" or [MIN, MAX]; MIN < MAX."""
-    if value in ("full", "auto"):
-        return value
-    low, high = _two_numbers(value)
-    if low >= high:
-        raise ValueError
-    return low, high
+    return _word_or_numbers(value, lambda low, high: low < high)
 
 
 def read_window(value: object) -> object:
     """Return "full", "auto", or two floats for "CENTER,WIDTH" or [CENTER, WIDTH]; WIDTH ≥ 1."""
+    return _word_or_numbers(value, lambda _, width: width >= 1)
+
+
+def _word_or_numbers(value: object, fit: Callable[[float, float], bool]) -> object:
     if value in ("full", "auto"):
         return value
-    center, width = _two_numbers(value)
-    if width < 1:
-        raise ValueError
-    return center, width
-
-
-def _two_numbers(value: object) -> tuple[float, float]:
     parts = value[:_MAX_SHOWN].split(",") if isinstance(value, str) else value
     if not isinstance(parts, list | tuple) or len(parts) != 2 or bool in map(type, parts):
         raise ValueError
     first, second = (float(read_number(part, float, -_MOST_DEEP, _MOST_DEEP)) for part in parts)
+    if not fit(first, second):
+        raise ValueError
     return first, second
 
 

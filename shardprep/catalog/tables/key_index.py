@@ -397,17 +397,13 @@ class WholeKeyIndex(KeyIndex):
         texts = Texts.of(map(printable, ids))
         origins = origins or Coded.constant(Origin(), len(texts))
         found, _ = positions(texts, self.keys)
-        for row in np.flatnonzero(found < 0).tolist():
-            found[row] = self._whole.get(composed(texts[row]), -1)
+        left = np.flatnonzero(found < 0)
+        found[left], _ = positions(texts.take(left).composed(), self._names)
         left = np.flatnonzero(found < 0)
         own = texts.take(left), where, origins.take(left)
         whole = origins.take(np.flatnonzero(found >= 0)).counts()
         found[left] = super().find_all(*own, fitting=whole)
         return found
-
-    @cached_property
-    def _whole(self) -> dict[str, int]:
-        return {key: i for i, key in enumerate(self._names)}
 
 
 def paths_of(texts: Texts) -> Texts:
