@@ -219,9 +219,7 @@ def parse_box_rule(text: str, option: str = "boxes") -> FormatRule:
     if argument and ":" not in BOX_FORMATS[name]:
         what = f"{name} does not take an argument, but has {argument!r}"
         raise OptionError(OptionName(option), what, f"use {name} alone")
-    if name == "yolo":
-        return FormatRule(name, text, (argument,) if argument else ())
-    files = tuple(file.strip() for file in argument.split(",") if file.strip())
+    files = (argument,) if name == "yolo" and argument else _listed(argument)
     return FormatRule(name, text, files)
 
 
@@ -258,40 +256,34 @@ def parse_point_rule(text: str) -> PointRule:
     has_lists = kind == "column" or "{" in files
     if has_lists and len(parts) > 1 and ("," not in parts[1] or _FORM.fullmatch(parts[1])):
         return PointRule("lists", text, parse_box_rule(text, "points").files)
-    columns, names = (
-        [one.strip() for one in part.split(",")] for part in (*parts[1:3], "", "")[:2]
-    )
-    is_known = (files or kind == "column") and len(parts) <= 3 and (len(parts) < 2 or all(columns))
-    if (
-        not is_known
-        or (len(parts) > 1 and len(columns) % 2)
-        or (len(parts) == 3 and not all(names))
-    ):
+    id_column, columns, names = (*parts, "", "", "")[:3]
+    has_pairs = len(parts) < 2 or columns.count(",") % 2 == 1
+    is_known = bool(_listed(files) or kind == "column") and len(parts) <= 3 and has_pairs
+    if not is_known or any(_lacks_name(part) for part in parts[1:]):
         example = "x,y:name" if kind == "column" else "points.csv:image:x,y:name"
         hint = f"use {kind}:{example}, with x1,y1,x2,y2 instead of x,y for several keypoints"
         form = re.sub(r"^.*?:|[\[\]]", "", POINT_FORMATS[kind])
         raise OptionError(OptionName("points", kind), f"{argument!r} is not {form}", hint)
-    several = tuple(file.strip() for file in files.split(",") if file)
-    return PointRule(
-        kind,
-        text,
-        several,
-        "".join(parts[:1]),
-        tuple(filter(None, columns)),
-        tuple(filter(None, names)),
-    )
+    return PointRule(kind, text, _listed(files), id_column, _listed(columns), _listed(names))
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _lacks_name(text: str) -> bool:
+    return not all(map(str.strip, text.split(",")))
 
 
 def _box_table_rule(kind: str, argument: str) -> BoxTableRule:
     is_file, form = kind == "csv", BOX_FORMATS[kind].partition(":")[2].replace("[:LABEL]", "")
     files, *parts = _table_parts(kind, argument)
-    if (is_file and not files) or len(parts) not in (0, 2, 3):
+    if (is_file and not _listed(files)) or len(parts) not in (0, 2, 3):
         hint = f"use {kind}:{form} or {kind}:{form}:LABEL"
         raise OptionError(OptionName("boxes", kind), f"{argument!r} is not {form}", hint)
-    several = tuple(file.strip() for file in files.split(",") if file)
     if not parts:
-        return BoxTableRule(several)
-    return BoxTableRule(several, parts[0], parse_box_columns(parts[1]), "".join(parts[2:]))
+        return BoxTableRule(_listed(files))
+    return BoxTableRule(_listed(files), parts[0], parse_box_columns(parts[1]), "".join(parts[2:]))
 
 
 def _run_table_rule(argument: str) -> RunTableRule:
