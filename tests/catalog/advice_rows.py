@@ -44,6 +44,16 @@ class Row:
     id: str = field(default="", compare=False)
 
 
+def ends(
+    says: str,
+    members: Mapping[str, bytes],
+    keys: Mapping[str, Any],
+    *several: tuple[Mapping[str, Any], Callable[[Catalog], Any], Any],
+) -> list[Row]:
+    """Return a row for each `then`, `see` and `right` of a message with several flags."""
+    return [Row(says, members, keys, *one) for one in several]
+
+
 def labels(made: Catalog) -> dict[str, Any]:
     """Return the label of each image: a class, several, or the target as it is."""
     return {item.key: _named(made, item.target) for item in made.items}
@@ -242,21 +252,16 @@ ROWS = [
         labels,
         {f"{CATS[name]}/{name}": CATS[name] for name in ABC},
     ),
-    Row(
+    *ends(
         "use --labels … to leave them out, or --labels none to label no image",
         _SPLIT | {"t.csv": table("id,label", *(f"{i},{'xy'[i % 2]}" for i in range(8)))},
         {},
-        {"labels": SAID},
-        labels,
-        {name: "xy"[int(name[-5]) % 2] for name in _SPLIT if name[-5] < "8"},
-    ),
-    Row(
-        "use --labels … to leave them out, or --labels none to label no image",
-        _SPLIT | {"t.csv": table("id,label", *(f"{i},{'xy'[i % 2]}" for i in range(8)))},
-        {},
-        {"labels": "none"},
-        labels,
-        dict.fromkeys(_SPLIT),
+        (
+            {"labels": SAID},
+            labels,
+            {name: "xy"[int(name[-5]) % 2] for name in _SPLIT if name[-5] < "8"},
+        ),
+        ({"labels": "none"}, labels, dict.fromkeys(_SPLIT)),
     ),
     Row(
         "… of test unlabelled: the classes by … (…) are not in the other splits; --labels … "
@@ -331,37 +336,23 @@ ROWS = [
         {f"{CATS[name]}/{name}": CATS[name] for name in ABC} | {"cat/a.jpg": "big ape"},
     ),
     # --- targets
-    Row(
+    *ends(
         "name the text that means nothing with --null, or use --target …",
         images(*ABC) | {"t.csv": table("id,age", "a,1.5", "b,2.5", "c,?", "d,4", "e,5", "f,6")},
         {"labels": "csv:t.csv:id:age", "target": "regression"},
-        {"null": Own("?")},
-        lambda made: {key: label for key, label in labels(made).items() if label is not None},
-        {"a.jpg": 1.5, "b.jpg": 2.5, "d.jpg": 4.0, "e.jpg": 5.0, "f.jpg": 6.0},
+        (
+            {"null": Own("?")},
+            lambda made: {key: label for key, label in labels(made).items() if label is not None},
+            {"a.jpg": 1.5, "b.jpg": 2.5, "d.jpg": 4.0, "e.jpg": 5.0, "f.jpg": 6.0},
+        ),
+        ({"target": SAID}, lambda made: labels(made)["c.jpg"], "?"),
     ),
-    Row(
-        "name the text that means nothing with --null, or use --target …",
-        images(*ABC) | {"t.csv": table("id,age", "a,1.5", "b,2.5", "c,?", "d,4", "e,5", "f,6")},
-        {"labels": "csv:t.csv:id:age", "target": "regression"},
-        {"target": SAID},
-        lambda made: labels(made)["c.jpg"],
-        "?",
-    ),
-    Row(
+    *ends(
         "name it with --null, or use --target text",
         images("a.jpg", "b.jpg") | {"t.csv": table("id,n", "a,1.5", "b,1e99")},
         {"labels": "csv:t.csv:id:n", "target": "regression"},
-        {"null": Own("1e99")},
-        lambda made: labels(made)["a.jpg"],
-        1.5,
-    ),
-    Row(
-        "name it with --null, or use --target text",
-        images("a.jpg", "b.jpg") | {"t.csv": table("id,n", "a,1.5", "b,1e99")},
-        {"labels": "csv:t.csv:id:n", "target": "regression"},
-        {"target": "text"},
-        labels,
-        {"a.jpg": "1.5", "b.jpg": "1e99"},
+        ({"null": Own("1e99")}, lambda made: labels(made)["a.jpg"], 1.5),
+        ({"target": "text"}, labels, {"a.jpg": "1.5", "b.jpg": "1e99"}),
     ),
     Row(
         "use --target vector",
@@ -371,23 +362,17 @@ ROWS = [
         labels,
         {"a.jpg": (1.0, -1.0), "b.jpg": (2.0, 3.0)},
     ),
-    Row(
+    *ends(
         "…: only whole numbers, stored as numbers; --target classes stores class numbers, "
         "--target soft stores shares of votes",
         images("a.jpg", "b.jpg") | {"t.csv": table("id,x,y", "a,1,7", "b,2,2")},
         {"labels": "csv:t.csv:id:x,y"},
-        {"target": "classes"},
-        lambda made: (labels(made), [one.labels for one in made.target_features.values()]),
-        ({"a.jpg": (0, 1), "b.jpg": (1, 0)}, [("1", "2"), ("2", "7")]),
-    ),
-    Row(
-        "…: only whole numbers, stored as numbers; --target classes stores class numbers, "
-        "--target soft stores shares of votes",
-        images("a.jpg", "b.jpg") | {"t.csv": table("id,x,y", "a,1,7", "b,2,2")},
-        {"labels": "csv:t.csv:id:x,y"},
-        {"target": "soft"},
-        labels,
-        {"a.jpg": (0.125, 0.875), "b.jpg": (0.5, 0.5)},
+        (
+            {"target": "classes"},
+            lambda made: (labels(made), [one.labels for one in made.target_features.values()]),
+            ({"a.jpg": (0, 1), "b.jpg": (1, 0)}, [("1", "2"), ("2", "7")]),
+        ),
+        ({"target": "soft"}, labels, {"a.jpg": (0.125, 0.875), "b.jpg": (0.5, 0.5)}),
     ),
     Row(
         "…; --target vector stores them as plain numbers",
@@ -539,21 +524,12 @@ ROWS = [
         objects,
         {name: ("cat",) if name < "f" else () for name in ABC},
     ),
-    Row(
+    *ends(
         "use --unlisted background to store them without objects, or skip to leave them out",
         pics(*ABC) | {f"{n[0]}.txt": YOLO[f"labels/{n[0]}.txt"] for n in ABC[:5]},
         {"boxes": "yolo"},
-        {"unlisted": "background"},
-        objects,
-        {name: ("0",) if name < "f" else () for name in ABC},
-    ),
-    Row(
-        "use --unlisted background to store them without objects, or skip to leave them out",
-        pics(*ABC) | {f"{n[0]}.txt": YOLO[f"labels/{n[0]}.txt"] for n in ABC[:5]},
-        {"boxes": "yolo"},
-        {"unlisted": Own("skip")},
-        keys,
-        [*ABC[:5]],
+        ({"unlisted": "background"}, objects, {name: ("0",) if name < "f" else () for name in ABC}),
+        ({"unlisted": Own("skip")}, keys, [*ABC[:5]]),
     ),
     Row(
         "… and --boxes … must name one document",
