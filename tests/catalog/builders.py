@@ -46,6 +46,12 @@ def table_of(ids: Iterable[str], name: str = "labels.csv") -> Table:
     return table("\n".join(["id,label", *rows]), name)
 
 
+def lettered(letters: str, ids: Iterable[Any] = range(6), head: str = "id,label") -> bytes:
+    """Return a table that gives ids these letters in turn."""
+    rows = (f"{one},{letters[i % len(letters)]}" for i, one in enumerate(ids))
+    return "\n".join([head, *rows]).encode()
+
+
 def facts_of(made: Catalog) -> AnnotationFacts:
     """Return the facts about the boxes and masks of a catalog, which must have some."""
     assert made.annotations is not None

@@ -13,7 +13,7 @@ import pytest
 from shardprep.catalog.catalog import Catalog
 from shardprep.catalog.survey import survey_source
 from shardprep.errors import QuestionError, SourceError
-from tests.catalog.builders import VOC, catalog, grey, images
+from tests.catalog.builders import VOC, catalog, grey, images, lettered
 from tests.support.builders import jpeg
 
 _FLAG = r"--[a-z-]+ (?:'[^']+'|[^\s;,()']+)"
@@ -43,11 +43,6 @@ def _twins(tables: Mapping[str, bytes], **truth: str) -> Source:
     return Source(members | dict(tables), labels)
 
 
-def _table(letters: str, head: str = "id,label") -> bytes:
-    rows = (f"{i},{letters[i % len(letters)]}" for i in range(6))
-    return "\n".join([head, *rows]).encode()
-
-
 def _two_columns() -> Source:
     members = images(*(f"{i}.jpg" for i in range(6)))
     rows = (f"{i},{'xy'[i % 2]},{'xy'[i % 2]}" for i in range(6))
@@ -71,11 +66,11 @@ def _labels_and_boxes() -> Source:
 
 
 SOURCES = {
-    "a table of test alone": _twins({"test.csv": _table("ab")}, test="ab"),
-    "a table of no split": _twins({"labels.csv": _table("ab")}, train="ab", test="ab"),
+    "a table of test alone": _twins({"test.csv": lettered("ab")}, test="ab"),
+    "a table of no split": _twins({"labels.csv": lettered("ab")}, train="ab", test="ab"),
     "one split of a table of another": Source(
         images(*(f"{split}/{i}.jpg" for split in _SPLITS for i in range(6)))
-        | {"train/labels.csv": _table("ab")},
+        | {"train/labels.csv": lettered("ab")},
         {f"train/{i}.jpg": "ab"[i % 2] for i in range(6)},
         keys=(("labels", "csv:train/labels.csv:id:label"), ("root", "test")),
     ),

@@ -13,18 +13,21 @@ from shardprep.catalog.tables.row_matching import match_table
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import QuestionError, SourceError
 from shardprep.source.string_column import Texts
-from tests.catalog.builders import catalog, facts_of, found, images, objects_of, reasons, survey
+from tests.catalog.builders import (
+    catalog,
+    facts_of,
+    found,
+    images,
+    lettered,
+    objects_of,
+    reasons,
+    survey,
+)
 from tests.support.builders import jpeg, write, write_folder
 
 IDS = range(6)
 TWINS = images(*(f"{split}/{i}.jpg" for split in ("train", "test") for i in IDS))
 """Images of two splits with equal names."""
-
-
-def labels(letters: str, ids: Iterable[Any] = IDS, head: str = "id,label") -> bytes:
-    """Return a table that gives ids these letters in turn."""
-    rows = (f"{one},{letters[i % len(letters)]}" for i, one in enumerate(ids))
-    return "\n".join([head, *rows]).encode()
 
 
 def named(folder: Path, members: Mapping[str, bytes], rule: str = "auto", **keys: Any) -> Any:
@@ -42,7 +45,7 @@ def expected(**letters: str) -> dict[str, str | None]:
     }
 
 
-BOTH = {"train.csv": labels("ab"), "test.csv": labels("ba")}
+BOTH = {"train.csv": lettered("ab"), "test.csv": lettered("ba")}
 
 
 @pytest.mark.parametrize(
@@ -80,7 +83,7 @@ def test_init_proposes_both_tables_as_one_rule(tmp_path: Path) -> None:
 def test_a_table_of_a_split_alone_labels_only_that_split(
     tmp_path: Path, name: str, *, is_named: bool
 ) -> None:
-    members = TWINS | {name: labels("ab")}
+    members = TWINS | {name: lettered("ab")}
     if is_named:
         assert named(tmp_path, members, f"csv:{name}:id:label") == expected(test="ab")
     else:
@@ -90,8 +93,8 @@ def test_a_table_of_a_split_alone_labels_only_that_split(
 
 
 def test_a_table_that_auto_leaves_out_is_said_if_its_images_stay_unlabelled(tmp_path: Path) -> None:
-    extra = labels("ab", [f"test/{i}" for i in IDS], head="id,label,other")
-    made = catalog(tmp_path, TWINS | {"train.csv": labels("ab"), "zz.csv": extra})
+    extra = lettered("ab", [f"test/{i}" for i in IDS], head="id,label,other")
+    made = catalog(tmp_path, TWINS | {"train.csv": lettered("ab"), "zz.csv": extra})
     assert made.findings == ["zz.csv is not used; 6 images stay unlabelled that it labels"]
 
 
@@ -103,7 +106,7 @@ def test_a_column_of_splits_tells_equal_names_apart(tmp_path: Path) -> None:
 
 
 def test_an_id_of_two_images_is_an_error_whose_advice_works(tmp_path: Path) -> None:
-    members = TWINS | {"labels.csv": labels("ab")}
+    members = TWINS | {"labels.csv": lettered("ab")}
     for rule in ("auto", "csv:labels.csv:id:label"):
         with pytest.raises(AmbiguousIdError) as caught:
             catalog(tmp_path / rule[:4], members, rule)
@@ -117,7 +120,7 @@ def test_an_id_of_two_images_is_an_error_whose_advice_works(tmp_path: Path) -> N
 
 
 def test_a_table_of_another_split_is_refused_unless_a_path_says_so(tmp_path: Path) -> None:
-    members = TWINS | {"test.csv": labels("ab")}
+    members = TWINS | {"test.csv": lettered("ab")}
     with pytest.raises(SourceError, match=r"'0' is of split test, .*train/0.*a table of train$"):
         catalog(tmp_path / "1", members, "csv:test.csv:id:label", root="train")
     rule = "csv:test.csv:train/{id}:label"
@@ -141,7 +144,7 @@ def test_a_table_of_validation_may_name_images_of_the_training_folder(
     name: str, tmp_path: Path
 ) -> None:
     members = images(*(f"train/{i}.jpg" for i in range(8)))
-    members |= {"train.csv": labels("ab"), name: labels("b", [6, 7])}
+    members |= {"train.csv": lettered("ab"), name: lettered("b", [6, 7])}
     made = catalog(tmp_path, members, f"csv:train.csv,{name}:id:label", split="tables")
     assert [split for split, _ in found(made).values()] == ["train"] * 6 + ["validation"] * 2
     flat = {key.replace("train/", "a/"): data for key, data in members.items()}
@@ -151,7 +154,7 @@ def test_a_table_of_validation_may_name_images_of_the_training_folder(
 
 def test_a_table_without_a_word_for_a_split_is_not_train_beside_train(tmp_path: Path) -> None:
     members = images(*(f"a/{i}.jpg" for i in range(8)))
-    members |= {"train.csv": labels("ab"), "more.csv": labels("b", [6, 7])}
+    members |= {"train.csv": lettered("ab"), "more.csv": lettered("b", [6, 7])}
     with pytest.raises(
         SourceError, match=r"split is in the name of more\.csv, but others have one"
     ):
@@ -204,7 +207,7 @@ def test_run_lengths_of_two_splits_are_of_their_own_images(tmp_path: Path) -> No
 
 
 def test_rows_of_two_splits_are_of_their_own_images(tmp_path: Path) -> None:
-    tables = {f"{s}.csv": labels(s[:2], head="id,x") for s in ("train", "test")}
+    tables = {f"{s}.csv": lettered(s[:2], head="id,x") for s in ("train", "test")}
     made = catalog(tmp_path, TWINS | tables, "none", rows="csv:train.csv,test.csv:id:x")
     cells = {item.key: item.columns[0] for item in made.items}
     assert cells == {key: (key[int(key[-5]) % 2].encode(),) for key in TWINS}
@@ -217,7 +220,7 @@ def test_rows_of_two_splits_are_of_their_own_images(tmp_path: Path) -> None:
 def test_a_joined_table_of_a_split_adds_its_columns_to_that_split(
     tmp_path: Path, files: str, join: tuple[str, ...]
 ) -> None:
-    more = {f"{s}_more.csv": labels(s[:2], head="id,more") for s in ("train", "test")}
+    more = {f"{s}_more.csv": lettered(s[:2], head="id,more") for s in ("train", "test")}
     made = catalog(
         tmp_path, TWINS | BOTH | more, f"csv:{files}:id:label", join=join, columns=("more",)
     )
@@ -248,7 +251,7 @@ def test_corrections_and_exclude_lists_mean_one_image(tmp_path: Path) -> None:
 def test_ids_with_a_longer_path_find_their_images(tmp_path: Path, start: str, end: str) -> None:
     members = images(*(f"{split}/p{i}.jpg" for split in ("train", "test") for i in IDS))
     ids = [start + end.format(i) for i in IDS]
-    made = named(tmp_path, members | {"all.csv": labels("ab", ids)}, "csv:all.csv")
+    made = named(tmp_path, members | {"all.csv": lettered("ab", ids)}, "csv:all.csv")
     assert made == {
         key: ("ab"[int(key[-5]) % 2] if key.startswith("train") else None) for key in made
     }
@@ -256,7 +259,7 @@ def test_ids_with_a_longer_path_find_their_images(tmp_path: Path, start: str, en
 
 def test_the_folder_of_a_longer_path_decides_between_splits(tmp_path: Path) -> None:
     members = images(*(f"{split}ing/{i}.jpg" for split in ("train", "test") for i in IDS))
-    table = labels("ab", [f"/data/train/{i}.jpg" for i in IDS])
+    table = lettered("ab", [f"/data/train/{i}.jpg" for i in IDS])
     made = named(tmp_path, members | {"all.csv": table}, "csv:all.csv:id:label")
     assert [key for key, label in made.items() if label] == [f"training/{i}.jpg" for i in IDS]
 
@@ -265,7 +268,7 @@ def test_auto_asks_instead_of_taking_prefixes_if_ids_nearly_fit(tmp_path: Path) 
     members = images(*(f"train/p{i:03}.jpg" for i in IDS), *(f"train/q{i:03}.jpg" for i in IDS))
     ids = [f"{letter.upper()}{i}" for letter in "pq" for i in IDS]
     with pytest.raises(SourceError, match=r"'P0' in .* keys such as 'train/p000\.jpg'; write the"):
-        catalog(tmp_path, members | {"labels.csv": labels("ab", ids)})
+        catalog(tmp_path, members | {"labels.csv": lettered("ab", ids)})
 
 
 @pytest.mark.parametrize("options", [{"group": "site"}, {"split": "column:split"}])
@@ -301,7 +304,7 @@ def test_entries_of_an_exclude_list_that_fit_nothing_are_counted(tmp_path: Path)
 
 
 def test_a_row_of_an_excluded_image_is_not_a_row_without_image(tmp_path: Path) -> None:
-    members = TWINS | {"train.csv": labels("ab", [*IDS, 9])}
+    members = TWINS | {"train.csv": lettered("ab", [*IDS, 9])}
     made = catalog(tmp_path, members, "csv:train.csv:id:label", exclude=("train/1.jpg",))
     assert made.rows_without_image == ("9",)
     assert made.findings == ["1 row is of images that are left out: 1"]
@@ -400,7 +403,7 @@ def test_a_table_that_gives_an_image_two_labels_is_not_left_out_in_silence(tmp_p
 def test_ids_may_be_names_of_other_files_of_the_images(tmp_path: Path) -> None:
     """A table of masks names `1.png`, and the image is `1.jpg`; an image so named goes first."""
     members = images(*(f"{i}.jpg" for i in IDS))
-    table = labels("ab", (f"{i}.PNG" for i in IDS))
+    table = lettered("ab", (f"{i}.PNG" for i in IDS))
     assert named(tmp_path / "1", members | {"t.csv": table}) == {
         f"{i}.jpg": "ab"[i % 2] for i in IDS
     }

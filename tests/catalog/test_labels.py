@@ -17,7 +17,7 @@ from shardprep.dataset.schema import UNLABELLED
 from shardprep.errors import RecipeError, SourceError
 from shardprep.recipe.rules import parse_label_rule
 from shardprep.source.names import without_archive_suffix
-from tests.catalog.builders import catalog, found, images, reasons, table, table_of
+from tests.catalog.builders import catalog, found, images, lettered, reasons, table, table_of
 from tests.support.builders import animals, tar_bytes, write, zip_bytes
 from tests.support.examples import examples
 from tests.support.paths import data_rows
@@ -26,12 +26,6 @@ from tests.support.paths import data_rows
 def labels_of(keys: Sequence[str], rule: str, *tables: Table) -> Labelling:
     """Label keys by a rule as the command line writes it."""
     return label_keys(KeyIndex(keys), parse_label_rule(rule), tables)
-
-
-def lettered(header: str, letters: str, number: int) -> bytes:
-    """Return a table that gives ids 0 to n these letters in turn."""
-    rows = (f"{i},{letters[i % len(letters)]}" for i in range(number))
-    return "\n".join([header, *rows]).encode()
 
 
 # Rules
@@ -314,7 +308,7 @@ def test_auto_takes_the_start_of_names_for_classes_and_says_so(tmp_path: Path) -
 
 def test_auto_takes_a_table_for_labels_and_says_so(tmp_path: Path) -> None:
     members = images(*(f"train/{i}.jpg" for i in range(6)), "test/9.jpg")
-    members["labels.csv"] = lettered("id,breed", "xy", 9)
+    members["labels.csv"] = lettered("xy", range(9), "id,breed")
     made = catalog(tmp_path, members)
     assert made.label_names == ("x", "y")
     assert made.labels_from == "labels.csv, column 'breed' by 'id'"
@@ -324,14 +318,14 @@ def test_auto_takes_a_table_for_labels_and_says_so(tmp_path: Path) -> None:
 
 def test_a_table_wins_over_folders_that_only_part_the_data(tmp_path: Path) -> None:
     members = images(*(f"part_{i % 2}/{i}.jpg" for i in range(8)))
-    members["labels.csv"] = lettered("id,label", "xyz", 8)
+    members["labels.csv"] = lettered("xyz", range(8), "id,label")
     assert catalog(tmp_path, members).label_names == ("x", "y", "z")
 
 
 def test_a_sample_submission_is_not_taken_for_labels(tmp_path: Path) -> None:
     members = images(*(f"{s}/{i}.jpg" for s in ("train", "test") for i in range(8)))
-    members["sample_submission.csv"] = b"id,label\n" + b"".join(b"%d,0\n" % i for i in range(8))
-    members["train.csv"] = b"id,label\n" + b"".join(b"%d,%d\n" % (i, i % 2) for i in range(8))
+    members["sample_submission.csv"] = lettered("0", range(8))
+    members["train.csv"] = lettered("01", range(8))
     made = catalog(tmp_path, members)
     assert made.labels_from.startswith("train.csv")
     assert {label for split, label in found(made).values() if split == "test"} == {None}
@@ -340,7 +334,7 @@ def test_a_sample_submission_is_not_taken_for_labels(tmp_path: Path) -> None:
 def test_a_submission_with_a_column_for_each_class_is_not_taken_for_labels(tmp_path: Path) -> None:
     members = images(*(f"{'train' if i < 8 else 'test'}/{i}.jpg" for i in range(11)))
     members["a_submission.csv"] = b"id,x,y\n8,.5,.5\n9,.5,.5\n10,.5,.5\n"
-    members["labels.csv"] = lettered("id,breed", "xy", 8)
+    members["labels.csv"] = lettered("xy", range(8), "id,breed")
     assert catalog(tmp_path, members).labels_from.startswith("labels.csv")
 
 

@@ -14,7 +14,7 @@ from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.catalog.tables.key_index import KeyIndex, Origin
 from shardprep.errors import QuestionError, SourceError
 from shardprep.source.string_column import Coded, Texts
-from tests.catalog.builders import Found, catalog, found, images, reasons, table
+from tests.catalog.builders import Found, catalog, found, images, lettered, reasons, table
 from tests.support.builders import write, zip_bytes
 from tests.support.paths import data_rows
 
@@ -69,8 +69,7 @@ def test_a_rule_that_is_asked_for_labels_the_test_split_too(tmp_path: Path) -> N
 def test_auto_asks_before_it_leaves_out_more_than_a_tenth(tmp_path: Path) -> None:
     keys = [f"train/{i}.jpg" for i in range(10)] + [f"test/{i}.jpg" for i in range(10, 20)]
     members = images(*keys)
-    rows = "".join(f"{i},{'xy'[i % 2]}\n" for i in range(15))
-    members["labels.csv"] = f"id,label\n{rows}".encode()
+    members["labels.csv"] = lettered("xy", range(15))
     with pytest.raises(
         SourceError,
         match=r"--labels auto: finds no label for 5 of 20 images, such as test/15\.jpg .*; "
