@@ -53,8 +53,8 @@ def discs() -> Twin:
     labels = table(
         "study_id,series_id,instance_number,condition,level,x,y",
         "4,70,8,Spinal Canal Stenosis,L1/L2,322.831858,227.964602",
-        "4,70,,Spinal Canal Stenosis,L2/L3,320.5,295.7",
         '4,71,3,"Left, Neural",L1/L2,,1', "9,99,1,lost,L1/L2,1,1",
+        "4,70,,Spinal Canal Stenosis,L2/L3,320.5,295.7",
     )  # fmt: skip
     files = {f"images/4/{s}/{i}.png": png(8, 8, i) for s in (70, 71, 72) for i in (1, 2, 10)}
     flags = {
