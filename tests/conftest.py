@@ -10,7 +10,6 @@ import pickle
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import uuid
@@ -24,7 +23,6 @@ import pytest
 
 from shardprep.api import sample_archive
 from shardprep.api.sample_archive import write_sample
-from shardprep.catalog import patterns
 from shardprep.errors import name_options_as_flags
 from shardprep.processes import ForkedContext
 from shardprep.storage import store
@@ -36,7 +34,6 @@ from tests.support.builders import build, sample
 from tests.support.examples import load_profile
 from tests.support.object_store import Bucket, ObjectStore, Proxy, environment
 from tests.support.paths import shared_folder
-from tests.support.patterns import search_here
 from tests.support.processes import share_servers, skip_fsync, use_servers
 from tests.support.rewritten import rewrite_part
 
@@ -76,7 +73,6 @@ def pytest_configure(config: pytest.Config) -> None:
     name_options_as_flags()  # as nearly all tests expect; those of the Python functions undo it
     load_profile(quick=config.getoption("--quick"))
     skip_fsync()
-    search_here()
     # A suite in the background may be started with it ignored, and so would all that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if "programs" in (given := getattr(config, "workerinput", {})):
@@ -167,12 +163,6 @@ def _no_logging() -> None:
     log = logging.getLogger("shardprep")
     log.handlers.clear()
     log.setLevel(logging.NOTSET)
-
-
-@pytest.fixture(name="searched_apart")
-def _searched_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a pattern be searched in a process of its own, which is stopped if it takes too long."""
-    monkeypatch.setattr(patterns, "subprocess", subprocess)
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from shardprep import reader
-from shardprep.catalog import regex_process
 from shardprep.exporter.export import LAYOUTS
 from shardprep.source.kaggle import client
 from shardprep.writer.engine import PRELOADED
@@ -55,7 +54,6 @@ def test_each_layout_of_export_is_in_a_module(layout: str, module: str) -> None:
 
 def test_launched_and_preloaded_modules_exist() -> None:
     assert importlib.util.find_spec(client.__name__)
-    assert Path(regex_process.__file__).is_file()
     for name in PRELOADED:
         assert importlib.util.find_spec(name), name
 

@@ -1,9 +1,9 @@
 """A pattern of the user's on a stranger's names ends in time, or in one line that names both."""
 
 import re
-import sys
-import threading
+import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -26,7 +26,6 @@ from tests.support.command import run
 from tests.support.examples import examples
 from tests.support.paths import ROOT
 
-pytestmark = pytest.mark.usefixtures("searched_apart")
 LONG = "a" * 60 + "!.jpg"
 DEEP = "a/" * 2040 + "x.jpg"
 SLOW_GLOB = "a*" + "?" * 100 + "b"
@@ -60,27 +59,25 @@ def test_a_pattern_that_takes_too_long_is_one_line_that_names_it(
     assert not (tmp_path / "out").exists()
 
 
-def test_the_search_is_stopped_from_any_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_signals_of_the_program_are_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after a search that ends; other threads have no signals, and search without a limit."""
     monkeypatch.setattr(patterns, "FREE_S", 0.05)
-    said: list[str] = []
-
-    def work() -> None:
-        try:
+    seen = list[int]()
+    before = signal.signal(signal.SIGVTALRM, lambda *_: seen.append(1))
+    try:
+        with pytest.raises(
+            RecipeError, match=r"^--group: it takes more than 0\.05 s, the last at aa"
+        ):
             Pattern("([a-z]+)*$", OptionName("group"), "it").search(["1.jpg", LONG])
-        except RecipeError as error:
-            said.append(str(error))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join(10)
-    expected = f"--group: it takes more than 0.05 s, the last at {LONG}; write it so that it can "
-    assert said == [f"{expected}match in one way only: not (a+)*, not .*.*"]
-
-
-def test_a_process_that_dies_is_a_line_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/true")
-    with pytest.raises(RecipeError, match=r"^--root: a takes more than 12 s; "):
-        Pattern("a", OptionName("root"), "a").search(["b"] * 100_000)
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(Pattern("a", OptionName(""), "").search, ["a", "b"]).result() == [
+                "", None,
+            ]  # fmt: skip
+        signal.raise_signal(signal.SIGVTALRM)
+        assert seen == [1]
+        assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)
+    finally:
+        signal.signal(signal.SIGVTALRM, before)
 
 
 @pytest.mark.parametrize("is_whole", [False, True])

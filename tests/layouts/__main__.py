@@ -15,7 +15,6 @@ from pathlib import Path
 
 from tests.support.corpus import rows
 from tests.support.first_contact import RESULTS, STATUSES, judged, stored_statuses, wanted_facts
-from tests.support.patterns import search_here
 
 _WIDTH = 150
 
@@ -39,7 +38,7 @@ def main() -> None:
     totals: Counter[tuple[str, str]] = Counter()
     every = enumerate(rows())
     some = [i for i, row in every if any(name in row.id for name in given.names or [""])]
-    with multiprocessing.Pool(initializer=search_here) as pool:
+    with multiprocessing.Pool() as pool:
         for i, (status, detail) in zip(some, pool.imap(_judged, some), strict=True):
             row = rows()[i]
             found[row.id] = status, detail

@@ -30,7 +30,6 @@ from typing import Any, cast
 
 from tests.support import costs
 from tests.support.paths import ROOT
-from tests.support.patterns import search_here
 from tests.support.torchvision import import_torchvision
 
 
@@ -266,7 +265,6 @@ def _server(framework: str) -> subprocess.Popen[bytes]:
 
 def _serve(framework: str) -> None:
     skip_fsync()
-    search_here()
     gc.disable()
     sys.modules["sklearn"] = cast("Any", None)  # Keras would take a second to import it
     if framework == "none":

@@ -136,7 +136,6 @@ def test_an_invalid_pattern_is_an_error_of_the_option(tmp_path: Path, pattern: s
     assert str(error.value).startswith("test: masks")
 
 
-@pytest.mark.usefixtures("searched_apart")
 def test_a_hostile_pattern_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patterns, "FREE_S", 0.2)
     with pytest.raises(RecipeError, match="takes more than"):
