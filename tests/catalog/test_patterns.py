@@ -69,13 +69,14 @@ def test_the_signals_of_the_program_are_as_before(monkeypatch: pytest.MonkeyPatc
             RecipeError, match=r"^--group: it takes more than 0\.05 s, the last at aa"
         ):
             Pattern("([a-z]+)*$", OptionName("group"), "it").search(["1.jpg", LONG])
+        assert Pattern("a", OptionName(""), "").search(["b"]) == [None]
+        assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)
         with ThreadPoolExecutor(1) as other:
             assert other.submit(Pattern("a", OptionName(""), "").search, ["a", "b"]).result() == [
                 "", None,
             ]  # fmt: skip
         signal.raise_signal(signal.SIGVTALRM)
         assert seen == [1]
-        assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)
     finally:
         signal.signal(signal.SIGVTALRM, before)
 
