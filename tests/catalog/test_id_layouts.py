@@ -1,13 +1,11 @@
 """Ids of tables in random layouts: each row reaches its image, or the build ends in one line."""
 
 import random
-import tempfile
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.catalog.id_layouts import (
@@ -15,21 +13,26 @@ from tests.catalog.id_layouts import (
     IdTable,
     Layout,
     Row,
+    Tally,
     make_layout,
     meanings,
     try_layout,
     try_number,
 )
-from tests.support.examples import examples
 
 _LAYOUTS = st.randoms(use_true_random=False).map(make_layout)
+_NUM_LAYOUTS = 200
+"""`python -m tests.catalog.id_layouts` tries others."""
 
 
-@examples(300)
-@given(_LAYOUTS)
-def test_each_row_reaches_its_image_or_the_build_ends_in_one_line(layout: Layout) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        assert try_layout(layout, Path(folder)).faults == []
+def test_each_row_reaches_its_image_or_the_build_ends_in_one_line() -> None:
+    """Errors are no way out: few of them are needless."""
+    tally, number = Tally(), _NUM_LAYOUTS * settings().max_examples // 100
+    for one in map(try_number, range(number)):
+        tally.add(one)
+    assert tally.faults == []
+    assert tally.counts["built"] >= 0.7 * number
+    assert tally.counts["refused without need"] <= 0.06 * number
 
 
 @given(_LAYOUTS)
@@ -64,9 +67,3 @@ def test_layouts_are_the_same_each_time_and_of_every_kind() -> None:
     assert {one.use for one in some} == {*USES}
     assert {len(one.tables) for one in some} == {1, 2, 3}
     assert {len({*one.images.values()}) for one in some} == {1, 2, 3}
-
-
-def test_errors_are_no_way_out() -> None:
-    counts = sum((try_number(number).counts for number in range(60)), Counter[str]())
-    assert counts["built"] >= 30
-    assert counts["refused without need"] <= 3
