@@ -196,11 +196,11 @@ def test_a_column_of_patients_in_several_splits_is_said(labels: str, tmp_path: P
     rows = [f"{i},{'ab'[i % 2]},{f'p{i // 4}' if i % 7 else ''}" for i in range(16)]
     members = {f"images/{i}.jpg": jpeg(seed=i) for i in range(16)}
     table = {"train.csv": "\n".join(["id,label,Patient ID", *rows]).encode()}
-    keys = {"size": "8x8", "labels": labels, "dry_run": True}
+    keys: dict[str, Any] = {"size": "8x8", "labels": labels}
     source = write_folder(tmp_path / "set", members | table)
 
     def notes(**options: str) -> list[str]:
-        found = shardprep.build(source, **keys, **options)
+        found = shardprep.build(source, dry_run=True, **keys, **options)  # type: ignore[arg-type]
         return [one for one in found.plan.findings if "Patient ID" in one]
 
     flag = "--group 'Patient ID' keeps them together"
