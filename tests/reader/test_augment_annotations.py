@@ -342,7 +342,12 @@ ALONE = augment.Compose(RECIPE.ops[1:], jit_compile=False)
 def test_load_augments_boxes_and_masks_by_seed(folder: Path) -> None:
     """A dict of features has the same values. A cache has images before augmentation."""
     options: dict[str, Any] = {"batch_size": 8, "seed": 5, "augment": RECIPE}
-    other = {"as_supervised": False, "box_format": "yxyx", "max_boxes": 3, "cache": "memory"}
+    other: dict[str, Any] = {
+        "as_supervised": False,
+        "box_format": "yxyx",
+        "max_boxes": 3,
+        "cache": "memory",
+    }
     found, features = (
         list(reader.load(folder, **options, **more).as_numpy_iterator()) for more in ({}, other)
     )
