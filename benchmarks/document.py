@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 GROUPS = (
     "build", "start", "formats", "sources", "parent", "many_workers", "memory", "plan",
     "verify", "read", "read_arrays", "read_workers", "read_formats", "read_torch", "read_store",
-    "first_batch", "resample", "augment", "advice", "report", "near", "view", "reuse",
+    "first_batch", "resample", "augment", "report", "near", "view", "reuse",
 )  # fmt: skip
 """Names of scripts, and of the markers in the document."""
 DOCUMENT = ROOT / "docs" / "performance.md"

@@ -23,7 +23,7 @@ from shardprep.dataset.manifest import load_manifest
 from shardprep.errors import DatasetError, ShardprepError
 from shardprep.machine import usable_cores
 from shardprep.processes import SpawnedContext, die_with_parent, interrupts_blocked, silence_stderr
-from shardprep.reader.diagnosis.diagnosis import images_of
+from shardprep.reader.diagnosis.steps import images_of
 
 _MOST_BYTES = 1 << 30
 """Largest size of the records to read, in bytes; the first shard may be larger."""

@@ -269,24 +269,24 @@ def clear_cache(folder: Folder) -> int:
 
 @validated("reader.diagnose")
 def diagnose(dataset: Any, step: Any, *, seconds: Seconds = 15.0) -> Diagnosis:
-    """Return a diagnosis: which stage limits training, and the measured effect of changes.
+    """Return a diagnosis: which stage limits training, its speed limit, and a change to try.
 
-    The stage is restart, read, decode, augment, transfer or model. Training runs unchanged, then
-    the model alone on one batch, then the pipeline alone. If the pipeline is slow and has no cache,
-    it also runs without augmentation, and without decoding. Changes that may help are tried in
-    separate runs. `print` the result for a sentence with the figures.
+    The stage is restart, read, decode, augment, transfer or model. A round runs training unchanged,
+    the model alone on one batch, and the pipeline alone. If the pipeline limits, it also runs
+    without augmentation, and without decoding. Rounds follow until two in a row agree or the time
+    is up. `print` the result for a sentence with the figures; it says if they do not agree.
 
     Args:
         dataset: result of `load`, with a `batch_size`.
         step: function that takes a batch and trains on it; or a compiled Keras model, whose
             weights, optimizer, metrics and random state are restored afterwards.
-        seconds: duration of all runs together. Starting them, and filling a part of a cache, takes
-            a few seconds more, and further rounds follow if measurements vary.
+        seconds: maximum duration of all rounds. Rounds that agree at once take half of it. Slow
+            steps take longer: there are at least two rounds, with three steps in each run.
 
     Raises:
         DatasetError: the dataset is not a result of `load`, yields single images or has
             `pad_batches`, or the model cannot be trained on it.
     """
     with needing_tensorflow("reader.diagnose"):
-        from shardprep.reader.diagnosis import measurement
-    return measurement.diagnose(dataset, step, seconds)
+        from shardprep.reader.diagnosis import diagnosis
+    return diagnosis.diagnose(dataset, step, seconds)

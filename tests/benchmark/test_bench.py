@@ -22,7 +22,7 @@ from shardprep.benchmark.run import run_benchmark
 from shardprep.cli.console import Terminal
 from shardprep.cli.reports import print_benchmark
 from shardprep.errors import DatasetError
-from shardprep.reader.diagnosis.diagnosis import images_of
+from shardprep.reader.diagnosis.steps import images_of
 from tests.support.benchmark import example
 from tests.support.builders import build, png, write, zip_bytes
 from tests.support.command import run

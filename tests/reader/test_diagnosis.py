@@ -1,15 +1,16 @@
-"""`reader.diagnose` of training that is slow for a known reason, and the changes that it tries."""
+"""`reader.diagnose` of training that is slow for a known reason, and what it concludes."""
 
-import functools
-import math
+import itertools
+import shutil
+import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,22 +19,15 @@ from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 
 from shardprep import reader
 from shardprep.errors import DatasetError
-from shardprep.reader.diagnosis import diagnosis, measurement, stall_meter
-from shardprep.reader.diagnosis.diagnosis import Candidate, Times
+from shardprep.reader.diagnosis import diagnosis
+from shardprep.reader.diagnosis.diagnosis import Bound, Measured, advice_for, conclude
+from shardprep.reader.diagnosis.steps import Stopwatch, Times, epoch_of
 from shardprep.reader.records.shards import ByteRange, LocalShards
-from shardprep.reader.records.subset import open_request
-from shardprep.reader.tf.decode import Decoder
 from tests.reader.datasets import pets
 from tests.support.builders import jpeg
 
-SECONDS = 1.0
-"""More where stages are compared: then batches that were read ahead matter little."""
-PAUSE_S = 0.2
+PAUSE_S = 0.1
 """Longer than a small batch takes, on a busy machine too."""
-IMAGE_PAUSE_S = 0.05
-"""Likewise for one image."""
-PAIRS = 3
-"""Alternations of training with and without a change; with 3, the median bears one disturbed."""
 IMAGES = {f"{('cat', 'dog')[i % 2]}.{i}.jpg": jpeg(300, 400, seed=i) for i in range(16)}
 RAW_BYTES = 300 * 400 * 3
 _TURN = threading.Lock()
@@ -58,124 +52,82 @@ def pause(seconds: float) -> None:
     time.sleep(wait_s)
 
 
-def later(tensor: Any, wait: Callable[[], object]) -> Any:
-    """Return a tensor of a graph after `wait` is called."""
+def slowly(images: Any) -> Any:
+    """Return the images of a graph after a pause."""
 
     def same(array: Any) -> Any:
-        wait()
+        pause(PAUSE_S)
         return array
 
-    return tf.ensure_shape(tf.numpy_function(same, [tensor], tensor.dtype), tensor.shape)
+    return tf.ensure_shape(tf.numpy_function(same, [images], images.dtype), images.shape)
 
 
-@pytest.fixture(name="iterators")
-def _iterators(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return the list of datasets that are iterated, in order."""
-    made: list[Any] = []
-    plain = tf.data.Dataset.__iter__
-
-    def counted(dataset: Any) -> Any:
-        made.append(dataset)
-        return plain(dataset)
-
-    monkeypatch.setattr(tf.data.Dataset, "__iter__", counted)
-    return made
-
-
-@pytest.fixture(name="_few_pairs")
-def _fewer_alternations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measurement, "_PAIRS", PAIRS)
-
-
-# Endless datasets have no restarts, which would cost most with so few batches.
+# Runs: endless datasets have no restarts, which would cost most with so few batches.
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("_few_pairs")
-def test_slow_augmentation_is_found_and_no_gain_is_promised(folder: Path) -> None:
-    """Without an accelerator, it takes as long in the step."""
-
-    def augment(images: Any) -> Any:
-        return later(images, lambda: pause(PAUSE_S))
-
-    train = reader.load(folder, batch_size=4, augment=augment, repeat=True)
-    found = reader.diagnose(train, lambda _: None, seconds=4 * SECONDS)
+def test_slow_augmentation_is_found(folder: Path) -> None:
+    train = reader.load(folder, batch_size=4, augment=slowly, repeat=True)
+    found = reader.diagnose(train, lambda _: None, seconds=8 * PAUSE_S)
     assert found.bound == "augment"
     assert found.measured.waiting > 0.9
-    assert "to augment in the first layers of the model" in [one.advice for one in found.changes]
-    assert found.gain < 3
-    assert "accelerator" not in str(found)
+    assert found.measured.training < 1.5 * 4 / PAUSE_S
 
 
-def test_a_slow_model_is_found(
-    folder: Path, iterators: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only training, model and pipeline are run; on a busy machine, rounds would be added."""
-    monkeypatch.setattr(measurement, "_AGREE", math.inf)
+def test_a_slow_model_is_found(folder: Path) -> None:
+    """Then the stages of the pipeline do not matter."""
     train = reader.load(folder, batch_size=2, cache="memory", repeat=True)
-    found = reader.diagnose(train, lambda _: time.sleep(PAUSE_S), seconds=SECONDS)
+    found = reader.diagnose(train, lambda _: time.sleep(PAUSE_S), seconds=1)
     assert found.bound == "model"
     assert found.measured.waiting < 0.5
-    assert found.gain == 1
+    assert found.measured.training <= found.measured.most
     assert found.measured.model <= 2 / PAUSE_S
     assert (found.measured.decode, found.measured.read) == (None, None)
-    assert found.changes == ()
-    alike = [one for one in iterators if one.element_spec == train.element_spec]
-    assert len(alike) == 3
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("_few_pairs")
-def test_slow_decoding_is_found(
-    folder: Path, iterators: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decoding_is_found(folder: Path) -> None:
     """Steps get whole batches of the dataset."""
-    decoded = Decoder._pixels
-
-    def slowly(self: Decoder, data: Any) -> Any:
-        return later(decoded(self, data), lambda: pause(IMAGE_PAUSE_S))
-
-    monkeypatch.setattr(Decoder, "_pixels", slowly)
     seen: set[Any] = set()
     train = reader.load(folder, batch_size=4, as_supervised=False, drop_remainder=True, repeat=True)
-    found = reader.diagnose(train, lambda one: seen.add((*one["image"].shape,)), seconds=SECONDS)
+    found = reader.diagnose(train, lambda one: seen.add((*one["image"].shape,)), seconds=0.5)
     assert seen == {(4, 300, 400, 3)}
     assert found.bound == "decode"
+    assert found.measured.decode == found.measured.pipeline
     assert found.measured.read is not None
-    assert found.measured.decode is not None
-    assert found.measured.read > 2 * found.measured.decode
-    assert "cache='memory'" in found.advice
-    assert found.gain > 1
-    assert not found.is_sure or "decoding limits you: at most " in str(found)
-    assert len({id(dataset) for dataset in iterators}) <= 5, "each fills a cache"
-    more = measurement._MOST_ROUNDS - 2  # rounds of training, if they do not agree
-    most = 5 + 1 + 2 * PAIRS + more
-    assert len(iterators) <= most, "two of them are iterated once for each turn"
+    assert found.measured.read > 2 * found.measured.pipeline
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("_few_pairs")
-def test_slow_reading_is_found(
+def test_a_slow_store_is_found(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From a slow disk. Raw pixels need no decoding."""
+    """Raw pixels need no decoding."""
     folder = pets(tmp_path_factory, IMAGES, format="raw", size="400x300")
     plain = LocalShards.read
 
     def read(self: LocalShards, part: ByteRange) -> bytes:
-        pause(IMAGE_PAUSE_S / 3 * part.num_bytes / RAW_BYTES)  # a turn has many steps
+        pause(PAUSE_S / 8 * part.num_bytes / RAW_BYTES)
         return plain(self, part)
 
     monkeypatch.setattr(LocalShards, "read", read)
-    monkeypatch.setattr(measurement, "_READ_BLOCK", 4)
+    monkeypatch.setattr(diagnosis, "_READ_BLOCK", 4)
     train = reader.load(folder, batch_size=4, repeat=True)
-    found = reader.diagnose(train, lambda _: None, seconds=4 * SECONDS)
-    assert found.bound == "read"
-    assert [change.options for change in found.changes] == [{"cache": "memory"}]
+    assert reader.diagnose(train, lambda _: None, seconds=2).bound == "read"
+
+
+def test_a_machine_whose_speed_changes_gives_no_sure_answer(folder: Path) -> None:
+    """Each step takes longer than the one before, as if other programs were started."""
+    numbers = itertools.count(1)
+    train = reader.load(folder, batch_size=8, cache="memory", repeat=True)
+    found = reader.diagnose(train, lambda _: time.sleep(0.005 * next(numbers)), seconds=0.1)
+    assert not found.is_sure
+    assert found.spread > 0.1
+    assert f"speeds vary by {found.spread:.0%} between rounds" in str(found)
 
 
 class Clock:
-    """A clock that only batches, steps, sleeps and readings advance."""
+    """A clock that only batches, steps and readings advance."""
 
     FIRST_S, LATER_S, STEP_S, READING_S = 0.6, 0.4, 0.2, 0.001
     now_s = 0.0
@@ -184,19 +136,16 @@ class Clock:
         self.now_s += self.READING_S
         return self.now_s
 
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
+    def step(self, _: Any) -> None:
+        self.now_s += self.STEP_S
 
 
 @pytest.fixture(name="clock")
 def _clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Return the clock of the meter and of `diagnose`. Each batch advances it."""
+    """Return the clock of `diagnose`. Each batch advances it."""
     clock = Clock()
-    for module in (stall_meter, measurement):
-        monkeypatch.setattr(module, "Stopwatch", functools.partial(diagnosis.Stopwatch, clock))
-    real = time.process_time
-    both = SimpleNamespace(perf_counter=clock, process_time=real, sleep=clock.sleep)
-    monkeypatch.setattr(measurement, "time", both)
+    monkeypatch.setattr(diagnosis, "Stopwatch", partial(Stopwatch, clock))
+    monkeypatch.setattr(diagnosis, "time", SimpleNamespace(perf_counter=clock))
     plain = OwnedIterator.__next__
     begun: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -210,33 +159,20 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-@pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
-def test_the_meter_and_the_diagnosis_measure_the_same_shares(folder: Path, clock: Clock) -> None:
-    """Training waits for both batches of an epoch."""
-    import keras
-
-    class Pausing(keras.layers.Layer):  # type: ignore[misc]  # keras carries no types
-        def call(self, inputs: Any) -> Any:
-            return later(inputs, lambda: clock.sleep(clock.STEP_S))
-
-    model = keras.Sequential(
-        [keras.layers.AveragePooling2D(50), Pausing(), *small_model().layers[1:]]
-    )
-    model.compile("adam", "sparse_categorical_crossentropy", jit_compile=False)
+def test_shares_and_speeds_are_those_of_a_clock(folder: Path, clock: Clock) -> None:
+    """Training waits for both batches of an epoch, each of 8 images."""
     train = reader.load(folder, batch_size=8)
-    meter = reader.StallMeter(verbose=False)
-    history = model.fit(train, epochs=4, verbose=0, callbacks=[meter]).history
-    found = reader.diagnose(train, model, seconds=SECONDS)
+    found = reader.diagnose(train, clock.step, seconds=10)
     waited_s = clock.FIRST_S + clock.LATER_S
     total_s = waited_s + 2 * clock.STEP_S
-    for share, of_epochs, expected in (
-        (found.measured.waiting, "stall", waited_s / total_s),
-        (found.measured.restart, "restart", clock.FIRST_S / total_s),
-    ):
-        assert share == pytest.approx(np.median(history[of_epochs][1:]), abs=0.01)
-        assert share == pytest.approx(expected, abs=0.01)
-    assert {"repeat": True} in [change.options for change in found.changes]
+    assert found.measured.waiting == pytest.approx(waited_s / total_s, abs=0.01)
+    assert found.measured.restart == pytest.approx(clock.FIRST_S / total_s, abs=0.01)
+    assert found.measured.training == pytest.approx(16 / total_s, rel=0.01)
+    assert found.measured.model == pytest.approx(8 / clock.STEP_S, rel=0.05)
+    assert found.measured.pipeline == pytest.approx(8 / clock.LATER_S, rel=0.05)
+    assert found.bound == "restart"
+    assert found.is_sure
+    assert str(found).endswith("; try repeat=True in load, steps_per_epoch=2 in fit")
 
 
 def small_model() -> Any:
@@ -283,47 +219,6 @@ def test_an_epoch_of_one_batch_can_be_diagnosed(folder: Path) -> None:
     assert 0 < found.measured.waiting == found.measured.restart
 
 
-@pytest.mark.parametrize(
-    ("rates", "images_s", "is_sure", "num_more"),
-    [
-        ([100, 104], 102, True, 0),
-        ([100, 150, 148], 149, True, 0),
-        ([100, 200, 100, 200, 100, 200], 133, False, 0),
-        ([100, 200, 150, 152, 300, 120], 163, False, 0),
-        ([100, 100, 300, 290, 295], 295, True, 3),
-    ],
-)
-def test_training_is_repeated_until_its_rounds_agree(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    rates: list[float],
-    images_s: float,
-    is_sure: object,
-    num_more: int,
-) -> None:
-    """With `num_more`, the load of the machine changes during the trials."""
-    timed = [measurement._Timed([Times(0, 0, 1 / rate)] * 20, 20, 0.1) for rate in rates]
-    later = iter(timed[1:])
-    monkeypatch.setattr(measurement, "_run", lambda *_, **__: next(later))
-    request = request_of(folder, repeat=True)
-    runs = measurement._Measurement(None, request, open_request(request), print, 0.1)
-    rounds = timed[:1]
-    training = runs._more(rounds)
-    if num_more:
-        training = runs._more(rounds)
-    assert training.rate == pytest.approx(images_s, rel=0.01)
-    assert (runs.is_sure, list(later)) == (is_sure, [])
-
-
-def test_a_trial_whose_rounds_differ_is_unsure(folder: Path) -> None:
-    request = request_of(folder, repeat=True)
-    runs = measurement._Measurement(None, request, open_request(request), print, 0.1)
-    for name, rates in (("steady", [100, 101]), ("restless", [100, 200] * 3)):
-        timed = [measurement._Timed([Times(0, 0, 1 / one)] * 20, 20, 0.1) for one in rates]
-        runs._agreed(mock.Mock(side_effect=timed), name)
-    assert runs.unsure == {"restless"}
-
-
 def test_unsuitable_datasets_and_models_are_refused(folder: Path) -> None:
     import keras
 
@@ -343,60 +238,201 @@ def test_unsuitable_datasets_and_models_are_refused(folder: Path) -> None:
             reader.diagnose(dataset, step, seconds=0.1)
 
 
-# Records of a trial
+# Conclusions
 
 
-def request_of(folder: Path, **options: Any) -> Any:
-    return reader.load(folder, **{"batch_size": 2, "shuffle": False, **options}).loaded
+def measured(**figures: Any) -> Measured:
+    usual: dict[str, Any] = {
+        "waiting": 0.8, "restart": 0.0, "training": 100.0, "model": 1000.0, "pipeline": 100.0,
+    }  # fmt: skip
+    return Measured(**{**usual, **figures})
 
 
-def images_of(dataset: Any, number: int) -> list[Any]:
-    return [image for image, _ in dataset.unbatch().take(number).as_numpy_iterator()]
+IDLE = {"waiting": 0.02, "training": 100.0, "model": 102.0, "pipeline": 700.0}
 
 
-def test_a_cache_on_disk_is_tried_with_the_images_of_the_dataset(
-    folder: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("figures", "bound"),
+    [
+        ({"decode": 110.0, "read": 120.0}, "read"),
+        ({"decode": 100.0, "read": 190.0}, "read"),
+        ({"decode": 100.0, "read": 210.0}, "decode"),
+        ({"decode": 100.0, "read": 5000.0}, "decode"),
+        ({"decode": 900.0, "read": 5000.0}, "augment"),
+        ({"decode": 110.0, "read": 5000.0}, "decode"),
+        ({"decode": 110.0}, "read"),  # from a cache
+        ({"decode": 900.0}, "augment"),
+        ({"restart": 0.41}, "restart"),
+        ({"restart": 0.39, "decode": 100.0, "read": 5000.0}, "decode"),
+        ({"waiting": 0.09, "restart": 0.09}, "model"),
+        (IDLE, "model"),
+        ({**IDLE, "waiting": 0.3}, "model"),  # it shares the cores with the pipeline
+        ({**IDLE, "model_on_device": 200.0}, "model"),
+        ({**IDLE, "model_on_device": 210.0}, "transfer"),
+    ],
+)
+def test_what_adds_most_time_bounds(figures: dict[str, Any], bound: str) -> None:
+    assert measured(**figures).bound == bound
+
+
+DECODE = {"decode": 100.0, "read": 5000.0}
+UNSURE = (
+    "probably decoding limits you; not sure, because speeds vary by {} between rounds, you get "
+    "about {} images/s; repeat with more seconds and without other work on this machine, or use "
+    "reader.StallMeter"
+)
+
+
+@pytest.mark.parametrize(
+    ("speeds", "seconds", "used", "is_sure"),
+    [
+        ([100, 104], 99, [100, 104], True),
+        ([100, 150, 148], 99, [150, 148], True),
+        ([100, 150, 100, 105], 99, [100, 105], True),
+        ([100, 105], 0, [100, 105], True),
+        ([100, 150], 0, [100, 150], False),
+    ],
+)
+def test_rounds_follow_until_two_agree_or_the_time_is_up(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    speeds: Sequence[float],
+    seconds: float,
+    used: Sequence[float],
+    is_sure: object,
 ) -> None:
-    request = request_of(folder)
-    candidate = Candidate("folder", "", {"cache": str(tmp_path)})
-    with measurement._trial(candidate, request, print, 0) as tried:
-        assert tried.num_images == 8
-        tried.evict()
-        found = images_of(tried.dataset, 8)
-    half = reader.ReadConfig(num_shards=2)
-    expected = images_of(reader.load(folder, batch_size=2, shuffle=False, read_config=half), 8)
-    np.testing.assert_array_equal(found, expected)
-    assert list(tmp_path.iterdir()) == [], "it leaves nothing behind"
+    every = [measured(training=speed, pipeline=speed, **DECODE) for speed in speeds]
+    rounds = iter([*every, "no more"])
+    monkeypatch.setattr(diagnosis, "_rounds", lambda *_: rounds)
+    found = reader.diagnose(reader.load(folder, batch_size=4), print, seconds=seconds)
+    assert (found.is_sure, list(rounds)) == (is_sure, ["no more"])
+    assert found.measured.training == pytest.approx(np.mean(used))
+    assert found.spread == pytest.approx(max(used) / min(used) - 1)
 
 
-@pytest.mark.thorough
-def test_a_cache_in_memory_is_tried_with_some_records_of_this_reader(folder: Path) -> None:
-    """They are read again and again. All records are used if there are few."""
-    config = reader.ReadConfig(num_shards=2, shard_index=1)
-    own = images_of(reader.load(folder, batch_size=2, shuffle=False, read_config=config), 9)
-    assert len(own) == 8
-    half = reader.ReadConfig(num_shards=4, shard_index=2)
-    some = images_of(reader.load(folder, batch_size=1, shuffle=False, read_config=half), 9)
-    assert len(some) == 4
-    for batch_size, expected in ((1, [*some, *some, some[0]]), (2, own)):
-        request = request_of(folder, read_config=config, cache="memory", batch_size=batch_size)
-        with measurement._trial(Candidate("repeat", "", {}), request, print, 0) as tried:
-            np.testing.assert_array_equal(images_of(tried.dataset, 9), expected)
-    assert measurement._sample(request_of(folder), 1e9) == request_of(folder)
+@pytest.mark.parametrize(
+    ("rounds", "sentence"),
+    [
+        (
+            [{**DECODE, "training": 95.0}] * 2,
+            "decoding limits you: at most 100 images/s, you get 95; try this",
+        ),
+        (
+            [{**DECODE, "training": 105.0}] * 2,
+            "decoding limits you: at most 105 images/s, you get 105; try this",
+        ),
+        ([IDLE] * 2, "the model limits you: at most 102 images/s, you get 100; try this"),
+        (
+            [{**IDLE, "pipeline": speed} for speed in (700.0, 7000.0)],  # which does not limit
+            "the model limits you: at most 102 images/s, you get 100; try this",
+        ),
+        (
+            [{**DECODE, "training": 95.0}, {**DECODE, "training": 125.0}] * 2,
+            UNSURE.format("32%", 110),
+        ),
+        (  # no part is slower than the whole
+            [{**DECODE, "training": 250.0}] * 2,
+            UNSURE.format("150%", 250),
+        ),
+        (  # equal speeds, but another bound
+            [{**DECODE, "training": 95.0}, {"decode": 100.0, "read": 190.0, "training": 95.0}],
+            UNSURE.format("0%", 95),
+        ),
+    ],
+)
+def test_a_sentence_says_what_limits_and_what_to_try(
+    rounds: list[dict[str, Any]], sentence: str
+) -> None:
+    found = conclude([measured(**one) for one in rounds], lambda _: "this")
+    assert str(found) == repr(found) == sentence
+    assert found.is_sure == (not sentence.startswith("probably "))
 
 
-def test_a_step_that_augments_does_what_load_does(folder: Path) -> None:
-    def flipped(images: Any, *, labels: Any) -> Any:
-        return tf.reverse(images, [2]), labels + 1
+def test_nothing_is_advised_where_nothing_helps() -> None:
+    sentence = str(conclude([measured(**IDLE)] * 2, lambda _: ""))
+    assert sentence.endswith("; no change of reading helps")
 
-    options: dict[str, Any] = {"augment": flipped, "dtype": "float32"}
-    request = request_of(folder, **options)
-    taken: list[Any] = []
-    moved = {"augment": None, "dtype": "uint8"}
-    with measurement._trial(Candidate("in step", "", moved), request, taken.append, 0) as tried:
-        batch = next(iter(tried.dataset))
-        assert batch[0].dtype == tf.uint8
-        tried.train(batch)
-    expected = next(iter(reader.load(folder, batch_size=2, shuffle=False, **options)))
-    for found, one in zip(taken[0], expected, strict=True):
-        np.testing.assert_allclose(found, one, rtol=1e-6)
+
+SMALLER = "smaller stored images (shardprep repack --size)"
+
+
+@pytest.mark.parametrize(
+    ("bound", "options", "free", "advice"),
+    [
+        ("restart", {}, (1, 1), "repeat=True in load, steps_per_epoch=4 in fit"),
+        ("decode", {}, (12e6, 1), "cache='memory' (0.01 GB of 0.01 GB that are free)"),
+        ("decode", {}, (11e6, 12e6), "cache='/disk' (0.01 GB of 0.01 GB that are free)"),
+        ("decode", {}, (11e6, 11e6), SMALLER),
+        ("decode", {"center_crop": (8, 8)}, (12e6, 1), "cache='memory' (0.01 GB of 0.01 GB"),
+        ("read", {}, (12e6, 1), "cache='memory' (0.01 GB of 0.01 GB that are free)"),
+        ("read", {}, (1, 1), "a copy of the dataset on a faster disk"),
+        ("read", {"cache": "folder"}, (11e6, 12e6), "a copy of the dataset on a faster disk"),
+        ("read", {"cache": "memory"}, (12e6, 12e6), SMALLER),
+        ("augment", {"augment": slowly}, (1, 1), "to augment in the first layers of the model"),
+        ("augment", {"dtype": "float32"}, (1, 1), "dtype='uint8' with a Rescaling layer"),
+        ("transfer", {}, (1, 1), "dataset.apply(tf.data.experimental.prefetch_to_device("),
+        ("model", {}, (12e6, 12e6), ""),
+    ],
+)
+def test_each_bound_has_one_change_to_try(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    bound: Bound,
+    options: dict[str, Any],
+    free: tuple[float, float],
+    advice: str,
+) -> None:
+    """The 16 decoded images have 5.8 MB, and a cache may fill half of what is free."""
+    if options.get("cache") == "folder":
+        options = {"cache": tmp_path}
+    source, request = reader.load(folder, batch_size=4, **options).loaded
+    monkeypatch.setattr(diagnosis, "free_bytes", lambda: free[0])
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: "/disk")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free[1]))
+    found = advice_for(bound, source, request, 4)
+    assert found.startswith(advice)
+    assert bool(found) == bool(advice)
+
+
+# Times
+
+
+def test_a_stopwatch_separates_restarts_waiting_and_working() -> None:
+    now = [0.0]
+    watch = Stopwatch(lambda: now[0])
+    steps = []
+    for asked, drawn, done, is_restart in (
+        (0, 3, 4, True), (4, 4.5, 6, False), (10, 12, 13, True), (13, 13, 14, False)
+    ):  # fmt: skip
+        now[0] = asked
+        watch.ask()
+        now[0] = asked + 0.1
+        watch.ask()  # it waits already
+        now[0] = drawn
+        watch.drawn(is_restart=is_restart)
+        now[0] = done
+        steps.append(watch.done())
+    assert steps == [Times(3, 0, 1), Times(0, 0.5, 1.5), Times(2, 0, 1), Times(0, 0, 1)]
+    times = sum(steps, Times())
+    assert times == Times(restart_s=5, waiting_s=0.5, working_s=4.5)
+    assert (times.stall, times.restart) == (0.55, 0.5)
+    assert (Times().stall, Times().restart) == (0, 0)
+
+
+def epoch(restart: float, waits: Sequence[float], work: float = 1.0) -> list[Times]:
+    return [Times(restart, 0, work), *(Times(0, wait, work) for wait in waits)]
+
+
+def test_the_mean_of_whole_epochs_counts_if_there_are_any() -> None:
+    steps = [*epoch(9, [9, 9, 9, 9, 9])[2:], *epoch(4, [1, 0]), *epoch(2, [2, 1]), *epoch(7, [7])]
+    assert epoch_of(steps, 3) == Times(restart_s=3, waiting_s=2, working_s=3)
+
+
+def test_a_long_epoch_is_estimated_from_a_restart_and_its_typical_steps() -> None:
+    """The first steps, which use batches made ahead, are not typical."""
+    steps = [*epoch(30, [0] * 4 + [2] * 4), *epoch(20, [0] * 4 + [2] * 6)]
+    assert epoch_of(steps, 1001) == Times(restart_s=25, waiting_s=2000, working_s=1001)
+    assert epoch_of(steps, None) == Times(restart_s=0, waiting_s=2, working_s=1)
+    assert epoch_of(steps[:1], None) == Times(restart_s=0, waiting_s=30, working_s=1)
+    assert epoch_of(steps[1:3], 5) == Times(restart_s=0, waiting_s=0, working_s=5)

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from shardprep import reader
-from shardprep.reader.diagnosis import diagnosis, stall_meter
+from shardprep.reader.diagnosis import stall_meter, steps
 
 pytestmark = pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
 
@@ -37,7 +37,7 @@ CLOCK = Clock()
 
 @pytest.fixture(autouse=True)
 def _meter_reads_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stall_meter, "Stopwatch", functools.partial(diagnosis.Stopwatch, CLOCK))
+    monkeypatch.setattr(stall_meter, "Stopwatch", functools.partial(steps.Stopwatch, CLOCK))
 
 
 def pause(tensor: Any) -> Any:

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from shardprep.dataset.schema import Schema
-from shardprep.errors import DatasetError, some_of
+from shardprep.errors import DatasetError
 from shardprep.reader.augment.color import Color
 from shardprep.reader.augment.geometry import (
     Flip,
@@ -26,6 +26,7 @@ from shardprep.reader.augment.geometry import (
 )
 from shardprep.reader.augment.mixup import CutMix, MixUp
 from shardprep.reader.augment.op import Move, fold_in, join_labels, spatial_labels
+from shardprep.reader.tf.finish import images_alone
 from shardprep.reader.validators import Count, Kind, Size, validated, validated_fields
 
 
@@ -54,6 +55,7 @@ class Compose:
             width.
     """
 
+    _moves_labels = True
     ops: Ops
     jit_compile: bool = True
 
@@ -87,7 +89,9 @@ class Compose:
             own = fold_in(seed, position)
             given = _given(op, labels)
             if not given:
-                _check_own(op, labels)
+                beside = spatial_labels(labels)
+                if beside and not getattr(op, "_moves_labels", False):
+                    raise images_alone(op, "gets", [*beside])
                 images = run(images, seed=own)
                 continue
             if compiled and isinstance(op, Move):
@@ -97,13 +101,6 @@ class Compose:
                 images, changed = run(images, *given, seed=own)
             labels = changed if given[0] is labels else join_labels(labels, changed)
         return images if labels is None else (images, labels)
-
-
-def _check_own(op: Any, labels: Any) -> None:
-    """Raise a DatasetError for an op of the user that gets images alone beside boxes or masks."""
-    if not type(op).__module__.startswith(f"{__package__}.") and (beside := spatial_labels(labels)):
-        what = f"gets images alone, so {some_of([*beside])} would not move with them"
-        raise DatasetError(f"augment={op!r}"[:200], what, "let it take labels, and return both")
 
 
 @validated("augment.classic")
@@ -197,6 +194,8 @@ class Layer(keras.layers.Layer):  # type: ignore[misc] # keras carries no types
         DatasetError: Keras does not run on TensorFlow, or the recipe contains an op of your own,
             which could not be saved with the model.
     """
+
+    _moves_labels = True
 
     def __init__(self, recipe: Any, seed: int | None = None, **kwargs: Any) -> None:
         if keras.backend.backend() != "tensorflow":

@@ -1,36 +1,46 @@
-"""Conclude from measured times what limits the speed of training, and which change helps.
+"""Measure what limits the speed of training, and say it in one sentence.
 
-The time of an epoch has three parts: the restart, until a new iterator yields its first batch; the
-wait for each later batch; and the work, from each batch to the end of its step.
+A round has up to six runs: training as it is, the model alone on one batch, the same batch in the
+memory of a GPU, the pipeline alone, the pipeline without `augment` and `dtype`, and the records
+alone. The load of a machine changes within seconds, so rounds follow each other until two in a row
+agree. The cost of a stage is the time per image that it adds to the pipeline.
 
-The pipeline has stages. The cost of a stage is the time per image that it adds if the pipeline runs
-only up to this stage. A pipeline takes as long as its slowest stage, or if all cores are busy, as
-long as all stages together. So the gain of a change cannot be computed. It is measured, and the
-advice is always a change that was tried.
+The advice is what usually helps. It is not tried: a gain that is smaller than the changes of the
+load cannot be measured in a few seconds.
 """
 
 from __future__ import annotations
 
 import itertools
+import shutil
 import statistics
+import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from shardprep.dataset.schema import IMAGE
+import tensorflow as tf
+
+from shardprep.errors import DatasetError
+from shardprep.machine import free_bytes
+from shardprep.reader.config import Request
+from shardprep.reader.diagnosis.steps import (
+    STALL_COUNTS,
+    Stopwatch,
+    Times,
+    epoch_of,
+    images_of,
+    restart_advice,
+)
+from shardprep.reader.tf.image_cache import decoded_bytes
+from shardprep.reader.tf.pipeline import Source, make_dataset, undecoded
+from shardprep.reader.validators import parameters, short_repr
 
 Bound = Literal["restart", "read", "decode", "augment", "transfer", "model"]
-Trial = Literal["memory", "folder", "in step", "repeat", "prefetch"]
 
-STALL_COUNTS = 0.1
-"""Smallest share of the time, 0 to 1, at which waiting counts; below, the pipeline keeps up."""
-RESTART_COUNTS = 0.02
-"""Smallest share of the time, 0 to 1, at which restarts are reported."""
-_SETTLING_SHARE, _READY, _LEAST = 1 / 3, 5, 3
-"""Steps after a restart that do not count as typical: the first third of the time, while tf.data
-adapts, and the first 5 steps, which use prefetched batches. At least 3 steps remain."""
 _LIMITS: dict[Bound, str] = {
     "restart": "restarts between epochs limit",
     "read": "reading limits",
@@ -39,121 +49,24 @@ _LIMITS: dict[Bound, str] = {
     "transfer": "the transfer to the device limits",
     "model": "the model limits",
 }
-_WORTH = 0.05
-"""Smallest share of the time at which a stage is worth a change, or a gain counts."""
-_RATES = ("model", "model_on_device", "pipeline", "decode", "read")
-_SAVES = 0.1
-"""Smallest share of processor time that is worth saving if no change is faster."""
-_AGREE = 0.1
-"""Largest difference between two measurements of the same speed, as a share."""
+_AGREE = 1.1
+"""Largest ratio of two measurements of one speed that agree."""
+_LEAST_ROUNDS, _MOST_RUNS = 2, 12
+"""Minimum number of rounds, and number of runs in `seconds`, about three rounds."""
+_LEAST_STEPS, _ENOUGH_STEPS = 3, 12
+"""Minimum steps of a run, and steps below which a run goes on up to twice its time."""
+_READ_BLOCK = 256
 _FITS = 0.5
-"""Largest share of the free memory or disk that a cache may fill."""
+"""Largest share of the free memory or disk that an advised cache fills."""
+_WHERE = "reader.diagnose"
 
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """Seconds of an epoch, or of one or more steps, by part."""
-
-    restart_s: float = 0.0
-    """Wait for the first batch of an iterator; 0 in steps with later batches."""
-    waiting_s: float = 0.0
-    working_s: float = 0.0
-
-    def __add__(self, other: Times) -> Times:
-        return Times(
-            self.restart_s + other.restart_s,
-            self.waiting_s + other.waiting_s,
-            self.working_s + other.working_s,
-        )
-
-    def __truediv__(self, number: float) -> Times:
-        return Times(self.restart_s / number, self.waiting_s / number, self.working_s / number)
-
-    @property
-    def waited_s(self) -> float:
-        return self.restart_s + self.waiting_s
-
-    @property
-    def total_s(self) -> float:
-        return self.waited_s + self.working_s
-
-    @property
-    def stall(self) -> float:
-        """Share spent waiting for batches, including restarts, 0 to 1."""
-        return self.waited_s / self.total_s if self.total_s else 0.0
-
-    @property
-    def restart(self) -> float:
-        """Share spent waiting for first batches, 0 to 1; a part of `stall`."""
-        return self.restart_s / self.total_s if self.total_s else 0.0
-
-
-class Stopwatch:
-    """Stopwatch of training steps: call `ask`, `drawn` and `done` in this order for each step."""
-
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
-        self._asked = self._drawn = 0.0
-        self._is_pending = self._is_restart = False
-
-    def ask(self) -> None:
-        """Start the wait for a batch, unless it has started."""
-        if not self._is_pending:
-            self._asked, self._is_pending = self._clock(), True
-
-    def drawn(self, *, is_restart: bool) -> None:
-        """End the wait for a batch; `is_restart` if the batch is the first of its iterator."""
-        self._drawn = self._clock()
-        self._is_restart, self._is_pending = is_restart, False
-
-    def done(self) -> Times:
-        """Return the times of the step, which ends now."""
-        waited, worked = self._drawn - self._asked, self._clock() - self._drawn
-        return Times(waited, 0.0, worked) if self._is_restart else Times(0.0, waited, worked)
-
-
-def epoch_of(steps: Sequence[Times], num_steps: int | None) -> Times:
-    """Return the times of an epoch of `num_steps` steps, estimated from consecutive steps.
-
-    The result is the mean of the whole epochs in `steps`. Without a whole epoch, the result is a
-    median restart and `num_steps` typical steps; with `num_steps=None` (no end), one typical step.
-    """
-    starts = [i for i, step in enumerate(steps) if i == 0 or step.restart_s]
-    runs = [steps[i:j] for i, j in zip(starts, [*starts[1:], len(steps)], strict=True)]
-    whole = [run for run in runs if run[0].restart_s and len(run) == num_steps]
-    if whole:
-        return sum((step for run in whole for step in run), Times()) / len(whole)
-    restarts = [step.restart_s for step in steps if step.restart_s]
-    settled = [step for run in runs for step in _settled(run)] or steps
-    waited = statistics.fmean(step.waited_s for step in settled)
-    worked = statistics.fmean(step.working_s for step in settled)
-    if num_steps is None:
-        return Times(0.0, waited, worked)
-    restart = statistics.median(restarts) if restarts else waited
-    return Times(restart, waited * (num_steps - 1), worked * num_steps)
-
-
-def _settled(run: Sequence[Times]) -> Sequence[Times]:
-    ends = list(itertools.accumulate(step.total_s for step in run))
-    adapting = sum(end < _SETTLING_SHARE * ends[-1] for end in ends)
-    return run[max(1, adapting, min(_READY, len(run) - _LEAST)) :]
-
-
-def images_of(batch: Any) -> Any:
-    """Return the images of a batch, which is a dict, (images, targets) or images alone."""
-    if isinstance(batch, dict):
-        return batch[IMAGE]
-    return batch[0] if isinstance(batch, tuple) else batch
-
-
-def restart_advice(num_steps: int) -> str:
-    """Return the options that avoid restarts between epochs, as text."""
-    return f"repeat=True in load, steps_per_epoch={num_steps} in fit"
+_Train = Callable[[Any], None]
+"""Trains on a batch, and returns when the accelerator has finished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Figures of all runs. Rates are in images per second."""
+    """Figures of the rounds that agree, or of all rounds. Rates are in images per second."""
 
     waiting: float
     """Share of the training time spent waiting for batches, 0 to 1."""
@@ -161,230 +74,298 @@ class Measured:
     """Share spent waiting for first batches of epochs, 0 to 1; a part of `waiting`."""
     training: float
     """Rate of training, including restarts and waiting."""
-    training_cpu_s: float
-    """Processor seconds of training, per image."""
     model: float
     """Rate of steps on the same batch in host memory, without the pipeline."""
-    model_cpu_s: float
-    """Processor seconds of the steps of `model`, per image."""
     model_on_device: float | None = None
     """Like `model`, with the batch in the memory of a GPU; None without a GPU."""
     pipeline: float
     """Rate of the pipeline without training and restarts."""
     decode: float | None = None
-    """Rate of the pipeline without `augment` and `dtype`; None with a cache, or if a faster
-    pipeline would not help."""
+    """Rate of the pipeline without `augment` and `dtype`; None if the pipeline does not limit."""
     read: float | None = None
-    """Rate of reading records without decoding; None in the same cases as `decode`."""
-
-
-class Change(NamedTuple):
-    """A change that was tried, with its measured speed."""
-
-    advice: str
-    options: dict[str, Any]
-    """The changed arguments of `load`; empty if no argument changes."""
-    images_s: float
-    """Measured rate of training, in images per second."""
-    cpu_s: float
-    """Measured processor seconds per image."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Circumstances:
-    """Facts that decide which changes are tried."""
-
-    num_steps: int | None
-    """Number of steps of an epoch, or None if the dataset is endless."""
-    decoded_bytes: int | None
-    """Size of all decoded images, or None if they differ in size."""
-    cache: str
-    """The cache in use: "" for none, "memory", or a folder."""
-    dtype: str
-    augments: bool
-    free_bytes: int
-    disk: str
-    """Folder for temporary files, where a cache on disk is tried."""
-    free_disk_bytes: int
+    """Rate of reading records without decoding; None as for `decode`, and with a cache."""
 
     @property
-    def finishes(self) -> bool:
-        """Whether `augment` or `dtype` change the batches."""
-        return self.augments or self.dtype != "uint8"
+    def most(self) -> float:
+        """Rate that training can reach at most."""
+        return max(min(self.pipeline, self.model), self.training)
 
+    @property
+    def restart_limits(self) -> bool:
+        return self.waiting >= STALL_COUNTS and self.restart > self.waiting / 2
 
-class Candidate(NamedTuple):
-    """A change to try."""
+    @property
+    def pipeline_limits(self) -> bool:
+        """Whether training waits for a pipeline that is slower than the model."""
+        waits = self.waiting >= STALL_COUNTS and not self.restart_limits
+        return waits and self.pipeline < self.model
 
-    trial: Trial
-    advice: str
-    options: dict[str, Any]
+    @property
+    def bound(self) -> Bound:
+        """What limits training: of the pipeline, the stage that adds most time to an image."""
+        if self.restart_limits:
+            return "restart"
+        if self.pipeline_limits and self.decode is not None:
+            whole, decoded = 1 / self.pipeline, 1 / self.decode
+            read = decoded if self.read is None else 1 / self.read  # a cache is only read
+            costs: dict[Bound, float] = {
+                "read": read,
+                "decode": decoded - read,
+                "augment": whole - decoded,
+            }
+            return max(costs, key=lambda stage: costs[stage])
+        on_device = self.model_on_device
+        return "transfer" if on_device is not None and on_device > 2 * self.model else "model"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Diagnosis:
-    """What limits the speed of training, and advice. `str()` is a sentence."""
+    """What limits the speed of training, and what to try. `str()` is a sentence."""
 
     bound: Bound
     measured: Measured
     advice: str
-    gain: float
-    """Measured speed-up by the advice, as a factor; 1.0 if nothing made training faster."""
-    saved: float
-    """Share of processor time per image saved by the advice, 0 to 1."""
-    changes: tuple[Change, ...]
-    """All changes that were tried, the fastest first."""
+    """A change to try, or "" if no change of reading helps."""
     is_sure: bool
-    """False if repeated measurements vary too much to tell the bound, or the gain."""
+    """False if the rounds do not agree about the bound or the speeds."""
     spread: float
-    """Largest difference between measurements of one speed, as a share."""
-    longer_s: float
-    """Value of `seconds` for a measurement that is more precise; 0 if no longer one is advised."""
+    """Largest difference between rounds in the speed of training or in its limit, as a share."""
 
     def __str__(self) -> str:
-        measured, gain, told = self.measured, self.gain, self.advice
+        training = f"{self.measured.training:,.0f}"
         if not self.is_sure:
-            longer = f" with seconds={self.longer_s:g}" if self.longer_s else ""
             return (
                 f"probably {_LIMITS[self.bound]} you; not sure, because speeds vary by "
-                f"{self.spread:.0%} between measurements, you get about "
-                f"{measured.training:,.0f} images/s; repeat{longer} without other work on this "
-                "machine, or use reader.StallMeter"
+                f"{self.spread:.0%} between rounds, you get about {training} images/s; repeat with "
+                "more seconds and without other work on this machine, or use reader.StallMeter"
             )
-        if gain >= 1 + RESTART_COUNTS:
-            times = f"{gain - 1:.0%} more" if gain < 2 else f"{gain:.1f} times as many"
-            told += f" gives about {times}"
-        elif self.saved >= _SAVES:
-            told += f" saves {self.saved:.0%} of the processor time"
-        most = max(min(measured.pipeline, measured.model), measured.training)
-        limit = f"{_LIMITS[self.bound]} you: at most {most:,.0f} images/s"
-        return f"{limit}, you get {measured.training:,.0f}; {told}"
+        advice = f"try {self.advice}" if self.advice else "no change of reading helps"
+        limit = f"{_LIMITS[self.bound]} you: at most {self.measured.most:,.0f} images/s"
+        return f"{limit}, you get {training}; {advice}"
 
     __repr__ = __str__
 
 
-def reading_counts(measured: Measured) -> bool:
-    """Return True if a faster pipeline could save time or processor time in training."""
-    spent = 1 - measured.model_cpu_s / measured.training_cpu_s if measured.training_cpu_s else 0.0
-    ceiling = max(measured.model, measured.model_on_device or 0.0)
-    ahead = ceiling >= (1 + _WORTH) * measured.training
-    return measured.waiting >= STALL_COUNTS or ahead or spent >= _SAVES
+def conclude(rounds: Sequence[Measured], advice: Callable[[Bound], str]) -> Diagnosis:
+    """Return the diagnosis: of the last two rounds if these agree, otherwise of all rounds."""
+    is_sure = agree(rounds)
+    used = rounds[-_LEAST_ROUNDS:] if is_sure else rounds
+    bound = statistics.mode(one.bound for one in used)
+    figures = dict[str, Any]()
+    for field in fields(Measured):
+        values = [getattr(one, field.name) for one in used]
+        known = [value for value in values if value is not None]
+        figures[field.name] = statistics.median(known) if known else None
+    return Diagnosis(bound, Measured(**figures), advice(bound), is_sure, _spread(used))
 
 
-def candidates(measured: Measured, here: Circumstances) -> list[Candidate]:
-    """Return the changes that are worth a try, in the order to try them."""
-    chosen = []
-    costs = _costs(measured, here)
-    if reading_counts(measured):
-        least = _WORTH * sum(costs.values())
-        if here.cache != "memory" and costs["read"] + costs["decode"] >= least:
-            chosen += _caches(here)
-        if here.finishes and costs["augment"] >= least:
-            chosen.append(_in_step(here))
-    if measured.restart >= RESTART_COUNTS and here.num_steps is not None:
-        chosen.append(Candidate("repeat", restart_advice(here.num_steps), {"repeat": True}))
-    on_device = measured.model_on_device
-    if on_device and on_device >= (1 + _WORTH) * measured.model:
-        advice = "dataset.apply(tf.data.experimental.prefetch_to_device('/GPU:0'))"
-        chosen.append(Candidate("prefetch", advice, {}))
-        if here.finishes and all(candidate.trial != "in step" for candidate in chosen):
-            chosen.append(_in_step(here))  # uint8 has a quarter of the bytes of float32
-    return chosen
+def agree(rounds: Sequence[Measured]) -> bool:
+    """Return True if the last two rounds have the same bound and about the same speeds."""
+    last = rounds[-_LEAST_ROUNDS:]
+    if len(last) < _LEAST_ROUNDS or len({one.bound for one in last}) > 1:
+        return False
+    return 1 + _spread(last) <= _AGREE
 
 
-def conclude(
-    measured: Measured,
-    here: Circumstances,
-    tried: Sequence[Change],
-    unsure: Collection[str] | None = (),
-    *,
-    spread: float = 0.0,
-    longer_s: float = 30.0,
-) -> Diagnosis:
-    """Return the diagnosis, with the fastest change as advice, or one that saves processor time.
+def _spread(rounds: Sequence[Measured]) -> float:
+    """Return the largest difference between rounds in a speed that the sentence has, as a share.
 
-    `unsure` has the advice of changes whose rounds disagree; None if rounds without a change do.
-    `spread` is the largest difference between rounds, as a share; the diagnosis is not sure if a
-    speed that differs by it gives another bound. If rounds disagree, only the parts are compared:
-    the slower one at its best must be slower than the other at its worst.
+    No part is slower than the whole: if training was, the load changed within the round.
     """
-    bound = _bound(measured, here)
-    most = min(measured.pipeline, measured.model)
-    spread = max(spread, measured.training / most - 1)  # no part is slower than the whole
-    agrees = unsure is not None and measured.training <= (1 + _AGREE) * most
-    parts = measured if agrees else replace(measured, waiting=1.0, restart=0.0)
-    rates = {one: getattr(measured, one) for one in _RATES if getattr(measured, one) is not None}
-    pairs = itertools.product(rates.items(), (1 + spread, 1 / (1 + spread)))
-    near = [replace(parts, **{name: rate * factor}) for (name, rate), factor in pairs]
-    leads = agrees or max(measured.pipeline, measured.model) > (1 + spread) ** 2 * most
-    is_firm = leads and {bound} == {_bound(x, here) for x in near}
-    make = partial(Diagnosis, bound, measured, spread=spread, longer_s=longer_s)
-    ranked = tuple(sorted(tried, key=lambda change: -change.images_s))
-    doubts = {change.advice for change in tried} if unsure is None else {*unsure}
-    least = (1 + spread) * measured.training
-    clear = [one for one in ranked if one.advice not in doubts or one.images_s >= least]
-    is_model = is_firm and bound == "model"  # another reader gives at most the waiting time
-    usable = [one for one in clear if one.images_s >= least] if is_model else ranked
-    best = next((change for change in usable if _is_faster(change, measured)), None)
-    if best is None:
-        saving = [change for change in usable if _is_cheaper(change, measured)]
-        best = min(saving, key=lambda change: change.cpu_s, default=None)
-    if best is None:
-        advice = "nothing that was tried helps" if tried else "no change of reading helps"
-        return make(advice, 1.0, 0.0, ranked, is_sure=is_model or (is_firm and not doubts))
-    gain, before = max(1.0, best.images_s / measured.training), measured.training_cpu_s
-    saved = max(0.0, 1 - best.cpu_s / before) if before else 0.0
-    return make(best.advice, gain, saved, ranked, is_sure=is_firm and best in clear)
+    ratios = [one.training / min(one.pipeline, one.model) for one in rounds]
+    speeds = [one.training for one in rounds], [one.most for one in rounds]
+    ratios += [max(rates) / min(rates) for rates in speeds]
+    return max(1.0, *ratios) - 1
 
 
-def _is_faster(change: Change, measured: Measured) -> bool:
-    least = RESTART_COUNTS if "repeat" in change.options else _WORTH
-    return change.images_s >= (1 + least) * measured.training
+def diagnose(dataset: Any, step: Any, seconds: float) -> Diagnosis:
+    """Return the diagnosis of a dataset from `reader.load`; see `reader.diagnose`."""
+    if not hasattr(dataset, "loaded"):
+        hint = "pass the result of load itself, and mapped functions as its augment"
+        hint += "; in a loop of PyTorch, time next(batches): its share of an epoch is the stall"
+        raise DatasetError(_WHERE, "this dataset is not the result of reader.load", hint)
+    source, request = dataset.loaded
+    if not request.batch_size:
+        raise DatasetError(_WHERE, "the dataset yields single images", "give load a batch_size")
+    if request.config.pad_batches:
+        raise DatasetError(_WHERE, "pad_batches is for evaluation", "pass the training dataset")
+    _check_step(step, dataset)
+    batch = next(iter(dataset), None)
+    if batch is None:
+        raise DatasetError(_WHERE, "the dataset has no batch", "use a smaller batch_size")
+    num_steps = _num_steps(source, request)
+    with _train_on(step, batch) as train:
+        rounds, begin = list[Measured](), time.perf_counter()
+        for measured in _rounds(dataset, train, batch, num_steps, seconds):
+            rounds.append(measured)
+            is_over = time.perf_counter() - begin >= seconds
+            if agree(rounds) or (is_over and len(rounds) >= _LEAST_ROUNDS):
+                break
+    return conclude(rounds, lambda bound: advice_for(bound, source, request, num_steps))
 
 
-def _is_cheaper(change: Change, measured: Measured) -> bool:
-    as_fast = change.images_s >= (1 - _WORTH) * measured.training
-    return as_fast and change.cpu_s <= (1 - _SAVES) * measured.training_cpu_s
+def _num_steps(source: Source, request: Request) -> int | None:
+    """Return the number of steps of an epoch, or None if the dataset is endless."""
+    if request.num_epochs is None:
+        return None
+    full, rest = divmod(source.subset.epoch_records * request.num_epochs, request.batch_size or 1)
+    return full + (rest > 0 and not request.drop_remainder)
 
 
-def _costs(measured: Measured, here: Circumstances) -> dict[Bound, float]:
-    """Return the cost of each stage of the pipeline, in seconds per image."""
-    whole = 1 / measured.pipeline
-    if measured.read is None or measured.decode is None:  # a cache replaces reading and decoding
-        read, decoded = (0.0, 0.0) if here.augments else (whole, whole)
-    else:
-        read, decoded = 1 / measured.read, 1 / measured.decode
-        if not here.finishes:  # then both rates are of the same pipeline
-            decoded = whole = min(decoded, whole)
-    return {"read": read, "decode": max(0.0, decoded - read), "augment": max(0.0, whole - decoded)}
+def _rounds(
+    dataset: Any, train: _Train, batch: Any, num_steps: int | None, seconds: float
+) -> Iterator[Measured]:
+    """Yield the figures of one round after the other."""
+    source, request = dataset.loaded
+    endless = replace(request, repeat=True)
+    plain = replace(endless, augment=None, dtype="uint8")
+    pipeline = make_dataset(source, endless)
+    undressed = pipeline if plain == endless else make_dataset(source, plain)
+    encoded = None if request.cache else undecoded(source, plain, _READ_BLOCK)
+    on_device = _on_device(batch)
+    run = partial(_run, seconds / _MOST_RUNS)
+    train(batch)  # compiles the step, also for the short last batch of an epoch
+    rest = source.subset.epoch_records * (request.num_epochs or 0) % request.batch_size
+    if rest and not request.drop_remainder:
+        train(tf.nest.map_structure(lambda tensor: tensor[:rest], batch))
+    while True:
+        training, rate = run(dataset, train, num_steps)
+        measured = Measured(
+            waiting=training.stall,
+            restart=training.restart,
+            training=rate,
+            model=run(itertools.repeat(batch), train)[1],
+            model_on_device=None
+            if on_device is None
+            else run(itertools.repeat(on_device), train)[1],
+            pipeline=run(pipeline)[1],
+        )
+        if measured.pipeline_limits:
+            decode = measured.pipeline if undressed is pipeline else run(undressed)[1]
+            read = None if encoded is None else run(encoded)[1]
+            measured = replace(measured, decode=decode, read=read)
+        yield measured
 
 
-def _bound(measured: Measured, here: Circumstances) -> Bound:
-    if measured.waiting >= STALL_COUNTS:
-        if measured.restart > measured.waiting / 2:
-            return "restart"
-        if measured.pipeline < measured.model:
-            costs = _costs(measured, here)
-            return max(costs, key=lambda stage: costs[stage])
-    if measured.model_on_device is None:
-        return "model"
-    on_device = 1 / measured.model_on_device
-    return "transfer" if 1 / measured.model - on_device > on_device else "model"
+def _run(
+    seconds: float,
+    batches: Iterable[Any],
+    train: _Train = lambda _: None,
+    num_steps: int | None = None,
+) -> tuple[Times, float]:
+    """Return the times of an epoch, or of a step if there is no epoch, and images per second.
+
+    The run takes `seconds` from the first batch on, and longer if it would have few steps: the
+    batches that were prepared with the first one come at once, and say nothing of the pipeline.
+    """
+    watch, steps, num_images, source = Stopwatch(), list[Times](), 0, None
+    begin = 0.0
+    while True:
+        wanted = seconds if len(steps) >= _ENOUGH_STEPS else 2 * seconds
+        if len(steps) >= _LEAST_STEPS and time.perf_counter() - begin >= wanted:
+            break
+        watch.ask()
+        is_restart = source is None
+        source = iter(batches) if source is None else source
+        batch = next(source, None)
+        if batch is None:
+            source = None
+            continue
+        watch.drawn(is_restart=is_restart)
+        begin = begin or time.perf_counter()
+        train(batch)
+        steps.append(watch.done())
+        num_images += len(images_of(batch))
+    times = epoch_of(steps, num_steps)
+    return times, num_images / len(steps) * (num_steps or 1) / times.total_s
 
 
-def _caches(here: Circumstances) -> list[Candidate]:
-    needed = here.decoded_bytes
-    if needed is None:
-        return []
-    if needed < _FITS * here.free_bytes:
-        return [Candidate("memory", "cache='memory'", {"cache": "memory"})]
-    if here.cache or needed >= _FITS * here.free_disk_bytes:
-        return []
-    return [Candidate("folder", f"cache='{here.disk}'", {"cache": here.disk})]
+def _on_device(batch: Any) -> Any:
+    """Return the batch in the memory of a GPU, or None without a GPU."""
+    devices = tf.config.list_logical_devices("GPU")
+    if not devices:
+        return None
+    with tf.device(devices[0].name):
+        return tf.nest.map_structure(
+            lambda tensor: tensor if tensor.dtype == tf.string else tf.identity(tensor), batch
+        )
 
 
-def _in_step(here: Circumstances) -> Candidate:
-    options: dict[str, Any] = {"augment": None, "dtype": "uint8"}
-    if here.augments:
-        return Candidate("in step", "to augment in the first layers of the model", options)
-    return Candidate("in step", "dtype='uint8' with a Rescaling layer in the model", options)
+def advice_for(bound: Bound, source: Source, request: Request, num_steps: int | None) -> str:
+    """Return a change to try against a bound, or "" if no change of reading helps."""
+    if bound == "restart" and num_steps is not None:
+        return restart_advice(num_steps)
+    if bound == "transfer":
+        return "dataset.apply(tf.data.experimental.prefetch_to_device('/GPU:0'))"
+    if bound == "augment" and request.augment is not None:
+        return "to augment in the first layers of the model, on its device"
+    if bound == "augment":
+        return "dtype='uint8' with a Rescaling layer in the model"
+    if bound in {"read", "decode"}:
+        smaller = "smaller stored images (shardprep repack --size)"
+        is_slow_disk = bound == "read" and request.cache != "memory"
+        other = "a copy of the dataset on a faster disk" if is_slow_disk else smaller
+        return _cache_advice(source, request) or other
+    return ""
+
+
+def _cache_advice(source: Source, request: Request) -> str:
+    """Return the cache that has room for the decoded images, or ""."""
+    needed, disk = decoded_bytes(source.subset, request), tempfile.gettempdir()
+    if needed is None or request.cache == "memory":
+        return ""
+    places = {"memory": free_bytes()}
+    if not (request.cache or source.subset.datasets.mix):
+        places[disk] = shutil.disk_usage(disk).free
+    for place, free in places.items():
+        if needed < _FITS * free:
+            return f"cache='{place}' ({needed / 1e9:.2f} GB of {free / 1e9:.2f} GB that are free)"
+    return ""
+
+
+def _check_step(step: Any, dataset: Any) -> None:
+    if not hasattr(step, "train_on_batch"):
+        named = parameters(step)
+        needed = [
+            x for x in (named or {}).values() if x.default is x.empty and x.kind < x.VAR_POSITIONAL
+        ]
+        if len(needed) > 1:
+            what = (
+                f"{short_repr(step)} needs {len(needed)} arguments, but a step gets one, the batch"
+            )
+            raise DatasetError(_WHERE, what, "take images and targets from the batch in it")
+        return
+    if not getattr(step, "compiled", False):
+        raise DatasetError(_WHERE, "the model is not compiled", "call model.compile")
+    if not isinstance(dataset.element_spec, tuple):
+        what = "batches without a target cannot train a model"
+        raise DatasetError(_WHERE, what, "pass a function instead of the model")
+
+
+@contextmanager
+def _train_on(step: Any, batch: Any) -> Iterator[_Train]:
+    """Yield a function that trains on a batch and waits for the accelerator.
+
+    At the end, a Keras model has its old weights, optimizer, random seeds and metrics.
+    """
+
+    def finished(run: Callable[[Any], Any]) -> _Train:
+        def train(batch: Any) -> None:
+            run(batch)
+            tf.test.experimental.sync_devices()  # a GPU is still busy when the call returns
+
+        return train
+
+    if not hasattr(step, "train_on_batch"):
+        yield finished(step)
+        return
+    step(batch[0][:1], training=False)  # creates the variables
+    step.optimizer.build(step.trainable_variables)
+    every = (*step.variables, *step.metrics_variables, *step.optimizer.variables)
+    before = {id(variable): (variable, variable.numpy()) for variable in every}
+    try:
+        yield finished(lambda batch: step.train_on_batch(*batch))
+    finally:
+        step.reset_metrics()  # also metrics that the first step creates
+        for variable, value in before.values():
+            variable.assign(value)

@@ -16,7 +16,7 @@ from typing import Any
 import keras
 
 from shardprep.errors import DatasetError
-from shardprep.reader.diagnosis.diagnosis import (
+from shardprep.reader.diagnosis.steps import (
     RESTART_COUNTS,
     STALL_COUNTS,
     Stopwatch,

@@ -8,6 +8,7 @@ sometimes up to a minute. (TensorFlow wakes that thread before it sets the flag 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -142,8 +143,6 @@ def _ceil(number: int, size: int) -> int:
 
 
 _WHITE, _DEEP_WHITE = 255.0, 65535.0
-_AUGMENT = "shardprep.reader.augment"
-"""Room of the ops, which say themselves whether they move what is beside the images."""
 
 
 class Finisher:
@@ -163,11 +162,12 @@ class Finisher:
         self._key = key
         named = parameters(self._augment) if self._augment is not None else None
         self._takes = frozenset(AUGMENT_OPTIONS).intersection(named or ())
-        is_own = type(self._augment).__module__.startswith(f"{_AUGMENT}.")
-        beside = [one for one in target.names if one in schema.annotations and not is_own]
-        self._beside = beside if self._augment is not None else []
+        self._beside: list[str] = []
+        """Annotations that `augment` has to move itself."""
+        if self._augment is not None and not getattr(self._augment, "_moves_labels", False):
+            self._beside = [name for name in target.names if name in schema.annotations]
         if self._beside and named is not None and "labels" not in named:
-            raise self._alone("gets")
+            raise images_alone(self._augment, "gets", self._beside)
         self._fault: DatasetError | None = None
 
     @property
@@ -230,7 +230,7 @@ class Finisher:
             return images, labels
         changed = result if isinstance(result, (tuple, list)) else (result, labels)
         if self._beside and changed is not result:
-            self._fault = self._alone("returned")
+            self._fault = images_alone(self._augment, "returned", self._beside)
             return images, labels
         if len(changed) != len(("images", "labels")) or changed[0] is None:
             what = "None" if result is None else f"a {type(result).__name__} of {len(changed)}"
@@ -242,16 +242,18 @@ class Finisher:
             return images, labels
         return changed[0], changed[1]
 
-    def _alone(self, verb: str) -> DatasetError:
-        what = f"{verb} images alone, so {some_of(self._beside)} would not move with them"
-        hint = "let it take labels, and return (images, labels)"
-        return DatasetError(f"augment={short_repr(self._augment)}", what, hint)
-
     def _seed(self, tag: Any) -> Any:
         """Return int32[2], derived from the first tag of a batch."""
         first = tf.reshape(tag, (-1,))[0]
         pair = [mix(self._key, first, 1), mix(self._key, first, 2)]
         return tf.cast(tf.stack(pair), tf.int32)
+
+
+def images_alone(op: Any, verb: str, beside: Sequence[str]) -> DatasetError:
+    """Return the error for an op that gets or returns images without the labels beside them."""
+    what = f"{verb} images alone, so {some_of(beside)} would not move with them"
+    hint = "let it take labels, and return (images, labels)"
+    return DatasetError(f"augment={short_repr(op)}", what, hint)
 
 
 def trim_boxes(target: dict[str, Any], max_boxes: int | None) -> dict[str, Any]:

@@ -64,12 +64,11 @@ def cache_of(subset: Subset, request: Request) -> str:
     """Return "memory", a folder, or "" for no cache; for cache="auto", log the choice."""
     if request.cache != "auto":
         return str(request.cache or "")
-    size, config = subset.image_size(request), request.config
-    if size is None or subset.schema.is_stack:
+    config, needed = request.config, decoded_bytes(subset, request)
+    if needed is None:
         what = "stacks differ in length" if subset.schema.is_stack else "images differ in size"
         _log.info("cache: none, its %s", what)
         return ""
-    needed = int(subset.num_records * size[0] * size[1] * _bytes_per_pixel(subset, request))
     allowed = int(free_bytes() * config.cache_ram_share)
     fits = needed <= allowed
     _log.info(
@@ -81,6 +80,14 @@ def cache_of(subset: Subset, request: Request) -> str:
         config.cache_ram_share * 100,
     )
     return "memory" if fits else ""
+
+
+def decoded_bytes(subset: Subset, request: Request) -> int | None:
+    """Return the size of all decoded images and masks, or None if the images differ in size."""
+    size = subset.image_size(request)
+    if size is None or subset.schema.is_stack:
+        return None
+    return int(subset.num_records * size[0] * size[1] * _bytes_per_pixel(subset, request))
 
 
 def _bytes_per_pixel(subset: Subset, request: Request) -> float:
@@ -126,17 +133,6 @@ def twins(subset: Subset, place: Path, decoder: FeatureDecoder, note: Note | Non
         ) from error
     places = subset.records.places._replace(shards=written)
     return replace(subset, records=open_folder(folder, places), schema=schema)
-
-
-def small_twin(subset: Subset, folder: Path, decoder: FeatureDecoder, note: Note | None) -> Subset:
-    """Return the subset with its records decoded to one shard, in the empty folder `folder`."""
-    (folder / INDEX_DIR).mkdir()
-    first = subset.records.shards[0]
-    schema = subset.schema.with_images(decoder.image_size or (0, 0), "raw")
-    progress = CacheProgress(subset.num_records, str(folder))
-    _write_twin(folder, first, _twin_records(subset.records, decoder, schema, note), progress)
-    written = _twin(folder, first).model_copy(update={"num_records": subset.num_records})
-    return replace(subset, records=open_folder(folder, Places.whole(written)), schema=schema)
 
 
 def _write_missing(

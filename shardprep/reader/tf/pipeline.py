@@ -58,7 +58,7 @@ from shardprep.reader.tf.finish import (
     parallel_calls,
     untuned,
 )
-from shardprep.reader.tf.image_cache import Note, cache_of, memory_cache, small_twin, turn_of, twins
+from shardprep.reader.tf.image_cache import Note, cache_of, memory_cache, turn_of, twins
 from shardprep.reader.tf.python_calls import as_written, one_pipeline
 from shardprep.reader.tf.records import Cursor, EpochTags
 
@@ -90,14 +90,14 @@ class Source(NamedTuple):
 def load(request: Request) -> Any:
     """Return the dataset of a request, with two attributes.
 
-    `class_names` are the class names in label order. `loaded` is the request with the cache that is
-    in use: "auto" may have chosen none.
+    `class_names` are the class names in label order. `loaded` are the source and the request, with
+    the cache that is in use: "auto" may have chosen none.
     """
     source = opened(request)
     if not source.is_cached:
         request = replace(request, cache="memory" if source.rows is not None else False)
     dataset = make_dataset(source, request)
-    dataset.loaded = request
+    dataset.loaded = source, request
     dataset.class_names = source.subset.class_names
     return dataset
 
@@ -147,16 +147,9 @@ def opened(request: Request) -> Source:
     return Source(subset, rows=_rows(subset, request))
 
 
-def cached_sample(request: Request, folder: Path) -> Source:
-    """Return the records of a request, decoded to one shard in an empty folder."""
-    subset = open_request(request)
-    decoder = _image_decoder(subset, request)
-    return Source(small_twin(subset, folder, decoder, _reporter(request)), is_cached=True)
-
-
-def undecoded(request: Request, size: int) -> Any:
+def undecoded(source: Source, request: Request, size: int) -> Any:
     """Return a dataset of batches of encoded records, read as in the pipeline of the request."""
-    stages = _Stages(Source(open_request(request)), request, Cursor)
+    stages = _Stages(source, request, Cursor)
     with one_pipeline():
         read = stages.payloads(size).map(lambda data, _: data)
     return ahead(read.with_options(untuned()), is_batched=True)
