@@ -25,7 +25,7 @@ from nbclient import NotebookClient
 from PIL import Image
 
 from shardprep.api.sample_archive import draw_shape
-from tests.support.builders import encoded, write_folder, zip_bytes
+from tests.support.builders import code_for_sample, encoded, write_folder, zip_bytes
 from tests.support.object_store import Bucket, ObjectStore, environment
 from tests.support.paths import ROOT
 from tests.support.processes import Program
@@ -190,11 +190,12 @@ def run(name: str, folder: Path) -> Any:
         given = mount(folder / "input")
         notebook = executed(name, here, before=MOUNTED.format(str(given)))
         return _replaced(notebook, str(given), "/kaggle/input")
+    before = code_for_sample(folder / "drawn")
     if name == "cluster":
         with ObjectStore() as store:
-            bucket = Bucket(store, "my-bucket")
-            return executed(name, here, {**environment(store.endpoint), "BUCKET": bucket.url})
-    return executed(name, here)
+            variables = {**environment(store.endpoint), "BUCKET": Bucket(store, "my-bucket").url}
+            return executed(name, here, variables, before)
+    return executed(name, here, before=before)
 
 
 def _replaced(notebook: Any, before: str, after: str) -> Any:

@@ -24,6 +24,7 @@ from tests.support.builders import (
     SHARED_DATA,
     animals,
     build,
+    code_for_sample,
     jpeg,
     pixels,
     png,
@@ -56,7 +57,8 @@ assert [len(labels) for _, labels in parts] == [20, 20, 20]
 def test_python_md(tmp_path: Path) -> None:
     blocks = examples("python")
     assert len(blocks) == 4
-    code = "\n".join(["import os, sys", "os.chdir(sys.argv[1])", *blocks, "print(images.shape)"])
+    begin = ["import os, sys", "os.chdir(sys.argv[1])", code_for_sample(tmp_path / "drawn")]
+    code = "\n".join([*begin, *blocks, "print(images.shape)"])
     assert run_program(code, tmp_path) == "(32, 64, 64, 3)\n"
 
 
