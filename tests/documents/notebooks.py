@@ -46,6 +46,11 @@ from pathlib import Path
 from shardprep.source.kaggle import download
 download.MOUNT_ROOT = Path({!r})
 """
+_TRACED_ONCE = """
+import keras
+from tests.documents.page_code import traced_once
+keras.Model.fit = traced_once(keras.Model.fit)
+"""
 _KERNEL = """
 import os, sys
 os.setsid()  # a client that ends a kernel sends signals to its group
@@ -106,6 +111,8 @@ def executed(
 ) -> Any:
     """Return a notebook with its outputs. `before` is a cell that is not kept."""
     notebook: Any = jupytext.read(NOTEBOOKS / f"{name}.py")
+    if name not in FRAMEWORKS:
+        before += _TRACED_ONCE
     if before:
         notebook.cells.insert(0, nbformat.v4.new_code_cell(before))
     client = NotebookClient(

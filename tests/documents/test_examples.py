@@ -18,7 +18,7 @@ from shardprep.dataset.schema import BOX, BOX_LABEL
 from shardprep.errors import DatasetError
 from shardprep.exporter.export import LAYOUTS
 from shardprep.reader import Dataset, ReadConfig
-from tests.documents.page_code import examples, executed, page
+from tests.documents.page_code import examples, executed, page, traced_once
 from tests.support.annotated import annotated
 from tests.support.builders import (
     SHARED_DATA,
@@ -382,6 +382,7 @@ def _place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(code: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     keras = pytest.importorskip("keras")
     keras.utils.set_random_seed(0)
+    monkeypatch.setattr(keras.Model, "fit", traced_once(keras.Model.fit))
     monkeypatch.chdir(place)
     return executed([code])
 
