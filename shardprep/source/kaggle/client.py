@@ -128,7 +128,9 @@ def _send(say: _Say, api: Any, *arguments: str) -> None:
     `arguments` are create VISIBILITY FOLDER NOTES, or version MESSAGE FOLDER NOTES. NOTES is the
     folder of the client's notes: the upload address of each file.
     """
-    from kaggle.api import kaggle_api_extended  # noqa: PLC0415 - see the head of this module
+    from kaggle.api import (  # type: ignore[import-untyped] # noqa: PLC0415
+        kaggle_api_extended,
+    )
 
     order, text, folder, tempfile.tempdir = arguments
     os.chdir(folder)
@@ -142,7 +144,11 @@ def _send(say: _Say, api: Any, *arguments: str) -> None:
         raise ClientError("refused", answer.error or answer.status)
 
 
-_ORDERS = {"download": _download, "state": _report_state, "send": _send}
+_ORDERS: dict[str, Callable[..., None]] = {
+    "download": _download,
+    "state": _report_state,
+    "send": _send,
+}
 
 
 def _fault_of(error: Exception) -> dict[str, Any]:
