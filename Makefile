@@ -98,7 +98,7 @@ clean:
 # What each test process imports is compiled at once; the other two thirds are compiled by the test
 # that imports them, or never. pytest compiles test modules in its own way. A few modules need a
 # later Python, so compileall may fail.
-COMPILED := PIL _pytest hypothesis jax jaxlib keras matplotlib numpy pandas pydantic scipy tensorflow torch
+COMPILED := PIL _pytest hypothesis jax jaxlib keras numpy pandas pydantic tensorflow torch
 .venv/installed-test: .venv/bin/python pyproject.toml $(KERNELS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(BIN)/uv pip install --quiet --python $(BIN)/python \

@@ -99,7 +99,7 @@ def grid(targets):
 
 # %%
 torch.manual_seed(0)
-torch.set_num_threads(2)
+torch.set_num_threads(1)
 steps = []
 for inputs, outputs, stride in ((3, 16, 2), (16, 32, 2), (32, 32, 1), (32, 32, 1)):
     convolution = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)

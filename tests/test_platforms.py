@@ -18,7 +18,8 @@ from tests.support.builders import build, jpeg, write_folder
 WITHOUT = """
 import os, signal, sys
 for module in (
-    "fcntl", "resource", "multiprocessing.forkserver", "multiprocessing.popen_forkserver"
+    "fcntl", "resource", "multiprocessing.forkserver", "multiprocessing.popen_forkserver",
+    "jax", "sklearn",  # which TensorFlow and Keras import if they can, for seconds
 ):
     sys.modules[module] = None
 for name in (

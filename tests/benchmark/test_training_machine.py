@@ -1,6 +1,5 @@
 """benchmarks.training_machine: the command that measures a user's photos."""
 
-import io
 import re
 import subprocess
 import sys
@@ -26,28 +25,31 @@ from benchmarks.training_machine.figures import (
 )
 from benchmarks.training_machine.inputs import prepare, read_photos
 from benchmarks.training_machine.tables import missing_figures, reading_table, training_table
+from tests.support.builders import encoded, write, zip_bytes
+from tests.support.paths import shared_folder
 from tests.support.processes import Program
 from tests.support.torchvision import need_module
 
 
 def photo(shade: int, size: tuple[int, int] = (40, 30)) -> bytes:
-    out = io.BytesIO()
-    Image.new("RGB", size, (shade, 90, 120)).save(out, "JPEG")
-    return out.getvalue()
+    return encoded(Image.new("RGB", size, (shade, 90, 120)))
 
 
-@pytest.fixture(name="nested")
-def _nested(tmp_path: Path) -> Path:
+@pytest.fixture(name="nested", scope="module")
+def _nested(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A zip in a zip, as Kaggle packs competitions, with 12 photos and a table."""
-    inner = io.BytesIO()
-    with zipfile.ZipFile(inner, "w") as archive:
-        for number in range(12):
-            archive.writestr(f"train/cat.{number}.jpg", photo(20 * number))
-        archive.writestr("train/labels.csv", "a,b\n")
-    with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
-        archive.writestr("train.zip", inner.getvalue())
-        archive.writestr("sample.csv", "id\n")
-    return tmp_path / "photos.zip"
+    photos = {f"train/cat.{number}.jpg": photo(20 * number) for number in range(12)}
+    members = {
+        "train.zip": zip_bytes({**photos, "train/labels.csv": b"a,b\n"}),
+        "sample.csv": b"id\n",
+    }
+    return write(tmp_path_factory.mktemp("nested") / "photos.zip", zip_bytes(members))
+
+
+@pytest.fixture(name="prepared", scope="module")
+def _prepared(tmp_path_factory: pytest.TempPathFactory, nested: Path) -> Path:
+    """Return the datasets and files of the photos, made once: that takes longer than a figure."""
+    return shared_folder(tmp_path_factory, "prepared", lambda folder: prepare(nested, folder, 12))
 
 
 class _Forked:
@@ -109,14 +111,9 @@ def test_the_command_prints_a_rate_for_each_way_to_read(
 @pytest.mark.thorough
 @pytest.mark.usefixtures("forked_figures")
 @pytest.mark.parametrize("way", ["resident", "files", "jpeg", "raw", "crop"])
-def test_a_model_trains_on_batches_and_waiting_is_a_share(
-    way: str, nested: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "prepared"
-    folder.mkdir()
-    prepare(nested, folder, 12)
+def test_a_model_trains_on_batches_and_waiting_is_a_share(way: str, prepared: Path) -> None:
     small = "shufflenet_v2_x0_5"
-    found = measure_in_process(Settings(folder, 2, 0.01, "cpu"), Figure(way, 1, small))
+    found = measure_in_process(Settings(prepared, 2, 0.01, "cpu"), Figure(way, 1, small))
     assert isinstance(found, Rate), found
     assert found.images_s > 0
     assert 0 < found.waiting < 1

@@ -1,37 +1,43 @@
-"""Stand-ins for sbatch, kubectl and ssh: `python -m tests.documents.cluster COMMAND ARGUMENTS…`.
+"""Stand-ins for sbatch, kubectl, ssh and shardprep: `python cluster.py COMMAND ARGUMENTS…`.
 
-They take what the real ones are given in docs/scale.md, refuse what they do not know, and run the
-jobs here, one after the other.
+The first three take what the real ones are given in docs/scale.md, refuse what they do not know,
+and run the jobs here, one after the other. `shardprep` lets the test process run its command line:
+a process of its own takes a second to start, and so do its workers.
 """
 
 import os
 import re
 import subprocess
 import sys
+from multiprocessing.connection import Client
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
-
-ROOT = Path(__file__).parents[2]
 JOB = "4711"
+ADDRESS = "TEST_PROCESS"
+"""Environment variable with the address of the test process."""
 
 
-def install(folder: Path) -> dict[str, str]:
-    """Write the stand-ins and `shardprep` into a folder; return the environment for a shell."""
-    programs = {
-        name: f'-m tests.documents.cluster {name} "$@"' for name in ("sbatch", "kubectl", "ssh")
-    } | {"shardprep": '-m shardprep "$@"'}
+def install(folder: Path) -> None:
     folder.mkdir()
-    for name, what in programs.items():
-        (folder / name).write_text(f"#!/bin/sh\nexec {sys.executable} {what}\n")
+    for name in STAND_INS:
+        (folder / name).write_text(f'#!/bin/sh\nexec {sys.executable} {__file__} {name} "$@"\n')
         (folder / name).chmod(0o755)
-    return environment(folder)
 
 
-def environment(folder: Path) -> dict[str, str]:
-    path = f"{folder}:{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+def shardprep(arguments: list[str]) -> None:
+    here = str(Path.cwd())
+    out, errors, code = order(os.environ[ADDRESS], (arguments, here, dict(os.environ)))
+    sys.stdout.write(out)
+    sys.stderr.write(errors)
+    sys.exit(code)
+
+
+def order(address: str, what: object) -> Any:
+    """Send an order to the test process; return its answer, which None does not get."""
+    with Client(address) as test:
+        test.send(what)
+        return what and test.recv()
 
 
 def sbatch(arguments: list[str]) -> None:
@@ -76,6 +82,8 @@ def kubectl(arguments: list[str]) -> None:
         assert arguments[-1].startswith("job/")
         return
     assert arguments[:2] == ["apply", "-f"]
+    import yaml  # type: ignore[import-untyped]
+
     job = yaml.safe_load(Path(arguments[2]).read_text())
     assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
     spec = job["spec"]
@@ -111,5 +119,7 @@ def _execute(command: list[str], task: dict[str, str] | None = None, cwd: str = 
         sys.exit(done.returncode)
 
 
+STAND_INS = {"sbatch": sbatch, "kubectl": kubectl, "ssh": ssh, "shardprep": shardprep}
+
 if __name__ == "__main__":
-    {"sbatch": sbatch, "kubectl": kubectl, "ssh": ssh}[sys.argv[1]](sys.argv[2:])
+    STAND_INS[sys.argv[1]](sys.argv[2:])

@@ -25,7 +25,7 @@ from nbclient import NotebookClient
 from PIL import Image
 
 from shardprep.api.sample_archive import draw_shape
-from tests.support.builders import encoded, write_folder, zip_bytes
+from tests.support.builders import code_for_sample, encoded, write_folder, zip_bytes
 from tests.support.object_store import Bucket, ObjectStore, environment
 from tests.support.paths import ROOT
 from tests.support.processes import Program
@@ -45,6 +45,11 @@ MOUNTED = """
 from pathlib import Path
 from shardprep.source.kaggle import download
 download.MOUNT_ROOT = Path({!r})
+"""
+_TRACED_ONCE = """
+import keras
+from tests.documents.page_code import traced_once
+keras.Model.fit = traced_once(keras.Model.fit)
 """
 _KERNEL = """
 import os, sys
@@ -106,6 +111,8 @@ def executed(
 ) -> Any:
     """Return a notebook with its outputs. `before` is a cell that is not kept."""
     notebook: Any = jupytext.read(NOTEBOOKS / f"{name}.py")
+    if name not in FRAMEWORKS:
+        before += _TRACED_ONCE
     if before:
         notebook.cells.insert(0, nbformat.v4.new_code_cell(before))
     client = NotebookClient(
@@ -190,11 +197,12 @@ def run(name: str, folder: Path) -> Any:
         given = mount(folder / "input")
         notebook = executed(name, here, before=MOUNTED.format(str(given)))
         return _replaced(notebook, str(given), "/kaggle/input")
+    before = code_for_sample(folder / "drawn")
     if name == "cluster":
         with ObjectStore() as store:
-            bucket = Bucket(store, "my-bucket")
-            return executed(name, here, {**environment(store.endpoint), "BUCKET": bucket.url})
-    return executed(name, here)
+            variables = {**environment(store.endpoint), "BUCKET": Bucket(store, "my-bucket").url}
+            return executed(name, here, variables, before)
+    return executed(name, here, before=before)
 
 
 def _replaced(notebook: Any, before: str, after: str) -> Any:

@@ -1,6 +1,7 @@
 """The Python code of pages, in their order."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from tests.support.paths import ROOT
@@ -19,3 +20,17 @@ def executed(blocks: list[str]) -> dict[str, Any]:
     for block in blocks:
         exec(compile(block, "a page", "exec"), found)  # the test is of that code
     return found
+
+
+def traced_once(fit: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the `fit` of Keras, which builds the optimizer before its first step.
+
+    TensorFlow traces a step again if variables are made in it, which takes seconds.
+    """
+
+    def built_fit(model: Any, *data: Any, **options: Any) -> Any:
+        if model.built and not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        return fit(model, *data, **options)
+
+    return built_fit

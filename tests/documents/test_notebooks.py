@@ -22,7 +22,7 @@ from tests.documents.notebooks import (
     run,
     steady,
 )
-from tests.support.builders import tree
+from tests.support.builders import code_for_sample, tree
 from tests.support.paths import ROOT
 
 DOCS = ROOT / "docs"
@@ -93,7 +93,8 @@ def test_the_kaggle_notebook_goes_from_a_mount_to_a_submission(tmp_path: Path) -
 
 @pytest.mark.thorough
 def test_without_a_store_machines_share_a_folder(tmp_path: Path) -> None:
-    notebook = executed("cluster", tmp_path)
+    before = code_for_sample(tmp_path / "drawn")
+    notebook = executed("cluster", tmp_path, before=before)
     text = page_text("cluster", notebook)
     assert "```text\na folder\n```" in text
     stored = shown("cluster").replace("```text\nobject storage\n```", "```text\na folder\n```")

@@ -1,8 +1,11 @@
 """docs/scale.md does what it says: its scripts and commands run, and give the build of one run."""
 
+import os
 import re
 import subprocess
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Listener
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from shardprep.api.sample_archive import write_sample
 from shardprep.source.limits import DEFAULT_LIMITS
 from shardprep.writer.plan.shard_plan import MAX_CHUNK_ITEMS
 from tests.documents import cluster
+from tests.support import command
 from tests.support.builders import sample, tree, write_folder
 from tests.support.paths import shared_folder
 
@@ -48,9 +52,8 @@ def _few(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 @pytest.fixture(scope="module", name="whole")
 def _whole(tmp_path_factory: pytest.TempPathFactory, few: dict[str, bytes]) -> dict[str, bytes]:
     def make(folder: Path) -> None:
-        environment = cluster.install(write_folder(folder, few) / "bin")
-        command = ["shardprep", "build", "shapes.zip", "--shards", "20"]
-        subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+        done = command.run("build", "shapes.zip", "--shards", 20, cwd=write_folder(folder, few))
+        assert done.returncode == 0, done.stderr
 
     return tree(shared_folder(tmp_path_factory, "whole-of-few", make) / "tfrecords")
 
@@ -61,18 +64,36 @@ def _data(tmp_path: Path, few: dict[str, bytes]) -> Path:
 
 
 def run(script: str, data: Path, shown: Mapping[str, str] | None = None) -> str:
-    here = data.parent / "home"
+    """Run a script with the stand-ins; this process runs its commands of shardprep."""
+    here, programs = data.parent / "home", data.parent / "bin"
     here.mkdir(exist_ok=True)
     for name, text in (shown or {}).items():
         (here / name).write_text(text)
-    bin_ = data.parent / "bin"
-    environment = cluster.install(bin_) if not bin_.exists() else cluster.environment(bin_)
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script], cwd=here, env=environment,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stderr + done.stdout
+    if not programs.exists():
+        cluster.install(programs)
+    with Listener(family="AF_UNIX") as listener, ThreadPoolExecutor(1) as pool:
+        address = str(listener.address)
+        path = f"{programs}:{os.environ['PATH']}"
+        script_done = pool.submit(
+            subprocess.run,
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=here,
+            env={**os.environ, "PATH": path, "COLUMNS": "80", cluster.ADDRESS: address},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        script_done.add_done_callback(lambda _: cluster.order(address, None))
+        while True:
+            with listener.accept() as connection:
+                if (order := connection.recv()) is None:
+                    break
+                arguments, cwd, variables = order
+                done = command.run(*arguments, cwd=cwd, environment=variables)
+                connection.send((done.stdout, done.stderr, done.returncode))
+    said = script_done.result()
+    assert said.returncode == 0, said.stderr
+    return said.stderr + said.stdout
 
 
 @pytest.mark.thorough

@@ -21,7 +21,7 @@ from tests.support.builders import SHARED_DATA
 from tests.support.planted import file, photo
 
 Thumbnails = np.ndarray[Any, Any]
-NUMBER = 60
+NUMBER = 40
 TURNS = (
     None, Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.FLIP_TOP_BOTTOM,
     Image.Transpose.ROTATE_180, Image.Transpose.TRANSPOSE, Image.Transpose.ROTATE_270,

@@ -127,6 +127,15 @@ def sample(folder: Path) -> Path:
     return folder / "shapes.zip"
 
 
+def code_for_sample(folder: Path) -> str:
+    """Return code with which `shardprep.sample` of another process writes the drawn sample."""
+    return f"""
+from pathlib import Path
+from shardprep.api import sample_archive
+sample_archive._archive = lambda *_: Path({str(sample(folder))!r}).read_bytes()
+"""
+
+
 class Quiet(Watch):
     def __init__(self) -> None:
         super().__init__(lambda _: None)

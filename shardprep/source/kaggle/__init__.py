@@ -1,5 +1,5 @@
 """Kaggle: download archives, and upload datasets.
 
-`client` and `client_upload` run in a child process; `client_process` starts it and reads its
-reports. Nothing is imported here, because the child process would load it too.
+`client` runs in a child process; `client_process` starts it and reads its reports. Nothing is
+imported here, because the child process would load it too.
 """

@@ -3,16 +3,21 @@
 The child reports to the parent (`client_process`) in lines of JSON on the pipe that was its stdout:
 {"alive": …}, {"size": …}, {"sent": …}, {"state": …}, then {"done": …} or {"fault": …}. The fault
 has the fields of a `ClientError`. `kaggle` prints, exits and reads settings when it is imported. So
-`main` first replaces stdout, and functions import `kaggle` later.
+`main` first replaces stdout, and functions import `kaggle` later. For uploads, the client repeats
+failed requests by itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import sys
+import tempfile
 import threading
+import time
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -28,25 +33,13 @@ _CHUNK_BYTES = 1 << 16
 def main(arguments: list[str]) -> None:
     """Run one order in the child process, and report on the pipe that was stdout.
 
-    `arguments` are "login" or "anonymous", then one order: download KIND SLUG FOLDER, or a function
-    of `client_upload` and its arguments.
+    `arguments` are "login" or "anonymous", then a name in `_ORDERS` and arguments of its function.
     """
     say = _take_stdout()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     login, order, *rest = arguments
     try:
-        if order == "download":
-            _download(say, login, *rest)
-        else:
-            from kaggle.api import (  # type: ignore[import-untyped] # noqa: PLC0415
-                kaggle_api_extended,
-            )
-
-            from shardprep.source.kaggle import client_upload  # noqa: PLC0415 - imports kaggle
-
-            api = kaggle_api_extended.KaggleApi()
-            api.authenticate()
-            getattr(client_upload, order)(say, api, *rest)
+        _ORDERS[order](say, _api(say, login), *rest)
     except SystemExit:  # the client exits if it has no credentials
         say(fault={"kind": "credentials"})
     except Exception as error:
@@ -76,7 +69,8 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _download(say: _Say, login: str, kind: str, slug: str, folder: str) -> None:
+def _api(say: _Say, login: str) -> Any:
+    """Return a client, which has imported what all orders need."""
     from kaggle.api.kaggle_api_extended import (  # type: ignore[import-untyped] # noqa: PLC0415
         KaggleApi,
     )
@@ -95,17 +89,73 @@ def _download(say: _Say, login: str, kind: str, slug: str, folder: str) -> None:
     api = Api()
     if login == "login":
         api.authenticate()
+    return api
+
+
+def _download(_: _Say, api: Any, kind: str, slug: str, folder: str) -> None:
     if kind == "competition":
         api.competition_download_files(slug, path=folder, quiet=True)
     else:
         api.dataset_download_files(slug, path=folder, quiet=True, unzip=False)
 
 
+def _report_state(say: _Say, api: Any, slug: str, poll_s: str) -> None:
+    """Report the state of a dataset every `poll_s` seconds, until the process is killed."""
+    import requests  # noqa: PLC0415 - slow
+    from kagglesdk.datasets.types import (  # type: ignore[import-untyped] # noqa: PLC0415
+        dataset_api_service,
+    )
+
+    request = dataset_api_service.ApiGetDatasetRequest()
+    request.owner_slug, request.dataset_slug = slug.split("/")
+    while True:
+        facts: dict[str, Any] = {"status": None}
+        try:
+            facts["status"] = api.dataset_status(slug)
+            with api.build_kaggle_client() as kaggle:
+                there = kaggle.datasets.dataset_api_client.get_dataset(request)
+            facts |= {"version": there.current_version_number or 0, "is_private": there.is_private}
+        except requests.HTTPError as error:  # for a missing dataset, and for one of another user
+            if error.response is None or error.response.status_code not in (403, 404):
+                raise
+        say(state=facts)
+        time.sleep(float(poll_s))
+
+
+def _send(say: _Say, api: Any, *arguments: str) -> None:
+    """Create a dataset or version from a folder with `dataset-metadata.json`.
+
+    `arguments` are create VISIBILITY FOLDER NOTES, or version MESSAGE FOLDER NOTES. NOTES is the
+    folder of the client's notes: the upload address of each file.
+    """
+    from kaggle.api import (  # type: ignore[import-untyped] # noqa: PLC0415
+        kaggle_api_extended,
+    )
+
+    order, text, folder, tempfile.tempdir = arguments
+    os.chdir(folder)
+    bar = types.SimpleNamespace(update=lambda num_bytes: say(sent=num_bytes))
+    kaggle_api_extended.tqdm = lambda **_: contextlib.nullcontext(bar)
+    if order == "create":
+        answer = api.dataset_create_new(".", public=text == "public", quiet=True, dir_mode="zip")
+    else:
+        answer = api.dataset_create_version(".", text, quiet=True, dir_mode="zip")
+    if (answer.status or "ok").lower() != "ok":
+        raise ClientError("refused", answer.error or answer.status)
+
+
+_ORDERS: dict[str, Callable[..., None]] = {
+    "download": _download,
+    "state": _report_state,
+    "send": _send,
+}
+
+
 def _fault_of(error: Exception) -> dict[str, Any]:
     """Return the fields of a `ClientError`, without a text that may contain a signed URL."""
     if isinstance(error, ImportError):
         return {"kind": "import", "message": str(error)}
-    if isinstance(error, ClientError):  # of `client_upload`
+    if isinstance(error, ClientError):  # of `_send`
         return {"kind": error.kind, "message": error.message}
     import requests  # noqa: PLC0415 - slow, for faults only
     import urllib3  # noqa: PLC0415

@@ -100,7 +100,7 @@ class Uploader:
         return there
 
     def _order(self, there: KaggleState) -> tuple[str, str, dict[str, object]]:
-        """Return order and last argument of `client_upload.send`, and the client's metadata."""
+        """Return the first two arguments of the client's order "send", and its metadata."""
         metadata: dict[str, object] = {"id": self.ref.slug}
         if there.status is None:
             if self.is_public and self.license is None:
