@@ -30,8 +30,9 @@ from shardprep.source.members import Member, Members
 from shardprep.source.names import composed
 
 _MOST_SHOWN = 160
-_BEGINS = re.compile(r"\{(stem|name|id)\}(?P<sign>[-_. ])\*")
-"""Matches the image name, a separator, and a wildcard that may match further separators."""
+_SIGNS = "-_. "
+_BEGINS = re.compile(rf"\{{(stem|name|id)\}}(?P<sign>[{_SIGNS}]?)\*")
+"""Matches the image name, a separator or none, and a wildcard that may match further separators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +273,8 @@ class _Search:
             [group for group in named if fields[group].text != "id"] if has_parts else named[:1]
         )
         begins = None if has_parts else _BEGINS.search(pattern.text)
-        self._sign = begins["sign"] if begins else ""
+        signs = re.escape(begins["sign"] or _SIGNS) if begins else ""
+        self._last = re.compile(rf"[{signs}][^/{signs}]*$") if begins else None
         self._below: dict[str, list[int]] | None = None
         self._numbers: Sequence[int] = range(len(images))
         self._parts: list[str] = []
@@ -314,8 +316,8 @@ class _Search:
     def _place(self, name: str, mask: str) -> int | None:
         """Return the position of the image with the longest name that begins `name`, or None."""
         place = self._pairing.find(name, mask)
-        while place is None and self._sign and self._sign in name.rpartition("/")[2]:
-            name = name.rpartition(self._sign)[0]
+        while place is None and self._last and (last := self._last.search(name)):
+            name = name[: last.start()]
             place = self._pairing.find(name, mask)
         return place
 

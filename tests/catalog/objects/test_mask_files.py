@@ -50,10 +50,11 @@ def test_an_image_may_have_several_masks() -> None:
     }
 
 
-def test_a_wildcard_after_the_name_leaves_the_longest_name_of_an_image() -> None:
+@pytest.mark.parametrize("pattern", ["free/{stem}_*.jpg", "free/{stem}*.jpg"])
+def test_a_wildcard_after_the_name_leaves_the_longest_name_of_an_image(pattern: str) -> None:
     masks = ["free/IMG_1_no_shadow.jpg", "free/IMG_1_2_no_shadow.jpg", "free/IMG_3_x.jpg"]
     images = ["in/IMG_1.jpg", "in/IMG_1_2.jpg"]
-    found = pair_masks([*masks, *images], parse_mask_pattern("free/{stem}_*.jpg"))
+    found = pair_masks([*masks, *images], parse_mask_pattern(pattern))
     assert found.of_image == {image: [mask] for image, mask in zip(images, masks, strict=False)}
     assert found.without_image == masks[2:]
 
