@@ -1,8 +1,9 @@
 """What each test costs: kept from run to run, and shown at the end of a run.
 
 Processor time is that of the test process, of the processes that it waited for, of programs, and of
-the server of workers with those that ended. It says more than a clock, which runs on while other
-test processes have the processor. What outlives a test, as a browser does, is not counted.
+the servers of workers and of objects with those that ended. It says more than a clock, which runs
+on while other test processes have the processor. What outlives a test, as a browser does, is not
+counted.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ _KEPT = Path(_CACHE, "shardprep-tests", "costs.json")
 _PROPERTY = "processor seconds"
 _NUM_SHOWN = 25
 _programs: list[float] = []
+_servers: list[int] = []
 
 
 class Cost(NamedTuple):
@@ -45,16 +47,23 @@ def add_program(seconds: float) -> None:
     _programs.append(seconds)
 
 
+def add_server(pid: int) -> None:
+    """Count what this child uses in the tests that ask it; otherwise the test that ends it pays."""
+    _servers.append(pid)
+
+
 def _spent() -> float:
     used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(one.ru_utime + one.ru_stime for one in used) + sum(_programs) + _by_workers()
-
-
-def _by_workers() -> float:
-    """Return what the server of workers has used until now; one that was stopped is waited for."""
     server: Any = forkserver
+    children = [server._forkserver._forkserver_pid, *_servers]
+    own = sum(one.ru_utime + one.ru_stime for one in used)
+    return own + sum(_programs) + sum(map(_by_server, children))
+
+
+def _by_server(pid: int | None) -> float:
+    """Return what a child has used until now; one that ended is waited for, and counted there."""
     with contextlib.suppress(OSError):
-        stat = Path(f"/proc/{server._forkserver._forkserver_pid}/stat").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_text()
         return sum(map(int, stat.rpartition(")")[2].split()[11:15])) / os.sysconf("SC_CLK_TCK")
     return 0.0
 

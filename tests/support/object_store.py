@@ -34,10 +34,13 @@ _SIGNED = {"Authorization": f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/20260101/
 
 class ObjectStore:
     def __enter__(self) -> Self:
+        from tests.support.costs import add_server  # the server itself needs no pytest
+
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.object_store"],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
+        add_server(self._process.pid)
         assert self._process.stdout is not None
         with self._process.stdout as said:
             self.endpoint = said.readline().strip()
