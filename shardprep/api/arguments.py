@@ -41,9 +41,9 @@ _DATASETS = Path("tfrecords")
 
 
 def recipe_of(flags: dict[str, Any]) -> Recipe:
-    """Return the recipe from `flags` and from ./shardprep.toml, if the file is for the same source.
+    """Return the recipe from `flags`, over ./shardprep.toml if both have the same source.
 
-    A file without `items` is not for a table of items. RecipeError if neither names a source.
+    If `flags` have `items`, a file without `items` is ignored. RecipeError if no source is given.
     """
     from shardprep.recipe.recipe import make_recipe
 

@@ -81,7 +81,7 @@ def listed_files(recipe: Recipe) -> tuple[str, ...] | None:
         return None
     every = sorted({path for two in _paths(recipe) for path in two})
     if not (files := tuple(path[1:] for path in every if _is_file(path))):
-        what = f"no row names a file of this machine, such as {next(iter(every), '')!r}"
+        what = f"none of the paths exists on this machine; the first is {next(iter(every), '')!r}"
         raise SourceError(OptionName("items"), what, "correct the paths")
     return files
 
@@ -353,7 +353,7 @@ class _Finder:
         return cells.replaced(odd, Texts.of(keys)) if len(odd) else cells
 
     def _without_links(self, paths: Texts) -> Texts:
-        """Return the paths with links resolved to the folders that the source lists instead."""
+        """Return the paths with linked folders replaced by the folders that the source lists."""
         folders, of_link = paths.folders, dict[str, str]()
         for folder in folders.values[:_MOST_FOLDERS] if self._roots else ():
             real = self._below(os.path.realpath(os.path.join(self._roots[0], folder)))  # noqa: PTH118

@@ -163,7 +163,8 @@ def check_stacks(recipe: Recipe, members: Members) -> None:
     option = OptionName("instances" if recipe.instances else "masks")
     if recipe.instances or recipe.rules.masks.kind in ("rle", "format"):
         what = "masks of objects are not supported for stacks"
-        raise RecipeError(option, what, "give files of class masks, such as '{id}/labels/*.png'")
+        hint = "give files of class masks, such as '{id}/labels/*.png'"
+        raise RecipeError(option, what, "leave it out" if recipe.instances else hint)
 
 
 def stack_columns(members: Members) -> dict[Column, Coded[Value]]:

@@ -203,7 +203,7 @@ def _options(
 
 
 def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
-    """Return the program with the named commands."""
+    """Return a Typer app with the commands `names`."""
     app = typer.Typer(
         name="shardprep",
         cls=o.Group,

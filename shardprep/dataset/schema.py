@@ -397,7 +397,10 @@ class Schema(Document):
     def with_stacks(
         self, channels: tuple[str, ...], *, is_deep: bool, masks_repeat: bool = False
     ) -> Schema:
-        """Return a copy with stacks as images; `channels` and `is_deep` are as in `Feature`."""
+        """Return a copy for stacks: `image` becomes `images`, which repeats.
+
+        `channels` and `is_deep` are as in `Feature`; with `masks_repeat`, the mask repeats too.
+        """
         form = {
             "repeated": True,
             "doc": "The images of the sample, in order.",

@@ -297,7 +297,7 @@ def _objects(values: dict[str, Any], schema: Schema) -> Objects:
     more = {name: _rows(values[name], one) for name, one in further_objects(schema).items()}
     lists += more.values()
     if any(len(one) != len(labels) for one in lists):
-        raise ValueError("its objects have lists of different lengths")
+        raise ValueError("its boxes and other features of objects differ in number")
     return Objects(
         boxes,
         [_known(one, num_classes) for one in labels],

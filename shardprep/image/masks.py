@@ -111,7 +111,7 @@ def mask_classes(mask: MaskFile, spec: AnnotationSpec) -> Labels:
     if unknown.size:
         names = [_named(int(value), is_colour=is_colours) for value in unknown[:_NAMED]]
         what = "colour" if is_colours else "value"
-        raise MaskError(f"has the {what} {', '.join(names)}, which no class has")
+        raise MaskError(f"has the {what} {', '.join(names)}, which no class has in the mask values")
     return classes
 
 

@@ -222,7 +222,7 @@ def _views(grey: Pixels, pool: ThreadPoolExecutor) -> tuple[_Views, _Views]:
 
 
 def _described(grey: Pixels, windows: Descriptors, turns: Any, start: int) -> _Views:
-    """Fill `windows` and `turns` for `_AT_ONCE` thumbnails, and return views of whole ones."""
+    """Fill `windows` and `turns` for `_AT_ONCE` thumbnails; return the views of whole ones."""
     some = slice(start, start + _AT_ONCE)
     wholes, whole_turns = list[Descriptors](), list[Ints]()
     for i, low in enumerate(_frequencies(grey[some])):

@@ -146,7 +146,7 @@ def _runs(runs: Runs, num_pixels: int) -> tuple[Ints, Ints]:
         raise MaskError(f"has {len(numbers):,} run lengths, which are not pairs")
     starts, lengths = numbers[::2], numbers[1::2]
     if (lengths < 1).any():
-        raise MaskError("has a run of no pixels")
+        raise MaskError("has a run length below 1; each run needs a pixel")
     if runs.order == "relative":
         stops = np.cumsum(starts + lengths)
         starts = stops - lengths

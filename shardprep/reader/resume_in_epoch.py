@@ -148,7 +148,9 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         """Count the step, and save the state if a save is due."""
         del logs
         if not self._batches.is_begun:
-            raise self._refused("fit has other batches", "give fit the batches of this callback")
+            raise self._refused(
+                "fit has other batches than this callback", "give both the same batches"
+            )
         epoch, before = self._place
         done = min(self._began + batch + 1, len(self._batches))
         self._place = (epoch, done)

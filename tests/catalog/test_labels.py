@@ -122,7 +122,7 @@ def test_short_rows_are_filled_and_columns_are_found_by_exact_name_first() -> No
 
 @pytest.mark.parametrize("data", [b"", b"\n\n", b"\xef\xbb\xbf", b" , ,\n"])
 def test_a_table_without_header_is_an_error(data: bytes) -> None:
-    with pytest.raises(SourceError, match=r"^t\.csv: is empty: a header line is needed"):
+    with pytest.raises(SourceError, match=r"^t\.csv: is empty; give it a header line and a row"):
         parse_table(data, "t.csv")
 
 

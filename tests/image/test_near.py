@@ -145,7 +145,7 @@ def test_rows_that_move_on_their_own_are_a_scene() -> None:
 
 
 def test_changed_content_is_the_same_scene() -> None:
-    pixels, others = photo(3, 128, 128), photo(4, 128, 128)
+    pixels, others = photo(3, 128, 128).copy(), photo(4, 128, 128)
     pixels[40:84, 50:90] = others[40:84, 50:90]
     found = thumbnails(Image.fromarray(photo(3, 128, 128)), Image.fromarray(pixels))
     (pair,) = near_pairs(found)

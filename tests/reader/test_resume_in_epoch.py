@@ -418,7 +418,7 @@ def test_fit_must_get_all_of_the_same_batches(folder: Path, tmp_path: Path) -> N
     resume = reader.ResumeInEpoch(tmp_path / "state", data)
     with pytest.raises(DatasetError, match="fit has 5 steps per epoch, but there are 12 batches; "):
         model_of().fit(data, steps_per_epoch=5, verbose=0, callbacks=[resume])
-    with pytest.raises(DatasetError, match="fit has other batches; give fit the batches"):
+    with pytest.raises(DatasetError, match="fit has other batches than this callback; give both"):
         used().fit(batches(folder), verbose=0, callbacks=[resume])
     assert not (tmp_path / "state").exists()
 

@@ -303,7 +303,7 @@ def test_parts_with_other_near_copies_do_not_become_one_dataset(
     for one in cache.iterdir():
         one.unlink()
     monkeypatch.setattr(near_copies, "ThumbnailMaker", Unreading)
-    with pytest.raises(BuildError, match="finds other near copies than the first"):
+    with pytest.raises(BuildError, match="near copies differ from the run that began"):
         build_part(source, tmp_path / "out", "2/2", **keys)
 
 

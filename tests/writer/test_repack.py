@@ -372,7 +372,7 @@ def test_a_damaged_one_is_mended_by_doing_it_again(pets: Path, tmp_path: Path) -
     whole = tree(again.path)
     damage(again.path)
     with pytest.raises(shardprep.DatasetError, match="was repacked from other datasets"):
-        shardprep.repair(again.path, source=pets)
+        shardprep.verify(again.path, repair=True, source=pets)
     shardprep.repack(pets, tmp_path / "again", shards=3, overwrite=True)
     assert tree(again.path) == whole
     next(again.path.glob("*-00001-of-00003")).unlink()

@@ -164,7 +164,7 @@ def _boxes_of_texts(view: View, suffix: str) -> list[Reading]:
 
 
 def _are_places(view: View, text: Member, lines: Sequence[str]) -> bool:
-    """Return whether each line begins with x and y in pixels of the image that the text names."""
+    """Return whether each line starts with x and y inside the image with the stem of `text`."""
     image = view.index.find(stem(text.key))[0]
     height, width = image_size(view.members[image].extent) or (0, 0)
     places = [(float(x[1]), float(x[2])) for x in map(_PLACE.match, lines) if x]

@@ -168,7 +168,10 @@ def _numbers_together(match: TableMatch, found: Sequence[LabelColumns]) -> Itera
 
 
 def as_rivals(found: Sequence[LabelColumns]) -> list[LabelColumns]:
-    """Return the columns; next to strong columns, a column without a title is not certain."""
+    """Return the columns; if one is STRONG, column 2 of a table without titles is so at most.
+
+    Two strong columns are a question.
+    """
     most = STRONG if any(one.strength == STRONG for one in found) else SHARED
     bare = ((one, most if one.titles == ("2",) else SHARED) for one in found)
     return [replace(one, strength=min(one.strength, most)) for one, most in bare]

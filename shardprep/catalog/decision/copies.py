@@ -190,9 +190,9 @@ def _alone(view: View, roots: Sequence[str], top: str) -> Mapping[str, Any]:
 
 
 def parts(view: View) -> list[Reading]:
-    """Return readings of folders that have the same classes or names as the rest of the source.
+    """Return readings for folders that repeat classes or names of the rest of the source.
 
-    Each reading uses such a folder alone, or, if others have no subfolders, leaves it out.
+    One reading uses the folder alone. Another leaves it out, if other folders have no subfolders.
     """
     start = commonpath(view.folders) if view.folders and "" not in view.folders else ""
     below = defaultdict[str, set[str]](set)
@@ -349,7 +349,7 @@ def _joined(folder: str, below: str) -> str:
 
 
 def _is_clear(folder: _Folder, counts: dict[str, int]) -> bool:
-    """Return whether the glob of a folder fits no other folder; globs ignore case and parents."""
+    """Return whether the glob of a folder fits no other; it ignores case and fits at any depth."""
     own = f"/{folder.path}/".casefold()
     num_fit = sum(number for path, number in counts.items() if own in f"/{path}/".casefold())
     return num_fit == folder.number

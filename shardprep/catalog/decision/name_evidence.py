@@ -171,7 +171,7 @@ def _of_level(depth: int, names: Collection[str]) -> Reading:
 
 
 def _of_test(view: View, tests: Collection[str], names: Collection[str]) -> list[Reading]:
-    """Return the reading of folders as labels, if folders of test are other ids of equal form."""
+    """Return folders as labels if test has folders of the same form that no other split has."""
     test = Counter[str]()
     for path in tests:
         if not given_split([path.rpartition("/")[2]]):

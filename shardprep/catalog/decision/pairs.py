@@ -198,7 +198,7 @@ def affixes(names: Sequence[str]) -> Affixes:
 
 
 def common_start(names: Sequence[str]) -> str:
-    """Return the longest start that all names have."""
+    """Return the longest common prefix."""
     columns = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
     return "".join(letters[0] for letters in columns)
 

@@ -129,7 +129,7 @@ class Documents:
         return str(self.export_facts.get("layout", ""))
 
     def export_options(self) -> dict[str, Any]:
-        """Return the options that build the export again; {} if one of its files is missing."""
+        """Return the options of `build` that read this export; {} if a file of it is missing."""
         with contextlib.suppress(RecipeError, LookupError, TypeError, AttributeError):
             stated = self.export_facts["build"].items()
             given = {key: value for key, value in stated if key in _OF_EXPORT}

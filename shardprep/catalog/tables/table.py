@@ -213,7 +213,7 @@ def parse_table(
     try:
         first = next(rows, None)
         if first is None:
-            raise SourceError(name, "is empty: a header line is needed")
+            raise SourceError(name, "is empty", "give it a header line and a row for each image")
         header = stated or tuple(first)
         if not (stated or (has_header and not words)):
             header, rows = tuple(str(i + 1) for i in range(len(first))), chain([first], rows)

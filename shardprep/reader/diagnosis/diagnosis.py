@@ -333,7 +333,7 @@ def _check_step(step: Any, dataset: Any) -> None:
             what = (
                 f"{short_repr(step)} needs {len(needed)} arguments, but a step gets one, the batch"
             )
-            raise DatasetError(_WHERE, what, "take images and targets from the batch in it")
+            raise DatasetError(_WHERE, what, "take images and targets from the batch inside of it")
         return
     if not getattr(step, "compiled", False):
         raise DatasetError(_WHERE, "the model is not compiled", "call model.compile")

@@ -97,7 +97,11 @@ def padded(dataset: Any, subset: Subset, request: Request, num_calls: int) -> An
 
 
 def padding_values(spec: Any, value: float = 0) -> Any:
-    """Return the padding value of each component of `spec`; `value` for other numbers."""
+    """Return the padding value of each component of `spec`.
+
+    It is "" for texts, −1 or NaN for rows, `padding` for features of objects, and otherwise 0, or
+    `value` if `spec` is one component.
+    """
     if isinstance(spec, dict):
         rows = (name for name in spec if name.startswith(ROWS))
         known = padding(spec) | {n: math.nan if spec[n].dtype.is_floating else -1 for n in rows}

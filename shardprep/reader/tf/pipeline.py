@@ -316,7 +316,7 @@ class _Stages:
 
     @as_written
     def _by_record(self, records: Any) -> Any:
-        """Return a dataset of (bytes, tag) after the graph has decoded it."""
+        """Return pairs of (bytes, tag) decoded in the graph, in batches if there is a size."""
         decode = self._decoder.one
         function = self._tagged(lambda record, _: decode(record))
         dataset = self._mapped(records, function, self.calls.images)

@@ -36,7 +36,7 @@ class Cursor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EpochTags:
-    """The tags of the epochs of a request, from a cursor on."""
+    """Makes tf.data datasets of record tags, epoch after epoch, starting at a cursor."""
 
     order: Order
     records: Records

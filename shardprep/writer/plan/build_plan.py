@@ -174,7 +174,7 @@ def check_outline(state: Folder, outline: Outline) -> None:
     if there is not None and there.near_copies != outline.near_copies:
         raise BuildError(
             str(state),
-            "this run finds other near copies than the first: only one could read some image",
+            "near copies differ from the run that began this build: only one could read some image",
             f"put such images on an {OptionName('exclude_list')}, remove {state} and start again",
         )
 

@@ -332,7 +332,7 @@ def _of_other_splits(table: Table, option: str, source: AnnotatedSource) -> Iter
 
 
 def recognise_documents(source: AnnotatedSource) -> list[Sign]:
-    """Return the `Sign` of JSON documents of single images that list boxes, or []."""
+    """Return a `Sign` if JSON documents, one for each image, list boxes; otherwise []."""
     members = named_as_images(source, ".json")
     named = coverage(source.index, [member.key for member in members])
     documents = of_own_documents(source, members)

@@ -252,7 +252,9 @@ class _Document:
     def add(self, entries: dict[object, Any], id_: object, value: object) -> None:
         if entries.setdefault(id_, value) != value:
             both = f"{_short(entries[id_])} and {_short(value)}"
-            raise SourceError(self.key, f"id {_short(id_)} is used twice: {both}")
+            raise SourceError(
+                self.key, f"id {_short(id_)} is used twice: {both}", "give each its own"
+            )
 
 
 class _Reader:
