@@ -248,7 +248,7 @@ def rows_by_shard(table: pa.Table) -> dict[str, pa.Table]:
 
 @dataclass(frozen=True, slots=True)
 class ShardRows:
-    """Offsets, lengths and keys of a shard's records, in order."""
+    """Offsets, lengths and keys of a shard's records, in order; an index gives no keys."""
 
     offsets: Sequence[int]
     lengths: Sequence[int]

@@ -27,9 +27,10 @@ from shardprep.dataset.remote_files import DRAFT_PREFIX, RemoteFiles
 from shardprep.errors import DatasetError, OptionName
 from shardprep.processes import SpawnedContext, interrupts_blocked
 from shardprep.progress import Watch
-from shardprep.verifier.documents import CheckedDocuments, index_problem
+from shardprep.verifier.documents import CheckedDocuments, index_problem, read_document
 from shardprep.verifier.examples import ExampleCheck
 from shardprep.verifier.problem import Problem, Verification
+from shardprep.verifier.record_rows import index_rows
 from shardprep.verifier.shard import (
     ShardReport,
     ShardTask,
@@ -161,11 +162,15 @@ def _unknown(files: Iterable[str], shards: set[str]) -> list[str]:
 def _task(
     documents: CheckedDocuments, file: Path | StoredObject, shard: str, check: ExampleCheck
 ) -> ShardTask:
-    table, expected = documents.rows.get(shard), documents.shards.get(shard)
+    table, index = documents.rows.get(shard), None
     if table is not None:
         names = [name for name in _ROW_COLUMNS if name in table.schema.names]
         table = table.select(names).take(list(range(len(table))))  # pickle only these rows
-    return ShardTask(file, expected, table, check, documents.most_shard_bytes)
+    else:
+        text = read_document(documents.folder, index_name(shard))
+        index = None if isinstance(text, Problem) else index_rows(text)
+    expected = documents.shards.get(shard)
+    return ShardTask(file, expected, table, index, check, documents.most_shard_bytes)
 
 
 def _shard_problems(

@@ -1,4 +1,4 @@
-"""The expected records of a shard, from the item table."""
+"""The expected records of a shard, from the item table or from the shard's index."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ANNOTATIONS = ("object_labels", "mask_pixels", "labelled_points")
 
 @dataclass(frozen=True, slots=True)
 class RecordRows(ShardRows):
-    """The expected records of a shard, from the item table."""
+    """The expected records of a shard, from the item table or an index."""
 
     targets: Mapping[str, Sequence[object]] = field(default_factory=dict)
     """Target feature → value in each record: class index, float32, UTF-8 bytes, or a list."""
@@ -50,6 +50,15 @@ def written_rows(table: pa.Table, targets: Mapping[str, Feature]) -> RecordRows:
         {name: _targets(table, name, targets) for name in targets if _is_known(table, name)},
         table.select(annotations).to_pylist() if annotations else (),
     )
+
+
+def index_rows(text: bytes) -> RecordRows | None:
+    """Return the offsets and lengths in the text of an index, or None if the text is damaged."""
+    try:
+        places = [tuple(map(int, line.split(b" "))) for line in text.splitlines()]
+        return RecordRows([offset for offset, _ in places], [length for _, length in places])
+    except ValueError:
+        return None
 
 
 def _is_known(table: pa.Table, name: str) -> bool:

@@ -64,6 +64,8 @@ class ShardTask:
     """The shard's entry in the manifest, or None if it has none."""
     table: pa.Table | None
     """Rows of the shard's items, or None if `items.parquet` has none."""
+    index: RecordRows | None
+    """Offsets and lengths from the shard's index; None with `table` or a damaged index."""
     check: ExampleCheck
     most_bytes: int | None = None
     """Maximum size in bytes of a file to read; None for no limit."""
@@ -144,7 +146,9 @@ class _Hashed(io.RawIOBase):
 
 
 def _check(task: ShardTask, whole: io.FileIO, file: _Hashed) -> ShardReport:
-    rows = None if task.table is None else written_rows(task.table, task.check.targets)
+    rows = task.index
+    if task.table is not None:
+        rows = written_rows(task.table, task.check.targets)
     places: list[tuple[int, int]] = []
     problems: list[Problem] = []
     stream = io.BufferedReader(file, _BLOCK_BYTES)

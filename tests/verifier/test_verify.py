@@ -142,7 +142,7 @@ def test_workers_report_the_same_problems_as_one_process(folder: Path) -> None:
     documents = contents.documents
     check = ExampleCheck(documents.schema, decode=True)
     tasks = [
-        ShardTask(file, documents.shards[name], documents.rows[name], check)
+        ShardTask(file, documents.shards[name], documents.rows[name], None, check)
         for name, file in contents.shards.items()
     ]
     told = Told()
@@ -391,6 +391,15 @@ def test_a_missing_index_of_a_damaged_shard_is_found_without_an_item_table(folde
     (folder / "items.parquet").unlink()
     (folder / INDEX).unlink()
     assert ("missing", INDEX) in found(folder)
+
+
+def test_without_a_manifest_and_items_the_index_leads_to_the_records(folder: Path) -> None:
+    rows = rows_of(folder, FIRST)
+    (folder / "manifest.json").unlink()
+    (folder / "items.parquet").unlink()
+    write(folder / FIRST, flipped((folder / FIRST).read_bytes(), rows[2]["offset"] * 8))
+    (problem,) = named(folder, "damaged")
+    assert (problem.record, problem.offset) == (2, rows[2]["offset"])
 
 
 def test_a_wrong_number_of_the_manifest_is_found_and_named(folder: Path) -> None:
