@@ -23,22 +23,18 @@ values = st.recursive(
     document=st.dictionaries(texts(max_size=4), values | st.lists(values, max_size=8), max_size=5),
     indent=st.sampled_from([None, 0, 3]),
     ascii_only=st.booleans(),
-    part_bytes=st.integers(1, 400),
-    num_elements=st.integers(1, 4),
+    most_bytes=st.integers(200, 400),
+    chunk=st.integers(1, 4),
 )
 @examples(50)
 def test_elements_are_those_of_the_whole_document(
-    document: dict[str, Any],
-    indent: int | None,
-    part_bytes: int,
-    num_elements: int,
-    *,
-    ascii_only: bool,
+    document: dict[str, Any], indent: int | None, most_bytes: int, chunk: int, *, ascii_only: bool
 ) -> None:
     text = json.dumps(document, indent=indent, ensure_ascii=ascii_only)
+    longest = max((len(json.dumps(v, indent=4).encode()) for v in document.values()), default=0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_stream, "_PART_BYTES", part_bytes)
-        patch.setattr(json_stream, "_NUM_ELEMENTS", num_elements)
+        patch.setattr(json_stream, "MOST_BYTES", most_bytes + 3 * longest)
+        patch.setattr(json_stream, "_CHUNK", chunk)
         found: dict[str, Any] = {}
         for key, several in json_stream.elements(f"{text}   ".encode(), "x"):
             found.setdefault(key, []).extend(several)
@@ -48,8 +44,8 @@ def test_elements_are_those_of_the_whole_document(
 def test_numbers_are_not_cut_at_the_end_of_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     document = {"a": [10**i + 7 for i in range(12)], "b": 123456.789, "é": ["ü" * 7] * 9}
     text = json.dumps(document, ensure_ascii=False)
-    for part_bytes in range(1, 60):
-        monkeypatch.setattr(json_stream, "_PART_BYTES", part_bytes)
+    for most_bytes in range(30, 60):
+        monkeypatch.setattr(json_stream, "MOST_BYTES", most_bytes)
         found: dict[str, Any] = {}
         for key, several in json_stream.elements(text.encode(), "x"):
             found.setdefault(key, []).extend(several)

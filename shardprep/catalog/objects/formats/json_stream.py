@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
+import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -12,13 +12,13 @@ from typing import Any
 from shardprep.errors import SourceError
 
 MOST_BYTES = 16 << 20
-"""Maximum number of characters of an element."""
-_PART_BYTES = 1 << 20
-"""Number of bytes that are decoded at a time."""
-_SIGN = re.compile(r"[^ \t\r\n]")
-_NUM_ELEMENTS = 1024
-_NEAR = 1024
-"""Maximum distance of an error to the end of the decoded text if the element may be only cut."""
+"""Maximum size in bytes of an element, and of the part that is decoded at a time."""
+_CHUNK = 1024
+_SPACE = frozenset(" \t\r\n")
+_FILLED = re.compile(r"[^ \t\r\n]|\Z")
+_scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+_COMMA = re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
+_START = "\ufeff"
 _HINT = "download or export it again"
 
 
@@ -46,91 +46,114 @@ def elements(data: bytes, where: str) -> Iterator[tuple[str, list[Any]]]:
 class _Reader:
     def __init__(self, data: bytes) -> None:
         self._data = memoryview(data)
-        self._stop = 0
-        """Number of bytes that were decoded."""
-        self._utf8 = codecs.getincrementaldecoder("utf-8-sig")()
         self._decode = json.JSONDecoder().raw_decode
-        self._text, self._at = "", 0
-        """Decoded text from the last element on, and the current position in it."""
-        self._line, self._column = 1, 1
-        """Place of the start of the text in the document."""
+        self._start = 0
+        """Offset in bytes of the decoded part in the document."""
+        self._stop = 0
+        self._text = ""
+        self._at = 0
 
     def place(self, at: int) -> str:
-        line, column = self._place(at)
+        offset = self._start + len(self._text[:at].encode())
+        before = bytes(self._data[:offset])
+        line, column = before.count(b"\n") + 1, offset - before.rfind(b"\n")
         return f"line {line:,}, column {column:,}"
 
-    def _place(self, at: int) -> tuple[int, int]:
-        num_lines = self._text.count("\n", 0, at)
-        start = -self._column if not num_lines else self._text.rfind("\n", 0, at)
-        return self._line + num_lines, at - start
-
     def members(self) -> Iterator[tuple[str, list[Any]]]:
+        self._move()
+        self._at = int(self._text.startswith(_START))
         self._take("{")
-        if self._sign() == "}":
+        if self._next() == "}":
             return
         while True:
             key = self._value()
             if not isinstance(key, str):
                 raise self._error("a key is not a text")
             self._take(":")
-            values = self._array() if self._sign() == "[" else iter([self._value()])
-            yield key, [*islice(values, _NUM_ELEMENTS)]
-            while some := [*islice(values, _NUM_ELEMENTS)]:
-                yield key, some
-            if self._take(",}") == "}":
+            if self._next() == "[":
+                values = self._array()
+                yield key, [*islice(values, _CHUNK)]
+                while chunk := [*islice(values, _CHUNK)]:
+                    yield key, chunk
+            else:
+                yield key, [self._value()]
+            if self._next() == "}":
                 return
+            self._take(",")
 
     def _array(self) -> Iterator[Any]:
         self._take("[")
-        if self._sign() == "]":
-            self._take("]")
-            return
-        yield self._value()
-        while self._take(",]") == ",":
+        sign = self._next()
+        while sign != "]":
+            yield from self._run()
             yield self._value()
+            sign = self._next()
+            if sign == ",":
+                self._at += 1
+                self._next()
+            elif sign != "]":
+                raise self._error("',' or ']' is missing")
+        self._at += 1
+
+    def _run(self) -> Iterator[Any]:
+        """Yield the next elements of an array that end before the end of the decoded text."""
+        text, decode = self._text, _scan
+        with contextlib.suppress(json.JSONDecodeError, StopIteration):  # parsed again later
+            while True:
+                value, end = decode(text, self._at)
+                comma = _COMMA.match(text, end)
+                if comma is None or comma.end() == len(text):
+                    return
+                self._at = comma.end()
+                yield value
 
     def _value(self) -> Any:
-        self._sign()
-        while True:
-            try:
-                value, end = self._decode(self._text, self._at)
-            except json.JSONDecodeError as error:
-                is_cut = error.pos > len(self._text) - _NEAR or error.msg.startswith("Unterminated")
-                if not (is_cut and self._move()):
-                    raise
-            else:
-                if end < len(self._text) - len("e+") or not self._move():
-                    self._at = end
-                    return value  # otherwise, a number may continue
+        self._next()
+        try:
+            value, end = self._decode(self._text, self._at)
+        except json.JSONDecodeError:
+            self._move()
+            return self._whole()
+        if end >= len(self._text) - len("e+") and self._move():
+            return self._whole()  # a number may continue
+        self._at = end
+        return value
 
-    def _sign(self) -> str:
-        """Move behind white space, and return the next character, or "" at the end."""
-        while (found := _SIGN.search(self._text, self._at)) is None:
-            self._at = len(self._text)
-            if not self._move():
+    def _whole(self) -> Any:
+        try:
+            value, self._at = self._decode(self._text, self._at)
+        except json.JSONDecodeError as error:
+            is_cut = error.pos > len(self._text) - _CHUNK or error.msg.startswith("Unterminated")
+            if self._stop < len(self._data) and is_cut:
+                raise self._error(f"an element of more than {MOST_BYTES >> 20} MiB") from error
+            raise
+        return value
+
+    def _next(self) -> str:
+        sign = self._text[self._at : self._at + 1]
+        while sign in _SPACE or (not sign and self._stop < len(self._data)):
+            found = _FILLED.search(self._text, self._at)
+            self._at = found.start() if found else len(self._text)
+            if self._at == len(self._text) and not self._move():
                 return ""
-        self._at = found.start()
-        return found[0]
-
-    def _take(self, signs: str) -> str:
-        """Return the next character, one of `signs`, and move behind it."""
-        sign = self._sign()
-        if not sign or sign not in signs:
-            raise self._error(f"{' or '.join(map(repr, signs))} is missing")
-        self._at += 1
+            sign = self._text[self._at : self._at + 1]
         return sign
 
+    def _take(self, sign: str) -> None:
+        if self._next() != sign:
+            raise self._error(f"{sign!r} is missing")
+        self._at += 1
+
     def _move(self) -> bool:
-        """Decode the next part of the document; return False if nothing is left."""
+        """Decode the next part, from the current position; return False if nothing is left."""
         if self._stop == len(self._data):
             return False
-        if len(self._text) - self._at > MOST_BYTES:
-            raise self._error(f"an element of more than {MOST_BYTES >> 20} MiB")
-        self._line, self._column = self._place(self._at)
-        rest, self._text, self._at = self._text[self._at :], "", 0
-        part = self._data[self._stop : self._stop + _PART_BYTES]
-        self._stop += len(part)
-        self._text = rest + self._utf8.decode(part)
+        self._start += len(self._text[: self._at].encode())
+        self._stop = min(self._start + MOST_BYTES, len(self._data))
+        while self._stop < len(self._data) and self._data[self._stop] & 0xC0 == 0x80:
+            self._stop -= 1  # not inside a character
+        self._text, self._at = "", 0
+        self._text = str(self._data[self._start : self._stop], "utf-8")
         return True
 
     def _error(self, what: str) -> json.JSONDecodeError:
