@@ -47,11 +47,14 @@ def test_an_id_finds_the_same_images_in_every_form(stems: list[str], text: str, 
             assert index.num_found(Texts.of([one])) == len(wanted)
 
 
-def test_of_two_names_that_differ_only_in_form_none_is_meant() -> None:
+def test_of_two_names_that_differ_only_in_form_the_equal_one_fits() -> None:
     keys = sorted(in_form(form, "a/é.jpg") for form in FORMS)
-    assert KeyIndex(keys).find(keys[0]) == [0, 1]
+    for i, key in enumerate(keys):
+        for text in (key, key.removeprefix("a/"), key.removesuffix(".jpg")):
+            assert KeyIndex(keys).find(text) == [i]
+            assert KeyIndex(keys).find_all(Texts.of([text]), "t").tolist() == [i]
     with pytest.raises(AmbiguousIdError):
-        KeyIndex(keys).find_all(Texts.of(keys), "t")
+        KeyIndex([*keys, *(f"b/{key}" for key in keys)]).find_all(Texts.of(["é.jpg"]), "t")
 
 
 def images(form: Any) -> dict[str, bytes]:

@@ -108,8 +108,25 @@ class KeyIndex:
         """Results of searches in tables, so that each is done once."""
 
     def find(self, text: str) -> Sequence[int]:
-        """Return the positions of all keys that end in the id, with or without extension."""
-        folder, _, name = composed(_START.sub("", text.replace("\\", "/"))).rpartition("/")
+        """Return the positions of all keys that end in the id, with or without extension.
+
+        If keys differ only in the Unicode form of their accents, only the key in the form of the
+        id fits.
+        """
+        path = _START.sub("", text.replace("\\", "/"))
+        found = self._find(composed(path))
+        if len(found) < 2 or path.isascii():
+            return found
+        keys = {i: f"/{self.keys[i]}" for i in found}
+        same = [
+            i
+            for i, key in keys.items()
+            if key.endswith(f"/{path}") or key.rpartition(".")[0].endswith(f"/{path}")
+        ]
+        return same or found
+
+    def _find(self, path: str) -> Sequence[int]:
+        folder, _, name = path.rpartition("/")
         by_name, by_stem = self._by_name
         named = by_name[name] if name in by_name else by_stem.get(name, ())
         if isinstance(named, int):
@@ -295,12 +312,15 @@ class KeyIndex:
 
     def _find_names(self, texts: Texts) -> tuple[Ints, Bools]:
         """Return the only key of each id or −1, and whether several keys fit."""
-        texts = texts.composed()
+        asked, texts = texts, texts.composed()
         found = np.full(len(texts), -1, np.int64)
         is_several = np.zeros(len(texts), bool)
-        depths = texts.num_folders()
-        for depth in np.flatnonzero(np.bincount(depths)[: _MOST_FOLDERS + 1]).tolist():
+        depths = np.minimum(texts.num_folders(), _MOST_FOLDERS + 1).astype(np.int8)
+        for depth in np.flatnonzero(np.bincount(depths)).tolist():
             is_one = depths == depth
+            if depth > _MOST_FOLDERS:
+                is_several |= is_one
+                continue
             wanted = texts.where(is_one)
             first, is_many = self._lookup(Texts.ends, depth).positions(wanted)
             lost = first < 0
@@ -312,8 +332,11 @@ class KeyIndex:
                 first[lost], is_many[lost] = stems.positions(wanted.where(lost))
             found[is_one] = first
             is_several[is_one] = is_many
-        for row in np.flatnonzero(depths > _MOST_FOLDERS).tolist():
-            several = self.find(texts[row])
+        is_odd = is_several & (
+            (depths > _MOST_FOLDERS) | ~booleans(pc.string_is_ascii(texts.array))
+        )
+        for row in np.flatnonzero(is_odd).tolist():  # accents may tell keys apart
+            several = self.find(asked[row])
             is_several[row] = len(several) > 1
             found[row] = several[0] if len(several) == 1 else -1
         return found, is_several
