@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shardprep import reader
 from shardprep.errors import DatasetError
-from shardprep.reader.selection import folds
+from shardprep.reader.selection.folds import distribute
 from tests.reader.datasets import keys_of, pets, refused, written
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
 from tests.support.examples import examples
@@ -38,11 +38,6 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", name="rows")
 def _rows(folder: Path) -> list[dict[str, Any]]:
     return written(folder)
-
-
-def distribute(classes: Any, groups: Any, k: int, key: int) -> Any:
-    """Return the folds of records with a class each."""
-    return folds.distribute(np.stack([np.arange(len(classes)), classes], 1), groups, k, key)
 
 
 @examples(30)

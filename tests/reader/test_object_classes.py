@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shardprep import reader
 from shardprep.dataset.schema import BOX, BOX_LABEL
 from shardprep.errors import DatasetError
-from shardprep.reader.selection.folds import distribute
+from shardprep.reader.selection.folds import distribute_pairs
 from tests.reader.datasets import batch_keys, keys_of, pets, refused
 from tests.support.annotated import Marked, annotated
 from tests.support.builders import jpeg
@@ -162,7 +162,7 @@ def test_groups_are_not_divided_and_the_rarest_class_differs_by_at_most_one(
 ) -> None:
     pairs = [(place, label) for place, one in enumerate(records) for label in sorted(one)]
     array = np.array(pairs, np.int64).reshape(-1, 2)
-    found = distribute(array, np.arange(len(records)), k, key)
+    found = distribute_pairs(array, np.arange(len(records)), k, key)
     assert {*found.tolist()} <= {*range(k)}
     numbers = {label: number_of([*map(set, records)], label) for _, label in pairs}
     if numbers:
@@ -171,6 +171,6 @@ def test_groups_are_not_divided_and_the_rarest_class_differs_by_at_most_one(
     groups = np.array(
         data.draw(st.lists(st.integers(0, 9), min_size=len(records), max_size=len(records)))
     )
-    found = distribute(array, groups, k, key)
+    found = distribute_pairs(array, groups, k, key)
     for group in {*groups.tolist()}:
         assert len({*found[groups == group].tolist()}) == 1

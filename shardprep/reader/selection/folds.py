@@ -1,8 +1,8 @@
 """`reader.folds`: cross-validation with evenly distributed classes and undivided groups.
 
-`distribute` is greedy. It first puts each group, the largest first, in the fold with the fewest
-records of the group's classes. Then single records even out the folds. Random numbers from the seed
-decide ties, so the result is the same on any machine.
+`distribute` and `distribute_pairs` are greedy. They first put each group, the largest first, in the
+fold with the fewest records of the group's classes. Then single records even out the folds. Random
+numbers from the seed decide ties, so the result is the same on any machine.
 """
 
 from __future__ import annotations
@@ -95,13 +95,14 @@ def folds(
     if num_groups < k:
         what = f"k={k}, but only {counted(num_groups, 'group')} ({counted(num_records, 'record')})"
         raise DatasetError(_WHERE, what, "use fewer folds, or group=False")
+    key = key_of(seed)
     several = column.name if by == LABEL and column is not None and column.is_list else None
     if several or by == OBJECT_CLASSES:
         pairs = class_pairs(rows.table[several or OBJECT_CLASSES])
+        fold_of = distribute_pairs(pairs, groups, k, key)
     else:
         classes = np.zeros(num_records, np.int64) if by is None else _codes(rows.table, by)
-        pairs = np.stack([np.arange(num_records), classes], axis=1)
-    fold_of = distribute(pairs, groups, k, key_of(seed))
+        fold_of = distribute(classes, groups, k, key)
     every = rows.selection()
     return [
         (
@@ -112,11 +113,56 @@ def folds(
     ]
 
 
-def distribute(pairs: Ints, groups: Ints, k: int, key: int) -> Ints:
-    """Return the fold of each record, int64[records] from 0 to k − 1; `key` decides ties.
+def distribute(classes: Ints, groups: Ints, k: int, key: int) -> Ints:
+    """Return the fold of each record, int64[records] from 0 to k − 1.
+
+    `classes` and `groups` are int64[records]; `key` decides ties.
+    """
+    random = random_numbers(key, 0, len(classes))
+    number_of = np.bincount(classes)
+    counts = np.zeros((k, len(number_of)))
+    group_of, size_of = np.unique(groups, return_inverse=True, return_counts=True)[1:]
+    fold_of_group = np.full(len(size_of), -1)
+    pairs, pair_counts = np.unique(group_of * len(number_of) + classes, return_counts=True)
+    bounds = np.searchsorted(pairs, np.arange(len(size_of) + 1) * len(number_of))
+    pair_classes = pairs % len(number_of)
+    first = np.unique(group_of, return_index=True)[1]
+    several = np.flatnonzero(size_of > 1)
+    several = several[np.lexsort((random[first[several]], -size_of[several]))]
+    cost = pair_counts / number_of[pair_classes] ** 2.0
+    sizes = np.zeros(k)
+    tie = np.argsort(random_numbers(key, len(classes), len(classes) + k)) * 1e-9
+    for group in several.tolist():
+        span = slice(bounds[group], bounds[group + 1])
+        own, size = pair_classes[span], size_of[group]
+        filled = counts[:, own] @ cost[span] + sizes * (size / len(classes) ** 2)
+        fold = int(np.argmin(filled + tie / len(classes)))
+        fold_of_group[group] = fold
+        counts[fold, own] += pair_counts[span]
+        sizes[fold] += size
+    singles = np.flatnonzero(size_of[group_of] == 1)
+    singles = singles[np.lexsort((random[singles], classes[singles]))]
+    fold_of = fold_of_group[group_of]
+    begin = 0
+    for number, count in enumerate(np.bincount(classes[singles], minlength=len(number_of))):
+        if not count:
+            continue
+        added = _level(counts[:, number], int(count), sizes + tie)
+        fold_of[singles[begin : begin + count]] = np.repeat(np.arange(k), added)
+        sizes += added
+        begin += count
+    return fold_of
+
+
+def distribute_pairs(pairs: Ints, groups: Ints, k: int, key: int) -> Ints:
+    """Return the fold of each record, like `distribute`, for records with any number of classes.
 
     `pairs` are int64[pairs, 2]: index of a record in `groups`, and one of its classes.
     """
+    # Single records are placed class by class, starting with the class that has the fewest of them
+    # left: each in the fold with the fewest records of that class, then with the fewest of its
+    # other classes (after Sechidis, Tsoumakas and Vlahavas, "On the Stratification of Multi-label
+    # Data", 2011).
     group_of, size_of = np.unique(groups, return_inverse=True, return_counts=True)[1:]
     num_groups, num_classes = len(size_of), int(pairs[:, 1].max(initial=-1)) + 2
     # Groups without a class get an additional class, the last one.
@@ -148,17 +194,6 @@ def distribute(pairs: Ints, groups: Ints, k: int, key: int) -> Ints:
     in_turn = np.flatnonzero(single)[np.lexsort((random[group[single]], label[single]))]
     starts = np.searchsorted(label[in_turn], np.arange(num_classes + 1))
     left = np.bincount(label[single], minlength=num_classes)
-    if len(in_turn) == num_groups - len(several):  # single records have one class each
-        for one in np.flatnonzero(left).tolist():
-            added = _level(counts[:, one], int(left[one]), sizes + tie)
-            chosen = group[in_turn[starts[one] : starts[one + 1]]]
-            fold_of_group[chosen] = np.repeat(np.arange(k), added)
-            sizes += added
-        return fold_of_group[group_of]
-    # Single records are placed class by class, starting with the class that has the fewest of them
-    # left: each in the fold with the fewest records of that class, then with the fewest of its
-    # other classes (after Sechidis, Tsoumakas and Vlahavas, "On the Stratification of Multi-label
-    # Data", 2011).
     while left.any():
         # Records without a class come last, and fill the smallest folds.
         of_classes = np.where(left > 0, left, np.inf)[:-1]
