@@ -33,7 +33,9 @@ def repack(call: Call, *, as_json: bool) -> None:
         shardprep repack tfrecords/pets --out s3://bucket/sets
     """
     from shardprep.cli.summary import show_result
+    from shardprep.writer.record_copier import share_heap
 
+    share_heap()
     show_result(call(), as_json=as_json)
 
 

@@ -8,6 +8,7 @@ makes the item rows of a shard by column: `ShardWriter` would take several times
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import threading
 import time
@@ -157,6 +158,17 @@ _TRUSTED_BYTES = 64 << 20
 """Larger batches are first checked record by record, as lengths in item tables may be wrong."""
 _LEAVE_S = 10.0
 """Seconds that running copies have to end when another copy fails."""
+_M_ARENA_MAX = -8  # malloc.h of glibc
+
+
+def share_heap() -> None:
+    """Let all threads of this process use one heap (glibc).
+
+    With a heap for each thread, a merge of two sets of 25,000 photos takes 225 MB instead of 150.
+    Only the command line calls this function, because threads with one heap wait for each other.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 class Buffer:
