@@ -155,7 +155,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
         lacks = Coded.of(first or more for first, more in zip(lacks, annotated.lacks, strict=True))
     files, lacks = _pairs(wanted, lacks)
     columns, values = make_columns(recipe.columns, match, ~lacks.fit(bool))
-    patients = divided_patients(_items_or(match, wanted), splits, recipe)
+    patients = divided_patients(_items_or(match, wanted), splits, recipe, labelling.columns)
     notes = [*notes, *patients, *text_notes(columns, values)]
     rows = _rows(wanted)
     columns, values = columns + rows.columns, values + rows.values

@@ -53,7 +53,7 @@ class Pattern:
                 else:
                     found.extend(None if match is None else match[group] or "" for match in matches)
         except _OutOfTimeError:
-            last = shown(names[len(found)])
+            last = shown(names[min(len(found), len(names) - 1)])
             what = f"{shown(self.given)} takes more than {limit_s:.3g} s, the last at {last}"
             hint = "write it so that it can match in one way only: not (a+)*, not .*.*"
             raise OptionError(self.option, what, hint) from None
@@ -62,18 +62,20 @@ class Pattern:
 
 @contextlib.contextmanager
 def _cpu_limit(limit_s: float) -> Iterator[None]:
-    """Raise _OutOfTimeError after this CPU time, not wall time: other work must not count."""
+    """Raise _OutOfTimeError after this CPU time of the process; other processes do not count."""
     is_main = threading.current_thread() is threading.main_thread()
     if not (is_main and hasattr(signal, "setitimer")):
         yield
         return
-    before = signal.signal(signal.SIGVTALRM, _out_of_time)
-    signal.setitimer(signal.ITIMER_VIRTUAL, limit_s)
+    handler = signal.signal(signal.SIGVTALRM, _out_of_time)
+    timer = signal.setitimer(signal.ITIMER_VIRTUAL, limit_s)
     try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, *timer)
+    finally:  # None stands for a handler that Python did not install
+        signal.signal(signal.SIGVTALRM, signal.SIG_DFL if handler is None else handler)
 
 
 def _out_of_time(*_: object) -> None:

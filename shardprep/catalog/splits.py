@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -228,22 +228,25 @@ def group_findings(items: Items, rule: str, ratios: Mapping[str, float]) -> list
 
 
 def divided_patients(
-    match: TableMatch | None, splits: Coded[str | None], recipe: Recipe
+    match: TableMatch | None, splits: Coded[str | None], recipe: Recipe, labels: Collection[str]
 ) -> list[str]:
-    """Return a note on a column of patients whose images are in several splits, or may be."""
+    """Return a note on a column of patients whose images are in several splits, or may be.
+
+    Columns of `labels` are not of patients.
+    """
     titles = [] if match is None or recipe.group else match.table.header
-    for title in filter(_PATIENT.fullmatch, titles):
+    for title in filter(_PATIENT.fullmatch, (one for one in titles if one not in labels)):
         patients = match.cells(title)  # type: ignore[union-attr]
         is_known = patients.fit(bool) & splits.are_there
         num_images = np.bincount(patients.codes[is_known])
         base = np.int64(len(splits.values))
         pairs = np.unique((patients.codes * base + splits.codes)[is_known])
         number = int((np.bincount(pairs // base) > 1).sum())
+        if number:
+            return [f"{counted(number, 'value')} of {title!r} in several splits, a leak"]
         if recipe.rules.split.ratios and (num_images > 1).any():
             flag = OptionName("group", title)
             return [f"images of one {title!r} may be in several splits; {flag} keeps them together"]
-        if number:
-            return [f"{counted(number, 'value')} of {title!r} in several splits, a leak"]
     return []
 
 

@@ -280,8 +280,8 @@ def diagnose(dataset: Any, step: Any, *, seconds: Seconds = 15.0) -> Diagnosis:
         dataset: result of `load`, with a `batch_size`.
         step: function that takes a batch and trains on it; or a compiled Keras model, whose
             weights, optimizer, metrics and random state are restored afterwards.
-        seconds: maximum duration of all rounds. Rounds that agree at once take half of it. Slow
-            steps take longer: there are at least two rounds, with three steps in each run.
+        seconds: maximum duration of all rounds. Rounds that agree at once take half of it or more.
+            Slow steps take longer: at least two rounds have three steps in each run.
 
     Raises:
         DatasetError: the dataset is not a result of `load`, yields single images or has

@@ -214,7 +214,7 @@ def parse_box_rule(text: str, option: str = "boxes") -> FormatRule:
         hint = f"use {', '.join(BOX_FORMATS.values())}"
         raise OptionError(OptionName(option), what, hint)
     if name in ("csv", "column"):
-        table = _box_table_rule(name, argument)
+        table = _box_table_rule(name, argument, option)
         return FormatRule(name, text, table.files, table)
     if argument and ":" not in BOX_FORMATS[name]:
         what = f"{name} does not take an argument, but has {argument!r}"
@@ -275,12 +275,12 @@ def _lacks_name(text: str) -> bool:
     return not all(map(str.strip, text.split(",")))
 
 
-def _box_table_rule(kind: str, argument: str) -> BoxTableRule:
+def _box_table_rule(kind: str, argument: str, option: str) -> BoxTableRule:
     is_file, form = kind == "csv", BOX_FORMATS[kind].partition(":")[2].replace("[:LABEL]", "")
     files, *parts = _table_parts(kind, argument)
     if (is_file and not _listed(files)) or len(parts) not in (0, 2, 3):
         hint = f"use {kind}:{form} or {kind}:{form}:LABEL"
-        raise OptionError(OptionName("boxes", kind), f"{argument!r} is not {form}", hint)
+        raise OptionError(OptionName(option, kind), f"{argument!r} is not {form}", hint)
     if not parts:
         return BoxTableRule(_listed(files))
     return BoxTableRule(_listed(files), parts[0], parse_box_columns(parts[1]), "".join(parts[2:]))
@@ -288,7 +288,7 @@ def _box_table_rule(kind: str, argument: str) -> BoxTableRule:
 
 def _run_table_rule(argument: str) -> RunTableRule:
     files, *columns = _files_and_columns(argument)
-    if not files or len(columns) not in (2, 3) or not all(columns):
+    if not _listed(files) or len(columns) not in (2, 3) or not all(columns):
         what = f"{argument!r} is not FILE:ID:RLE or FILE:ID:RLE:LABEL"
         hint = "use a value such as rle:train.csv:ImageId:EncodedPixels"
         raise OptionError(OptionName("masks", "rle"), what, hint)

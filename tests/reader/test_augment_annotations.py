@@ -186,6 +186,14 @@ def test_boxes_and_masks_end_where_the_drawn_pixels_do(
         assert set(np.unique(shown)) <= {1, BACKGROUND, 255}
 
 
+class Turned(augment.Color):
+    """An op that a user makes of one of the package."""
+
+    def __call__(self, images: Any, *, seed: Any = (0, 0)) -> Any:
+        del seed
+        return images[:, :, ::-1]
+
+
 def test_a_function_of_images_alone_is_refused_where_boxes_or_masks_would_stay(
     tmp_path: Path,
 ) -> None:
@@ -194,7 +202,9 @@ def test_a_function_of_images_alone_is_refused_where_boxes_or_masks_would_stay(
         with pytest.raises(DatasetError, match=r"gets images alone, so .* would not move"):
             reader.load(path, batch_size=1, augment=alone)
     own = augment.Compose([augment.Flip(0.5), lambda images, *, seed: images + seed[0] * 0])
-    for op in (lambda images, labels: images, own):  # noqa: ARG005 - what it returns counts
+    turned = augment.Compose([Turned()])
+    kept = augment.Compose([lambda images, labels, *, seed: images])  # noqa: ARG005
+    for op in (lambda images, labels: images, own, turned, kept):  # noqa: ARG005 - what it returns
         with pytest.raises(DatasetError, match=r"images alone, so .* would not move"):
             reader.load(path, batch_size=1, augment=op)
     assert len(list(reader.load(path, batch_size=1, augment=augment.Color(brightness=0.1)))) > 0

@@ -343,13 +343,13 @@ def test_rounds_follow_until_two_agree_or_the_time_is_up(
 def test_a_sentence_says_what_limits_and_what_to_try(
     rounds: list[dict[str, Any]], sentence: str
 ) -> None:
-    found = conclude([measured(**one) for one in rounds], lambda _: "this")
+    found = conclude([measured(**one) for one in rounds], lambda *_: "this")
     assert str(found) == repr(found) == sentence
     assert found.is_sure == (not sentence.startswith("probably "))
 
 
 def test_nothing_is_advised_where_nothing_helps() -> None:
-    sentence = str(conclude([measured(**IDLE)] * 2, lambda _: ""))
+    sentence = str(conclude([measured(**IDLE)] * 2, lambda *_: ""))
     assert sentence.endswith("; no change of reading helps")
 
 
@@ -390,9 +390,18 @@ def test_each_bound_has_one_change_to_try(
     monkeypatch.setattr(diagnosis, "free_bytes", lambda: free[0])
     monkeypatch.setattr(tempfile, "gettempdir", lambda: "/disk")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free[1]))
-    found = advice_for(bound, source, request, 4)
+    found = advice_for(source, request, 4, bound, measured(**IDLE))
     assert found.startswith(advice)
     assert bool(found) == bool(advice)
+
+
+def test_beside_a_slow_model_restarts_and_shared_cores_have_a_change_to_try(folder: Path) -> None:
+    source, request = reader.load(folder, batch_size=4).loaded
+    restarts = measured(**IDLE, restart=0.02)
+    assert advice_for(source, request, 4, "model", restarts).startswith("repeat=True in load")
+    assert advice_for(source, request, None, "model", restarts) == ""
+    shared = measured(waiting=0.02, training=50.0, model=100.0, pipeline=120.0)
+    assert advice_for(source, request, 4, "model", shared).startswith("cache='memory' (0.01 GB of")
 
 
 # Times

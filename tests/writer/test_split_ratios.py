@@ -213,7 +213,17 @@ def test_a_column_of_patients_in_several_splits_is_said(labels: str, tmp_path: P
         for i, (key, one) in enumerate(members.items())
     }
     source = write_folder(tmp_path / "given", folders | table)
-    assert notes() == ["4 values of 'Patient ID' in several splits, a leak"]
+    leak = ["4 values of 'Patient ID' in several splits, a leak"]
+    assert notes() == notes(split="validation=0.25") == leak
+
+
+def test_a_column_of_labels_is_none_of_patients(tmp_path: Path) -> None:
+    members = {f"{i}.jpg": jpeg(seed=i) for i in range(8)}
+    table = "\n".join(["id,case", *(f"{i},{'ab'[i % 2]}" for i in range(8))]).encode()
+    source = write_folder(tmp_path / "set", members | {"train.csv": table})
+    options: dict[str, Any] = {"labels": "csv:train.csv:id:case", "split": "validation=0.25"}
+    found = shardprep.build(source, dry_run=True, size="8x8", **options)
+    assert not any("several splits" in one for one in found.plan.findings)
 
 
 @pytest.mark.parametrize(

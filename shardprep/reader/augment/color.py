@@ -48,7 +48,6 @@ class Color:
         hue: 0.05 turns the hue by up to 0.05 of the circle in either direction; at most 0.5.
     """
 
-    _moves_labels = True
     brightness: Strength = 0.0
     contrast: Strength = 0.0
     saturation: Strength = 0.0

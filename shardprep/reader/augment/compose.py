@@ -26,7 +26,7 @@ from shardprep.reader.augment.geometry import (
 )
 from shardprep.reader.augment.mixup import CutMix, MixUp
 from shardprep.reader.augment.op import Move, fold_in, join_labels, spatial_labels
-from shardprep.reader.tf.finish import images_alone
+from shardprep.reader.tf.finish import images_alone, is_of_package
 from shardprep.reader.validators import Count, Kind, Size, validated, validated_fields
 
 
@@ -55,7 +55,6 @@ class Compose:
             width.
     """
 
-    _moves_labels = True
     ops: Ops
     jit_compile: bool = True
 
@@ -90,7 +89,7 @@ class Compose:
             given = _given(op, labels)
             if not given:
                 beside = spatial_labels(labels)
-                if beside and not getattr(op, "_moves_labels", False):
+                if beside and not is_of_package(op):
                     raise images_alone(op, "gets", [*beside])
                 images = run(images, seed=own)
                 continue
@@ -98,7 +97,10 @@ class Compose:
                 before, images = images, run(images, seed=own)
                 changed = _labels_only(op)(before, *given, seed=own)
             else:
-                images, changed = run(images, *given, seed=own)
+                result = run(images, *given, seed=own)
+                if not isinstance(result, tuple):
+                    raise images_alone(op, "returned", [*spatial_labels(labels)] or ["labels"])
+                images, changed = result
             labels = changed if given[0] is labels else join_labels(labels, changed)
         return images if labels is None else (images, labels)
 
@@ -194,8 +196,6 @@ class Layer(keras.layers.Layer):  # type: ignore[misc] # keras carries no types
         DatasetError: Keras does not run on TensorFlow, or the recipe contains an op of your own,
             which could not be saved with the model.
     """
-
-    _moves_labels = True
 
     def __init__(self, recipe: Any, seed: int | None = None, **kwargs: Any) -> None:
         if keras.backend.backend() != "tensorflow":

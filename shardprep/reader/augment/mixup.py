@@ -20,7 +20,6 @@ Alpha = Annotated[float, number(0.01, 100)]
 
 @dataclass(frozen=True, slots=True)
 class _Mix:
-    _moves_labels = True
     alpha: Alpha
     num_classes: Count | None = None
     probability: Share = 1.0

@@ -56,8 +56,6 @@ class Move(ABC):
     """Base of the ops that move pixels, boxes and masks."""
 
     __slots__ = ()
-    _moves_labels = True
-    """Labels stay right, as with all ops of this package. Other functions are checked for it."""
 
     @as_written
     def __call__(self, images: Any, labels: Any = None, *, seed: Any) -> Any:

@@ -28,6 +28,7 @@ from shardprep.errors import DatasetError
 from shardprep.machine import free_bytes
 from shardprep.reader.config import Request
 from shardprep.reader.diagnosis.steps import (
+    RESTART_COUNTS,
     STALL_COUNTS,
     Stopwatch,
     Times,
@@ -101,6 +102,11 @@ class Measured:
         return waits and self.pipeline < self.model
 
     @property
+    def share_cores(self) -> bool:
+        """Whether training is slower than model and pipeline are alone: it runs both at once."""
+        return _AGREE * self.training < min(self.model, self.pipeline)
+
+    @property
     def bound(self) -> Bound:
         """What limits training: of the pipeline, the stage that adds most time to an image."""
         if self.restart_limits:
@@ -146,7 +152,7 @@ class Diagnosis:
     __repr__ = __str__
 
 
-def conclude(rounds: Sequence[Measured], advice: Callable[[Bound], str]) -> Diagnosis:
+def conclude(rounds: Sequence[Measured], advice: Callable[[Bound, Measured], str]) -> Diagnosis:
     """Return the diagnosis: of the last two rounds if these agree, otherwise of all rounds."""
     is_sure = agree(rounds)
     used = rounds[-_LEAST_ROUNDS:] if is_sure else rounds
@@ -156,7 +162,8 @@ def conclude(rounds: Sequence[Measured], advice: Callable[[Bound], str]) -> Diag
         values = [getattr(one, field.name) for one in used]
         known = [value for value in values if value is not None]
         figures[field.name] = statistics.median(known) if known else None
-    return Diagnosis(bound, Measured(**figures), advice(bound), is_sure, _spread(used))
+    measured = Measured(**figures)
+    return Diagnosis(bound, measured, advice(bound, measured), is_sure, _spread(used))
 
 
 def agree(rounds: Sequence[Measured]) -> bool:
@@ -201,7 +208,7 @@ def diagnose(dataset: Any, step: Any, seconds: float) -> Diagnosis:
             is_over = time.perf_counter() - begin >= seconds
             if agree(rounds) or (is_over and len(rounds) >= _LEAST_ROUNDS):
                 break
-    return conclude(rounds, lambda bound: advice_for(bound, source, request, num_steps))
+    return conclude(rounds, partial(advice_for, source, request, num_steps))
 
 
 def _num_steps(source: Source, request: Request) -> int | None:
@@ -291,9 +298,12 @@ def _on_device(batch: Any) -> Any:
         )
 
 
-def advice_for(bound: Bound, source: Source, request: Request, num_steps: int | None) -> str:
+def advice_for(
+    source: Source, request: Request, num_steps: int | None, bound: Bound, measured: Measured
+) -> str:
     """Return a change to try against a bound, or "" if no change of reading helps."""
-    if bound == "restart" and num_steps is not None:
+    restarts_count = bound == "model" and measured.restart >= RESTART_COUNTS
+    if num_steps is not None and (bound == "restart" or restarts_count):
         return restart_advice(num_steps)
     if bound == "transfer":
         return "dataset.apply(tf.data.experimental.prefetch_to_device('/GPU:0'))"
@@ -301,12 +311,12 @@ def advice_for(bound: Bound, source: Source, request: Request, num_steps: int | 
         return "to augment in the first layers of the model, on its device"
     if bound == "augment":
         return "dtype='uint8' with a Rescaling layer in the model"
-    if bound in {"read", "decode"}:
-        smaller = "smaller stored images (shardprep repack --size)"
-        is_slow_disk = bound == "read" and request.cache != "memory"
-        other = "a copy of the dataset on a faster disk" if is_slow_disk else smaller
-        return _cache_advice(source, request) or other
-    return ""
+    if bound == "model" and not measured.share_cores:
+        return ""
+    smaller = "smaller stored images (shardprep repack --size)"
+    is_slow_disk = bound == "read" and request.cache != "memory"
+    other = "a copy of the dataset on a faster disk" if is_slow_disk else smaller
+    return _cache_advice(source, request) or other
 
 
 def _cache_advice(source: Source, request: Request) -> str:

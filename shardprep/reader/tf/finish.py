@@ -168,7 +168,7 @@ class Finisher:
         self._takes = frozenset(AUGMENT_OPTIONS).intersection(named or ())
         self._beside: list[str] = []
         """Annotations that `augment` has to move itself."""
-        if self._augment is not None and not getattr(self._augment, "_moves_labels", False):
+        if self._augment is not None and not is_of_package(self._augment):
             self._beside = [name for name in target.names if name in schema.annotations]
         if self._beside and named is not None and "labels" not in named:
             raise images_alone(self._augment, "gets", self._beside)
@@ -251,6 +251,11 @@ class Finisher:
         first = tf.reshape(tag, (-1,))[0]
         pair = [mix(self._key, first, 1), mix(self._key, first, 2)]
         return tf.cast(tf.stack(pair), tf.int32)
+
+
+def is_of_package(op: Any) -> bool:
+    """Return True if the class of an op is of this package, so that labels stay right."""
+    return type(op).__module__.startswith("shardprep.reader.augment.")
 
 
 def images_alone(op: Any, verb: str, beside: Sequence[str]) -> DatasetError:

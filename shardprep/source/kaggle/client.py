@@ -70,7 +70,7 @@ def _end_with_parent() -> None:
 
 
 def _api(say: _Say, login: str) -> Any:
-    """Return a client, which has imported what all orders need."""
+    """Return a Kaggle client, logged in unless `login` is "anonymous"."""
     from kaggle.api.kaggle_api_extended import (  # type: ignore[import-untyped] # noqa: PLC0415
         KaggleApi,
     )

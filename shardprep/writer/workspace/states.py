@@ -117,8 +117,6 @@ def _at(root: Path | ObjectUrl, names: Sequence[str] = ()) -> Workspace:
 
 Workspace: TypeAlias = LocalWorkspace | ObjectWorkspace
 Result = TypeVar("Result")
-
-
 _MOST_TRIES = 5
 
 
