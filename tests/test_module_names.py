@@ -25,6 +25,7 @@ PARTLY = {
     ("exporter/export.py", "shardprep.exporter."): "layout",
     ("reporter/viewer/viewer.py", "shardprep.reporter."): "room with the file of a page",
     ("__init__.py", "shardprep.api."): "module of a command",
+    ("reader/tf/finish.py", "shardprep.reader.augment."): "module of an op",
 }
 """File and the f-string that names a module there → meaning of the placeholder."""
 LOGGERS = {"shardprep.view"}

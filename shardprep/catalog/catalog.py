@@ -48,6 +48,7 @@ from shardprep.catalog.tables.columns import (
     Column,
     RowColumns,
     check_columns,
+    column_notes,
     list_columns,
     make_columns,
     make_rows,
@@ -155,8 +156,12 @@ def _catalog(wanted: SourceImages) -> Catalog:
         lacks = Coded.of(first or more for first, more in zip(lacks, annotated.lacks, strict=True))
     files, lacks = _pairs(wanted, lacks)
     columns, values = make_columns(recipe.columns, match, ~lacks.fit(bool))
-    patients = divided_patients(_items_or(match, wanted), splits, recipe, labelling.columns)
-    notes = [*notes, *patients, *text_notes(columns, values)]
+    notes = [
+        *notes,
+        *divided_patients(_items_or(match, wanted), splits, recipe, labelling.columns),
+        *column_notes(recipe.columns, match, ~lacks.fit(bool)),
+        *text_notes(columns, values),
+    ]
     rows = _rows(wanted)
     columns, values = columns + rows.columns, values + rows.values
     of_stacks = stack_columns(members)

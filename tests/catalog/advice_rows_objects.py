@@ -255,6 +255,15 @@ OF_OBJECTS = [
         ("background", "pet"),
     ),
     Row(
+        "--mask-values 0=background,255=object takes white and rejects others",
+        {f"images/{i}.jpg": jpeg(8, 8, seed=i) for i in range(4)}
+        | {f"masks/{i}.png": grey(0, 255, 7 if i == 1 else 0) for i in range(4)},
+        {"masks": "masks/{stem}.png", "max_rejected": "50%"},
+        {"mask_values": Own("0=background,255=object")},
+        classes,
+        ("background", "object"),
+    ),
+    Row(
         "say what they mean with --mask-values, or --instances for object numbers",
         {f"images/{i}.jpg": jpeg(8, 8, seed=i) for i in range(4)} | _WIDE,
         {"masks": "masks/{stem}.png"},

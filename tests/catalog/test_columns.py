@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import shardprep
 from shardprep.catalog.tables.columns import make_columns
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.row_matching import match_table
@@ -20,7 +21,7 @@ from shardprep.errors import RecipeError, SourceError
 from shardprep.reader import Dataset
 from shardprep.verifier.dataset import verify_dataset
 from tests.catalog.builders import table
-from tests.support.builders import Told, animals, build, write_folder
+from tests.support.builders import Told, animals, build, jpeg, write, write_folder
 from tests.support.paths import data_rows
 
 LARGEST = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
@@ -40,6 +41,23 @@ def test_the_cells_of_a_column_say_its_type(
     cells: tuple[str, ...], dtype: str, values: tuple[object, ...]
 ) -> None:
     assert column(*cells) == (dtype, [*values])
+
+
+def test_cells_that_differ_between_rows_of_an_image_and_missing_ones_are_said(
+    tmp_path: Path,
+) -> None:
+    members = {f"{i}.jpg": jpeg(8, 8, seed=i) for i in range(4)}
+    rows = "id,label,fold\n0,a,1\n1,b,2\n1,b,4\n2,a,3\n3,b,3\n"
+    members |= {"t.csv": rows.encode(), "more.csv": b"id,site\n0,north\n3,south\n3,south\n"}
+    source = write_folder(tmp_path / "in", members)
+    keys: dict[str, Any] = {"labels": "csv:t.csv:id:label", "size": "8x8"}
+    made = build(source, tmp_path / "out", columns="fold,site", join="more.csv:id", **keys)
+    assert "column 'fold': 1 image has rows that differ; the first row is stored" in made.notes
+    assert "columns without a value: 'site' 2 of 4 images" in made.notes
+    write(tmp_path / "sizes.csv", b"id,size\n0,5\n0,6\n")
+    again = shardprep.repack(made.path, tmp_path, join=str(tmp_path / "sizes.csv"), columns="size")
+    assert "column 'size': 1 image has rows that differ; the first row is stored" in again.notes
+    assert "columns without a value: 'size' 3 of 4 images" in again.notes
 
 
 def test_a_missing_whole_number_differs_from_minus_one(tmp_path: Path) -> None:

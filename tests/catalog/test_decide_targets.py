@@ -130,24 +130,20 @@ def test_two_folders_with_the_same_scenes_are_asked_for_whatever_they_are_called
     ]
 
 
-@pytest.mark.parametrize("sign", ["_", "-"])
+@pytest.mark.parametrize(
+    ("sign", "pattern"), [("_", "shadow_free/{stem}_*.jpg"), ("-", "shadow_free/{stem}*.jpg")]
+)
 def test_pairs_whose_names_end_differently_in_each_split_are_no_classes(
-    tmp_path: Path, sign: str
+    tmp_path: Path, sign: str, pattern: str
 ) -> None:
     members = pictures(
         {"train/shadow/a#.jpg": "dark", "train/shadow_free/a#_no_shadow.jpg": "scene"}
     )
     clean = f"test/shadow_free/b#{sign}free.jpg"
     members |= pictures({"test/shadow/b#.jpg": "dark", clean: "scene"})
-    if sign == "_":
-        found = catalog(tmp_path, members)
-        assert found.recipe.target_image == "shadow_free/{stem}_*.jpg"
-        assert len(found.items) == len(members) / 2
-        return
-    with pytest.raises(QuestionError) as error:
-        catalog(tmp_path, members)
-    flags = [one.flags for one in error.value.choices]
-    assert flags == ["--exclude 'shadow_free/*' --labels none", "--labels folder"]
+    found = catalog(tmp_path, members)
+    assert found.recipe.target_image == pattern
+    assert len(found.items) == len(members) / 2
 
 
 def test_pairs_whose_inputs_a_table_labels_are_asked_for(tmp_path: Path) -> None:

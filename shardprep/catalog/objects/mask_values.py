@@ -310,6 +310,7 @@ def detected_values(
         raise SourceError(lossy[0], what, "use masks as PNG")
     if instances:
         return MaskValues(names=(ONE_CLASS,), how="numbers of objects")
+    _check_white(sample)
     with ThreadPoolExecutor(_NUM_THREADS) as pool:
         all_seen = list(pool.map(lambda mask: look(mask, max_pixels), masks))
     found = frozenset[int]().union(*(seen.values for seen in all_seen if seen))
@@ -323,6 +324,19 @@ def detected_values(
         raise SourceError(OptionName("masks"), what, hint)
     names = tuple(map(str, range(highest + 1)))
     return MaskValues(names=names, how=f"class indices 0 to {highest:,}", present=present)
+
+
+def _check_white(sample: Mapping[str, Seen]) -> None:
+    """Raise SourceError if most masks are black and white: 255 may be the object, or no class."""
+    drawn = {key: seen.values for key, seen in sample.items() if seen.values != {0}}
+    others = {key: values for key, values in drawn.items() if not values <= {0, _NO_VALUE}}
+    if others and 2 * len(others) < len(drawn):
+        key, values = next(iter(others.items()))
+        number = f"{len(drawn) - len(others):,} of {len(drawn):,}"
+        what = f"has the values {some_of([*map(str, sorted(values))], 4)}"
+        what += f", but {number} masks are white on black"
+        hint = f"{_MASK_VALUES} 0=background,255=object takes white and rejects others"
+        raise SourceError(key, what, f"{hint}; if 255 is no class, name each value")
 
 
 def look(mask: Member, max_pixels: int) -> Seen | None:

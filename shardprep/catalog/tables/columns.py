@@ -88,6 +88,29 @@ def make_columns(
     return tuple(columns), tuple(values)
 
 
+def column_notes(
+    names: Sequence[str], match: TableMatch | None, wanted: NDArray[np.bool_]
+) -> list[str]:
+    """Return notes on columns whose cells differ between the rows of an image, or are empty."""
+    if match is None or not names:
+        return []
+    notes, num_empty = list[str](), dict[str, int]()
+    rows = np.flatnonzero(match.key_of >= 0)
+    first = match.row_of[match.key_of[rows]]
+    for name in names:
+        codes = match.table.cells(match.table.column(name)).coded().codes
+        differ = np.unique(match.key_of[rows[codes[rows] != codes[first]]])
+        if number := int(np.count_nonzero(wanted[differ])):
+            has = counted(number, "image", "has", "have")
+            notes.append(f"column {name!r}: {has} rows that differ; the first row is stored")
+        num_empty[name] = int(np.count_nonzero(~match.cells(name).fit(bool) & wanted))
+    lacking = [f"{name!r} {number:,}" for name, number in num_empty.items() if number]
+    if lacking:
+        total = counted(int(np.count_nonzero(wanted)), "image")
+        notes.append(f"columns without a value: {', '.join(lacking)} of {total}")
+    return notes
+
+
 def text_notes(columns: Sequence[Column], values: Sequence[Coded[Value]]) -> list[str]:
     """Return a note for each text column whose values are mostly numbers."""
     texts = (

@@ -18,7 +18,7 @@ from shardprep.catalog.items import Items
 from shardprep.catalog.labels import Labelling, classes_in, relabelled
 from shardprep.catalog.selection import select
 from shardprep.catalog.splits import GivenSplits, given_splits, group_findings, group_keys
-from shardprep.catalog.tables.columns import make_columns
+from shardprep.catalog.tables.columns import column_notes, make_columns
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import TableMatch, match_table
@@ -242,4 +242,5 @@ def _with_columns(given: ChangedItems, recipe: Recipe, match: TableMatch | None)
         schema=schema,
         columns=(*given.columns, *named),
     )
+    made = made.noted(column_notes(recipe.columns, match, np.ones(number, np.bool_)))
     return made.with_rows(is_new=pa.array(np.ones(number, np.bool_)))

@@ -262,6 +262,17 @@ def test_other_values_are_class_indices_and_all_masks_count(tmp_path: Path) -> N
     assert found.values is None
 
 
+def test_a_grey_mask_among_black_and_white_ones_is_an_error_and_makes_no_classes(
+    tmp_path: Path,
+) -> None:
+    masks = [grey(0, 255), grey(0, 17, 255), grey(0, 255), grey(0)]
+    what = r"0, 17, 255, but 2 of 3 masks are white on black; --mask-values 0=background,255="
+    with pytest.raises(SourceError, match=what):
+        detected_values(members_of(tmp_path, *masks), 10**6)
+    half = members_of(tmp_path, grey(0, 255), grey(0, 1, 255))  # a void region alone
+    assert detected_values(half, 10**6).names == ("0", "1")
+
+
 def test_more_than_254_classes_have_another_value_for_nothing(tmp_path: Path) -> None:
     masks = [grey(0, 255, 300, mode="I;16"), grey(1, 65_535, mode="I;16")]
     found = detected_values(members_of(tmp_path, *masks), 10**6)
