@@ -155,11 +155,12 @@ def _catalog(wanted: SourceImages) -> Catalog:
         annotated = settled(annotated, splits, recipe)
         lacks = Coded.of(first or more for first, more in zip(lacks, annotated.lacks, strict=True))
     files, lacks = _pairs(wanted, lacks)
-    columns, values = make_columns(recipe.columns, match, ~lacks.fit(bool))
+    kept = ~lacks.fit(bool)
+    columns, values = make_columns(recipe.columns, match, kept)
     notes = [
         *notes,
         *divided_patients(_items_or(match, wanted), splits, recipe, labelling.columns),
-        *column_notes(recipe.columns, match, ~lacks.fit(bool)),
+        *column_notes(recipe.columns, match, kept),
         *text_notes(columns, values),
     ]
     rows = _rows(wanted)
@@ -218,10 +219,9 @@ def _items_or(match: TableMatch | None, wanted: SourceImages) -> TableMatch | No
 
 def _unmatched_rows(wanted: SourceImages) -> tuple[str, ...]:
     """Return the ids of rows without an image, in the tables of labels and of items."""
-    lost, match, own = wanted.labelling.rows_without_image, wanted.labelling.match, wanted.listing
-    if not wanted.recipe.items or own.columns is None or (match and match.table.is_own):
-        return lost
-    return (*lost, *match_table(wanted.index, own.columns).rows_without_image)
+    lost, own = wanted.labelling.rows_without_image, _items_or(None, wanted)
+    is_same = wanted.labelling.match and wanted.labelling.match.table.is_own
+    return lost if own is None or is_same else (*lost, *own.rows_without_image)
 
 
 def _without_left_out(rows: Sequence[str], wanted: SourceImages) -> tuple[list[str], list[str]]:

@@ -397,10 +397,7 @@ class Schema(Document):
     def with_stacks(
         self, channels: tuple[str, ...], *, is_deep: bool, masks_repeat: bool = False
     ) -> Schema:
-        """Return a copy for stacks: `image` becomes `images`, which repeats.
-
-        `channels` and `is_deep` are as in `Feature`; with `masks_repeat`, the mask repeats too.
-        """
+        """Return a copy for stacks: `images` for `image`; with `masks_repeat`, the mask repeats."""
         form = {
             "repeated": True,
             "doc": "The images of the sample, in order.",

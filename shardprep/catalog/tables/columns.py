@@ -94,17 +94,14 @@ def column_notes(
     """Return notes on columns whose cells differ between the rows of an image, or are empty."""
     if match is None or not names:
         return []
-    notes, num_empty = list[str](), dict[str, int]()
-    rows = np.flatnonzero(match.key_of >= 0)
-    first = match.row_of[match.key_of[rows]]
+    notes, lacking = list[str](), list[str]()
     for name in names:
-        codes = match.table.cells(match.table.column(name)).coded().codes
-        differ = np.unique(match.key_of[rows[codes[rows] != codes[first]]])
+        differ = np.unique(match.key_of[match.odd_rows(name)])
         if number := int(np.count_nonzero(wanted[differ])):
             has = counted(number, "image", "has", "have")
             notes.append(f"column {name!r}: {has} rows that differ; the first row is stored")
-        num_empty[name] = int(np.count_nonzero(~match.cells(name).fit(bool) & wanted))
-    lacking = [f"{name!r} {number:,}" for name, number in num_empty.items() if number]
+        if number := int(np.count_nonzero(~match.cells(name).fit(bool) & wanted)):
+            lacking.append(f"{name!r} {number:,}")
     if lacking:
         total = counted(int(np.count_nonzero(wanted)), "image")
         notes.append(f"columns without a value: {', '.join(lacking)} of {total}")

@@ -62,21 +62,27 @@ class TableMatch:
 
     def cells(self, column: str) -> Coded[str]:
         """Return the cell of a column for each key, or "" if the key has no row."""
-        cells = self.table.cells(self.table.column(column)).coded()
+        cells = self._cells_of_rows(column)
         codes = np.append(cells.codes, -1)[self.row_of]  # −1 is the last row
         return Coded(codes, cells.values).filled("")
 
     def single(self, column: str) -> Coded[str]:
         """Return `cells`; SourceError if an image has rows with different cells."""
-        every, found = self.table.cells(self.table.column(column)).coded(), self.cells(column)
-        rows = np.flatnonzero(self.key_of >= 0)
-        first = self.row_of[self.key_of[rows]]
-        if len(others := np.flatnonzero(every.codes[rows] != every.codes[first])):
-            one, two = int(first[others[0]]), int(rows[others[0]])
-            cells = f"{every[one]!r} and {every[two]!r}"
+        if len(odd := self.odd_rows(column)):
+            one, two = int(self.row_of[self.key_of[odd[0]]]), int(odd[0])
+            cells = " and ".join(repr(self._cells_of_rows(column)[row]) for row in (one, two))
             what = f"gives an image {cells} in column {column!r} (rows {one + 1} and {two + 1})"
             raise SourceError(self.table.name, what, "give each image one value in this column")
-        return found
+        return self.cells(column)
+
+    def odd_rows(self, column: str) -> Ints:
+        """Return the rows, in order, whose cell differs from the first row of their image."""
+        codes = self._cells_of_rows(column).codes
+        rows: Ints = np.flatnonzero(self.key_of >= 0)
+        return rows[np.flatnonzero(codes[rows] != codes[self.row_of[self.key_of[rows]]])]
+
+    def _cells_of_rows(self, column: str) -> Coded[str]:
+        return self.table.cells(self.table.column(column)).coded()
 
 
 def match_table(index: KeyIndex, table: Table, id_column: str = "") -> TableMatch:
