@@ -86,6 +86,24 @@ def listed_files(recipe: Recipe) -> tuple[str, ...] | None:
     return files
 
 
+def listed_folders(recipe: Recipe) -> frozenset[str]:
+    """Return the folders below the source, and those above them, in which `--items` names files.
+
+    Empty if a path is relative: it may be the end of a longer one, in any folder.
+    """
+    items = read_titled(recipe)
+    cells = [items.columns["image"], Texts.of(_path_cells(items, OF_FILES))]
+    folders = {one for texts in cells for one in texts.folders.counts()}
+    if not all(map(os.path.isabs, folders)):
+        return frozenset()
+    source = Path(recipe.source)
+    tops = {os.path.join(one, "") for one in (source.absolute(), source.resolve())}  # noqa: PTH118
+    both = {form(one) for one in folders for form in (os.path.normpath, os.path.realpath)}
+    below = {one[len(top) :] for one in both for top in tops if one.startswith(top)}
+    parts = (itertools.accumulate(one.split("/"), "{}/{}".format) for one in below)
+    return frozenset(itertools.chain.from_iterable(parts))
+
+
 def _paths(recipe: Recipe) -> Iterator[tuple[str, ...]]:
     """Yield each path of `--items` twice: joined to the source, and to the table's folder."""
     items = read_titled(recipe)

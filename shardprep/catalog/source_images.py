@@ -17,7 +17,7 @@ from shardprep.catalog.arrays.opened_files import OWN_DATASET, PICKLE, is_named_
 from shardprep.catalog.decision.decide import decide
 from shardprep.catalog.decision.mask_evidence import asked_masks
 from shardprep.catalog.decision.view import View
-from shardprep.catalog.given_items import are_files, listed_files, mask_paths
+from shardprep.catalog.given_items import are_files, listed_files, listed_folders, mask_paths
 from shardprep.catalog.label_rules import label_keys, unused_tables
 from shardprep.catalog.labels import Labelling
 from shardprep.catalog.objects.detect import recognised
@@ -89,7 +89,7 @@ def list_images(
         notice,
         zip_encoding=recipe.zip_encoding or None,
         limits=recipe.source_limits,
-        scope=_scope(recipe),
+        scope=scope_of(recipe),
         check=check,
     )
     wanted = _without_unwanted(listing, recipe)
@@ -122,12 +122,18 @@ def _is_in(options: str, key: str) -> bool:
     return name in options and re.search(pattern, options) is not None
 
 
-def _scope(recipe: Recipe) -> Scope:
+def scope_of(recipe: Recipe) -> Scope:
+    """Return the part of the source that the recipe uses."""
     options = _texts(recipe)
     names_files = recipe.is_annotated or bool(recipe.target_image)
     needs_all = names_files or bool(recipe.items)
-    is_by_items = recipe.items and not (names_files or re.search(r"\.[a-z]|tables", options))
+    on_disk = {
+        one: "" for one in ("class_map", "exclude_list") if Path(getattr(recipe, one)).is_file()
+    }
+    of_source = _texts(replace(recipe, **on_disk))
+    is_by_items = recipe.items and not (names_files or re.search(r"\.[a-z]|tables", of_source))
     is_closed = cache(lambda: is_by_items and are_files(recipe))
+    folders = cache(lambda: listed_folders(recipe) if is_by_items else None)
 
     def is_named(key: str) -> bool:
         stem = without_archive_suffix(key).lower()
@@ -147,12 +153,18 @@ def _scope(recipe: Recipe) -> Scope:
     def unopened(key: str) -> str:
         return NOT_LISTED if is_closed() and not _is_in(options, key) else ""
 
+    def unlisted(key: str) -> str:
+        known = folders()
+        return NOT_LISTED if known and key not in known and not _is_in(options, key) else ""
+
     def is_sample(key: str) -> bool:
         layouts = [one.layout for one in recipe.rules.images if is_named_by(one.file, key)]
         return bool(layouts) and all(one.isalpha() and "N" not in one for one in layouts)
 
-    only = listed_files(recipe)
-    scope = Scope(outputs(recipe), recipe.root, is_named, unwanted, unopened, is_sample, only)
+    scope = Scope(
+        outputs(recipe), recipe.root, is_named, unwanted, unopened, is_sample,
+        listed_files(recipe), unlisted,
+    )  # fmt: skip
     return scope
 
 
@@ -164,7 +176,7 @@ def _without_unwanted(listing: Listing, recipe: Recipe) -> Listing:
     """
     if not (recipe.exclude or recipe.include or recipe.root):
         return listing
-    keys, scope = [one.key for one in listing.others], _scope(recipe)
+    keys, scope = [one.key for one in listing.others], scope_of(recipe)
     options = _texts(recipe)
     is_by_folder = recipe.include and all("/" in glob for glob in recipe.include)
     are_excluded = matched(keys, recipe.exclude, "exclude")

@@ -53,6 +53,8 @@ class Scope:
     """Tells whether an archive is one sample, which becomes a rejected item if it is damaged."""
     files: tuple[str, ...] | None = None
     """The only files of a folder, which is not listed then; None for all files."""
+    unlisted: Callable[[str], str] = lambda _: ""
+    """Returns why a folder has no wanted file; "" to list it."""
 
     def is_outside(self, key: str) -> bool:
         """Return True if neither the file or folder nor anything in it is below `root`."""
@@ -127,9 +129,12 @@ def _walk(root: Path, scope: Scope, *, follow_links: bool) -> Iterator[FoundFile
         links = [name for name in folders if os.path.islink(within + name)]  # noqa: PTH114
         outside = [name for name in links if not _leads_below(inside, within + name)]
         again = [name for name in links if _leads_below(real_top, within + name)]
-        folders[:] = sorted(set(folders).difference(outside, again))
-        for name in outside:
-            yield FoundFile(within + name, below + name, problem=LEADS_OUTSIDE)
+        kept = sorted(set(folders).difference(outside, again))
+        problems = dict.fromkeys(outside, LEADS_OUTSIDE)
+        problems |= {name: why for name in kept if (why := scope.unlisted(below + name))}
+        folders[:] = [name for name in kept if name not in problems]
+        for name, problem in problems.items():
+            yield FoundFile(within + name, below + name, problem=problem)
         for name in sorted(files):
             yield _file(within + name, below + name, inside)
     yield from lost

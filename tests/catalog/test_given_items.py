@@ -22,6 +22,7 @@ from pycocotools import mask as coco
 import shardprep
 from shardprep import reader
 from shardprep.api.builds import Plan
+from shardprep.catalog.selection import NOT_LISTED
 from shardprep.errors import BuildError, ShardprepError, SourceError
 from shardprep.storage.cache import cache_root
 from tests.support.builders import animals, encoded, jpeg, write, write_folder, zip_bytes
@@ -613,8 +614,7 @@ def test_a_sample_without_one_of_its_images_is_left_out() -> None:
 
 def test_archives_are_not_opened_if_all_paths_are_files() -> None:
     write_folder(
-        Path("set"),
-        {**PHOTOS, "x/bad.zip": b"PK\3\4" * 99, "x/part.zip.002": b"PK", "8.001": jpeg()},
+        Path("set"), {**PHOTOS, "a/bad.zip": b"PK\3\4" * 99, "8.001": jpeg(), "b.zip.002": b"PK"}
     )
     write(Path("set/good.zip"), zip_bytes({"7.jpg": jpeg()}))
     write(Path("set/tables/items.csv"), b"image,label\n../a/0.jpg,x\n../8.001,y\n")
@@ -622,17 +622,42 @@ def test_archives_are_not_opened_if_all_paths_are_files() -> None:
         {"image": str(Path("set").resolve() / key), "label": one}
         for key, one in {**WANTED, "8.001": "x"}.items()
     ]
-    for items, number in ((rows, 5), ("set/tables/items.csv", 2)):
-        found = shardprep.build(items=items, dry_run=True)
-        assert (found.images, found.skipped) == (
-            {"train": number},
-            {"not in the table of items": 7 - number + 3, "not an image": 1},
-        )
+    skipped = {"not in the table of items": 5 + 3, "not an image": 1}
+    found = shardprep.build(items="set/tables/items.csv", dry_run=True)
+    assert (found.images, found.skipped) == ({"train": 2}, skipped)
+    found = shardprep.build(items=rows, dry_run=True)
+    skipped = {"not in the table of items": 2 + 3 + len(["tables"])}
+    assert (found.images, found.skipped) == ({"train": 5}, skipped)
     with pytest.raises(SourceError, match="is truncated"):
         planned([{"image": "0.jpg"}, {"image": "7.jpg"}])
-    Path("set/x/bad.zip").unlink()
-    Path("set/x/part.zip.002").unlink()
+    Path("set/a/bad.zip").unlink()
+    Path("set/b.zip.002").unlink()
     assert planned([{"image": "a/0.jpg"}, {"image": "7.jpg"}]).images == {"train": 2}
+
+
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_folders_without_a_file_of_absolute_paths_are_not_read(*, is_linked: bool) -> None:
+    """Each is one skipped input. The folders of masks, and all that lead to an image, are read."""
+    write_folder(Path("home"), {f"work/set/{key}": image for key, image in PHOTOS.items()})
+    write_folder(Path("home"), {f"masks/{i}.png": _mask() for i in range(3)})
+    write_folder(Path("home"), {f"other/{i}.jpg": jpeg(seed=i) for i in range(9)})
+    write_folder(Path("home/work/x"), {"bad.zip": b"PK\3\4" * 99, "bad.npy": b"NUMPY"})
+    home = Path("home").resolve()
+    folder = home / "work/set"
+    if is_linked:
+        (home / "link").symlink_to(folder)
+        folder = home / "link"
+    rows = [
+        {"image": f"{folder}/{key}", "mask": f"{home}/masks/{i}.png"}
+        for i, key in enumerate([*PHOTOS][:3])
+    ]
+    write(Path("out.txt"), b"2\n")
+    for source in ((), ("home",)):
+        found = shardprep.build(*source, items=rows, dry_run=True, exclude_list="out.txt")
+        assert {*items_of(found)} == {f"work/set/{key}" for key in [*PHOTOS][:2]}
+        assert {one.key for one in found.plan.skipped if one.reason == NOT_LISTED} == {
+            *(f"work/set/{key}" for key in [*PHOTOS][3:]), "other", "work/x",
+        }  # fmt: skip
 
 
 def test_a_first_column_without_a_title_has_the_images_if_it_names_some() -> None:

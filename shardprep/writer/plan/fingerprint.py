@@ -12,7 +12,7 @@ from pathlib import Path
 
 from PIL import features
 
-from shardprep.catalog.given_items import listed_files
+from shardprep.catalog.source_images import scope_of
 from shardprep.catalog.tables.metadata_files import read_table
 from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
 from shardprep.dataset.manifest import Fingerprint
@@ -20,10 +20,10 @@ from shardprep.dataset.schema import shipped_schemas
 from shardprep.errors import BuildError, SourceError
 from shardprep.image.signatures import HEAD_BYTES, archive_type
 from shardprep.processes import start_server
-from shardprep.recipe.recipe import Recipe, outputs
+from shardprep.recipe.recipe import Recipe
 from shardprep.source import range_reads
 from shardprep.source.byte_range import MemberError, PlainExtent
-from shardprep.source.file_listing import Scope, find_files
+from shardprep.source.file_listing import find_files
 from shardprep.source.zip_directory import read_end
 from shardprep.storage.cache import without_cache
 from shardprep.storage.regular_file import read_named
@@ -89,8 +89,7 @@ def source_signature(recipe: Recipe) -> str:
     is_object = is_url(str(source))
     if is_object:
         range_reads.forget()  # the current state must be read, not a cached one
-    scope = Scope(outputs(recipe), recipe.root, files=listed_files(recipe))
-    files = list(find_files(source, scope, follow_links=recipe.follow_links))
+    files = list(find_files(source, scope_of(recipe), follow_links=recipe.follow_links))
     if not files or files[0].relative:
         lines = [
             f"{file.relative} {file.problem or f'{file.num_bytes} {file.mark}'}" for file in files
