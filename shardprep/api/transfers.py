@@ -69,7 +69,7 @@ class Upload(Card):
 
 
 _IMAGE_OPTIONS = ("size", "fit", "format", "quality")
-_ITEM_OPTIONS = ("relabel", "classes", "exclude_list", "group", "join", "columns")
+_ITEM_OPTIONS = ("class_map", "relabel", "classes", "exclude_list", "group", "join", "columns")
 """Options of a build that change the items of a finished dataset, but not their images."""
 _OF_STORED = {
     "size": "Size of stored images in pixels: WIDTHxHEIGHT, or N for a square.",
@@ -173,6 +173,7 @@ def repack(
     fit: Literal["crop", "pad", "stretch", "within"] | None = None,
     format: Literal["jpeg", "png", "raw"] | None = None,  # noqa: A002 - the option's name
     quality: int | None = None,
+    class_map: str | None = None,
     relabel: str | Items | None = None,
     classes: Texts | None = None,
     exclude_list: str | None = None,
@@ -206,7 +207,7 @@ def repack(
 
     check_address_space()
     form = _given(size=size, fit=fit, format=format, quality=quality)
-    lists = _given(relabel=relabel, exclude_list=exclude_list, join=join)
+    lists = _given(class_map=class_map, relabel=relabel, exclude_list=exclude_list, join=join)
     rule = split if _is_rule(split) else None
     changes = lists | _given(classes=classes, group=group, columns=columns, split=rule)
     if form or (group or "").startswith("near"):

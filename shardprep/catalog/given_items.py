@@ -146,6 +146,11 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     others = {one: cells for one, cells in items.columns.items() if one not in _OF_ROWS}
     is_whole = np.array_equal(matched.rows, np.arange(len(items)))  # taking all would copy them
     columns = [one if is_whole else one.take(matched.rows) for one in others.values()]
+    written = {
+        title: items.columns[role].take(matched.rows)
+        for role, title in (items.titles.items() if rules.join else ())
+        if role in items.columns and (role == "image" or role != title)
+    }
     rows = Rows([matched.keys, *columns], len(matched.rows))
     files = np.unique([at for several in matched.files.values() for at in several]).astype(int)
     images = matched.images
@@ -162,7 +167,7 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
             *matched.lost,
             *(skipped(one, NOT_LISTED) for one in every.take(np.flatnonzero(~is_used))),
         ],
-        columns=Table(items.name, ("image", *others), rows, is_own=True),
+        columns=Table(items.name, ("image", *others), rows, is_own=True, written=written),
         files=MaskFiles(names, [], noun=noun) if column else None,
         notes=(*listing.notes, *items.notes),
     )

@@ -255,7 +255,8 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
         *([] if recipe.columns else _stored(others, rows, left_out, roles)),
     ]
     others = [one for one in others if one not in lists]
-    return replace(items, columns=columns, targets=targets, others=others, notes=notes)
+    named = replace(items, columns=columns, targets=targets, others=others, notes=notes)
+    return replace(named, titles=roles)
 
 
 def _others(

@@ -54,6 +54,8 @@ class GivenItems:
     targets: Sequence[str] = ()
     others: Sequence[str] = ()
     """Columns without a role to store as features; () if the recipe has `--columns`."""
+    titles: Mapping[str, str] = field(default_factory=dict)
+    """Role → title in the file."""
     has_boxes: bool = True
     """False if the table has outlines without boxes; `boxes` then has NaN."""
     points: Sequence[str] = ()

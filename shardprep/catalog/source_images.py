@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -127,7 +128,7 @@ def scope_of(recipe: Recipe) -> Scope:
     options = _texts(recipe)
     names_files = recipe.is_annotated or bool(recipe.target_image)
     needs_all = names_files or bool(recipe.items)
-    on_disk = {
+    on_disk: dict[str, Any] = {
         one: "" for one in ("class_map", "exclude_list") if Path(getattr(recipe, one)).is_file()
     }
     of_source = _texts(replace(recipe, **on_disk))

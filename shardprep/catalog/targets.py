@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -200,16 +201,21 @@ class Naming(NamedTuple):
 
 def naming_of(recipe: Recipe, labels: Coded[Cell | None], read: Callable[[str], bytes]) -> Naming:
     """Return the class names that the recipe asks for; `read` is called to read a file."""
-    class_map: Mapping[str, str] = {}
-    if "=" in recipe.class_map:
-        class_map = parse_pairs(recipe.class_map, _CLASS_MAP)
-    elif recipe.class_map:
-        parsed = _parsed_map(read(recipe.class_map), recipe.class_map)
-        first = next(iter(parsed), "")
-        if _HEADER.fullmatch(first) and first not in words_in(labels):
-            del parsed[first]
-        class_map = parsed
+    class_map = class_map_of(recipe.class_map, partial(words_in, labels), read)
     return Naming(class_map, recipe.classes, bool(labels.are_there.any()))
+
+
+def class_map_of(
+    text: str, classes: Callable[[], Collection[str]], read: Callable[[str], bytes]
+) -> dict[str, str]:
+    """Return old name → new name. A header in a file is no pair, unless it is one of `classes`."""
+    if "=" in text or not text:
+        return parse_pairs(text, _CLASS_MAP) if text else {}
+    parsed = _parsed_map(read(text), text)
+    first = next(iter(parsed), "")
+    if _HEADER.fullmatch(first) and first not in classes():
+        del parsed[first]
+    return parsed
 
 
 def words_in(cells: Iterable[Cell | None]) -> set[str]:

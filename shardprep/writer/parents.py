@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -112,6 +112,43 @@ def check_alike(parents: Sequence[Parent]) -> None:
             )
 
 
+def renamed(parents: Sequence[Parent], class_map: Mapping[str, str]) -> list[Parent]:
+    """Return the parents with new names of classes. Classes with one name become one in `united`.
+
+    RecipeError for a name that no class has, and for masks whose classes would become one: the
+    pixels of stored masks do not change.
+    """
+    option = OptionName("class_map")
+    known = dict.fromkeys(chain(*(names for one in parents for names in _class_names(one.schema))))
+    if lost := [name for name in class_map if name not in known]:
+        what, hint = f"no class is called {some_of(lost)}", f"classes are {some_of([*known], 8)}"
+        raise RecipeError(option, what, hint)
+    made = []
+    for parent in parents:
+        schema, features = parent.schema, dict(parent.schema.features)
+        for name in _named_features(schema):
+            labels = tuple(class_map.get(one, one) for one in features[name].labels)
+            features[name] = features[name].model_copy(update={"labels": labels})
+            if name != BOX_LABEL and len({*labels}) < len(labels):
+                twice = next(one for one in labels if labels.count(one) > 1)
+                what = f"{twice!r} would be two classes of the feature {name}, which cannot become one"
+                raise RecipeError(option, what, "build again from the archive")
+        labels = tuple(class_map.get(one, one) for one in schema.labels)
+        update = {"features": features, "labels": labels}
+        made.append(parent._replace(schema=schema.model_copy(update=update)))
+    return made
+
+
+def _named_features(schema: Schema) -> list[str]:
+    names = (MASK, BOX_LABEL, *schema.class_features)
+    return [name for name in names if name in schema.features]
+
+
+def _class_names(schema: Schema) -> Iterator[tuple[str, ...]]:
+    yield schema.labels
+    yield from (schema.features[name].labels for name in _named_features(schema))
+
+
 def united(parents: Sequence[Parent]) -> Schema:
     """Return the joint schema of parents: classes of the first, then new classes of the others."""
     schema = parents[0].schema
@@ -142,7 +179,11 @@ def relabelled(parent: Parent, schema: Schema) -> tuple[pa.Table, bool]:
         is_new = True
         for name in columns:
             at = rows.schema.get_field_index(name)
-            rows = rows.set_column(at, name, _mapped(rows[name].combine_chunks(), places))
+            column = _mapped(rows[name].combine_chunks(), places)
+            if name == "labels" and len({*places}) < len(places):  # two classes are one now
+                sets = [one and sorted({*one}) for one in column.to_pylist()]
+                column = pa.array(sets, column.type)
+            rows = rows.set_column(at, name, column)
     return rows, is_new
 
 

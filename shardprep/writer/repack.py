@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -22,8 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.catalog.items import Items
+from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.target_values import Targets
-from shardprep.catalog.targets import Target
+from shardprep.catalog.targets import Target, class_map_of
 from shardprep.dataset.item_table import given_columns
 from shardprep.dataset.manifest import REPACKED, Fingerprint, united_unmatched
 from shardprep.dataset.schema import (
@@ -52,6 +54,7 @@ from shardprep.writer.parents import (
     Parent,
     check_alike,
     relabelled,
+    renamed,
     skipped_reasons,
     unique_keys,
     united,
@@ -89,6 +92,10 @@ def repack_dataset(
     copied, or encoded anew with `encoding`. A finished dataset of other parents or options raises
     BuildError without `overwrite`; otherwise it is replaced when the new one is complete.
     """
+    if recipe.class_map:
+        names = {*chain(*(one.schema.labels for one in parents))}
+        class_map = class_map_of(recipe.class_map, lambda: names, Documents((), recipe).read)
+        parents = renamed(parents, class_map)
     check_alike(parents)
     workspace = workspace_of(recipe)
     images = ParentImages(tuple(parents), recipe, encoding, num_workers)

@@ -1030,3 +1030,22 @@ def test_numbers_of_any_length_are_cells_and_other_values_are_named() -> None:
     for age in (10**5000, {(1, 2): 3}):
         with pytest.raises(ShardprepError, match=f"items: row 2: age .{type(age).__name__}. can"):
             planned([ROWS[0], ROWS[1] | {"age": age}])
+
+
+@pytest.mark.parametrize("title", ["image_id", "image"])
+@pytest.mark.parametrize("ids", ["as in the table", "keys"])
+def test_a_table_joins_by_the_titles_and_cells_of_the_table_of_items(title: str, ids: str) -> None:
+    if title == "image_id" and ids == "keys":
+        pytest.skip("the column `image_id` has no keys")
+    rows = [{title: Path(key).stem, "category": name} for key, name in WANTED.items()]
+    found = [key if ids == "keys" else Path(key).stem for key in WANTED]
+    lines = [f"{title},age", *(f"{one},{at}" for at, one in enumerate(found))]
+    write(Path("facts.csv"), "\n".join(lines).encode())
+    write(Path("names.csv"), b"category,title\nx,first\ny,second\n")
+    made = shardprep.build(
+        write_folder(Path("set"), PHOTOS), items=rows, join=["facts.csv", "names.csv"],
+        columns=["age", "title"], size="8x8", workers=1, out="out",
+    )  # fmt: skip
+    table = {row["key"]: (row["age"], row["title"]) for row in reader.table(made.path).to_pylist()}
+    names = {"x": "first", "y": "second"}
+    assert table == {key: (at, names[one]) for at, (key, one) in enumerate(WANTED.items())}

@@ -58,6 +58,8 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
         {"relabel": "csv:wolf.csv:key:label", "classes": "cat,dog,wolf"},
         {"target": 1},
     ),
+    "a class is renamed": ({"class_map": "cat=feline"}, {"target": 20}),
+    "two classes are one": ({"class_map": "cat=pet,dog=pet"}, {"target": 40}),
     "images are left out": ({"exclude_list": "out.txt"}, {"removed": 2}),
     "a share is validation": ({"split": "validation=0.2"}, {"split": 8}),
     "groups stay together": (
@@ -235,6 +237,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no such table": ({"relabel": "csv:none.csv:key:label"}, "none.csv: no such label table"),
     "columns of no table": ({"columns": "age"}, "columns: needs a label table; use "),
     "a known feature": ({"join": "wolf.csv", "columns": "label"}, "'label' is the name of another"),
+    "a name of no class": (
+        {"class_map": "cta=pet"},
+        "no class is called cta; classes are cat, dog",
+    ),
+    "a table of which nothing is used": ({"join": "wolf.csv"}, "join: changes nothing by itself: "),
     "all images": ({"exclude_list": "all.txt"}, "all 41 images are left out"),
 }
 
@@ -267,6 +274,36 @@ def test_labels_of_objects_are_not_relabelled(tmp_path: Path) -> None:
     boxes = build(source, tmp_path / "o", name="s", size="20x20", boxes="coco").path
     with pytest.raises(shardprep.SchemaError, match="relabel: needs a dataset whose images have"):
         shardprep.repack(boxes, tmp_path / "n", relabel="csv:fixes.csv:key:label")
+
+
+def test_classes_of_objects_get_other_names_or_become_one(tmp_path: Path) -> None:
+    source, keys = outlined(animals(4)), {"size": "20x20", "labels": "none", "shards": 1}
+    boxes, masks = (
+        made(tmp_path / one, source, **keys, **{one: "coco"}) for one in ("boxes", "masks")
+    )
+    first, second = open_dataset(boxes).schema.annotation_labels
+    for given in (f"{first}=thing", f"{first}={second}"):
+        new = shardprep.repack(boxes, tmp_path / given, class_map=given)
+        other = made(tmp_path / f"{given} built", source, **keys, boxes="coco", class_map=given)
+        assert files(new.path) == files(other)
+    new = shardprep.repack(masks, tmp_path / "new", class_map=f"{first}=thing")
+    assert open_dataset(new.path).schema.annotation_labels[1:] == ("thing", second)
+    with pytest.raises(shardprep.RecipeError, match="'dust' would be two classes of the feature"):
+        shardprep.repack(masks, tmp_path / "none", class_map=f"{first}={second}")
+
+
+def test_stored_columns_group_and_split(pets: Path, tmp_path: Path) -> None:
+    facts = (f"{key},p{n // 20},{n % 4}" for n, key in enumerate(NAMES))
+    first = table(tmp_path, "facts.csv", "image,who,fold", *facts)
+    known = shardprep.repack(pets, tmp_path, name="known", join=first, columns="who,fold").path
+    halves = shardprep.repack(known, tmp_path / "a", group="who", split="test=0.5")
+    folds = shardprep.repack(known, tmp_path / "b", split="column:fold:0=validation,*=train")
+    for one in (halves, folds):
+        assert not shardprep.verify(one.path, decode=True, workers=1).problems
+    parts = {(row["who"], row["split"]) for row in reader.table(halves.path).to_pylist()}
+    assert len(parts) == 2
+    for row in reader.table(folds.path).to_pylist():
+        assert row["split"] == ("train" if row["fold"] else "validation")
 
 
 def test_the_command_changes_a_dataset_and_says_so(pets: Path, tmp_path: Path) -> None:
@@ -312,4 +349,7 @@ def test_several_labels_of_an_image_are_corrected(tmp_path: Path, size: str | No
     if size is None:
         assert changes(old, new.path) == {"target": 2}
         assert files(new.path) == files(made(tmp_path / "again", source, **keys, **options))
+        one = shardprep.repack(old, tmp_path / "one", class_map="a=b").path
+        assert {tuple(row["labels"]) for row in reader.table(one).to_pylist()} == {(0,), (0, 1)}
+        assert files(one) == files(made(tmp_path / "merged", source, **keys, class_map="a=b"))
     assert not shardprep.verify(new.path, decode=True, workers=1).problems

@@ -160,13 +160,18 @@ def joined(table: Table, other: Table, key: str) -> Table:
         titles = {one: joined_title(table, other, one) for one in other.header if one != key}
         other = replace(other, header=tuple(titles.get(one, one) for one in other.header))
     if not key:
-        shared = [title for title in table.header if title in other.header]
+        known = dict.fromkeys((*table.written, *table.header))
+        shared = [title for title in known if title in other.header]
         if len(shared) != 1:
             hint = f"say which one joins them: {OptionName('join', f'{other.name}:COLUMN')}"
             raise SourceError(other.name, f"shares {len(shared)} columns with {table.name}", hint)
         key = shared[0]
-    ours, theirs = (one.checked_cells(one.column(key)) for one in (table, other))
+    theirs = other.checked_cells(other.column(key))
+    ours = table.written.get(key) or table.checked_cells(table.column(key))
     found, _ = positions(ours, theirs)
+    if key in table.written and key in table.header:  # paths, which are keys in the header's column
+        by_key, _ = positions(table.checked_cells(table.column(key)), theirs)
+        found = np.where(found < 0, by_key, found)
     splits, others = (_origins(one).map(lambda origin: origin.split) for one in (table, other))
     if splits.are_there.any() and others.are_there.any():
         own, _ = positions(_of_split(ours, splits), _of_split(theirs, others))

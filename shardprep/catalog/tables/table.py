@@ -91,6 +91,8 @@ class Table:
     """Column with a cell that spans lines → file and problem; "" → the same for an open quote."""
     is_own: bool = False
     """Whether the table is of array files or items; its first column has the keys of images."""
+    written: Mapping[str, Texts] = field(default_factory=dict)
+    """Column as a table of items calls it → cells as they are there, by which tables are joined."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", Rows.of(self.rows, len(self.header)))

@@ -22,6 +22,7 @@ from shardprep.catalog.tables.columns import column_notes, make_columns
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import TableMatch, match_table
+from shardprep.catalog.tables.table import Rows, Table
 from shardprep.catalog.targets import Cell, Naming, Target, class_names
 from shardprep.dataset.item_table import given_cells, given_columns
 from shardprep.dataset.leak_check import LeakCheck
@@ -29,15 +30,15 @@ from shardprep.dataset.schema import LABEL, LABELS, PRESENT, Schema
 from shardprep.errors import OptionName, RecipeError, SchemaError, SourceError, some_of
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
-from shardprep.source.string_column import Coded, integers
+from shardprep.source.string_column import Coded, Texts, integers
 
 if TYPE_CHECKING:
     from shardprep.image.near_pairs import Thumbnails
     from shardprep.writer.plan.near_copies import NearCopies
     from shardprep.writer.plan.source_plan import Cut
 
-CHANGES = ("exclude_list", "relabel", "classes", "split", "group", "join", "columns")
-"""Options that change items, but not their images."""
+CHANGES = ("exclude_list", "class_map", "relabel", "classes", "split", "group", "join", "columns")
+"""Options that change items, but not their images. The parents already have the `class_map`."""
 _NO_SPLIT = "in no split"
 
 
@@ -95,12 +96,14 @@ def changed_items(
 
     `thumbnails` returns the `THUMBNAIL` of each item; it is called for `--group near`.
     """
+    _check_join(recipe)
     documents, made = Documents((), recipe), given
     if recipe.exclude_list:
         made = _without_listed(made, recipe, documents)
     if recipe.relabel or recipe.classes:
         made = _with_labels(made, recipe, documents)
-    index, table = KeyIndex(made.items.members.keys), documents.joined_table()
+    index = KeyIndex(made.items.members.keys)
+    table = documents.joined_table() or _stored_table(made)
     match = None if table is None else match_table(index, table)
     if recipe.columns:
         made = _with_columns(made, recipe, match)
@@ -126,6 +129,24 @@ def changed_items(
     if recipe.rules.group.kind != "none":
         made = made.noted(group_findings(made.items, recipe.rules.group.text, ratios))
     return made
+
+
+def _check_join(recipe: Recipe) -> None:
+    if recipe.join and not (recipe.columns or recipe.group or recipe.rules.split.column):
+        what = f"changes nothing by itself: {OptionName('columns')} A,B stores columns of the table"
+        raise RecipeError(OptionName("join"), what, "add it, or name a column to group or split by")
+
+
+def _stored_table(given: ChangedItems) -> Table | None:
+    """Return the features that came from columns of a table, or None if there are none."""
+    columns = {name: one.name for name, one in given_columns(given.schema).items()}
+    cells = [
+        Texts(pc.fill_null(given.rows[title].cast(pa.large_string()), "").combine_chunks())
+        for title in columns.values()
+    ]
+    keys = given.items.members.keys
+    rows = Rows([keys, *cells], len(keys))
+    return Table("the dataset", ("image", *columns), rows, is_own=True) if columns else None
 
 
 def _without_listed(given: ChangedItems, recipe: Recipe, documents: Documents) -> ChangedItems:
