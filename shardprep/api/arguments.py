@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -71,12 +71,23 @@ def with_files(flags: dict[str, Any]) -> dict[str, Any]:
     """Return `flags` with files instead of tables that are objects, such as data frames."""
     rules = ("labels", "relabel", "predictions")
     of_rules = [key for key in rules if not isinstance(flags.get(key, ""), str)]
-    if "items" not in flags and not of_rules:
+    join = flags.get("join") or ()
+    is_single = isinstance(join, str) or not isinstance(join, list | tuple) or _are_rows(join)
+    tables = (join,) if is_single else (*join,)
+    if "items" not in flags and not of_rules and all(isinstance(one, str) for one in tables):
         return flags
     from shardprep.catalog.items_file import kept
 
-    items = {"items": kept(flags["items"], "items")} if "items" in flags else {}
-    return flags | items | {key: f"csv:{kept(flags[key], key)}" for key in of_rules}
+    made: dict[str, Any] = {key: f"csv:{kept(flags[key], key)}" for key in of_rules}
+    if "items" in flags:
+        made["items"] = kept(flags["items"], "items")
+    if "join" in flags:
+        made["join"] = tuple(kept(one, "join") for one in tables)
+    return flags | made
+
+
+def _are_rows(table: Sequence[object]) -> bool:
+    return bool(table) and all(isinstance(one, Mapping) for one in table)
 
 
 @contextmanager

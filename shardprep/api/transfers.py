@@ -178,7 +178,7 @@ def repack(
     classes: Texts | None = None,
     exclude_list: str | None = None,
     group: str | None = None,
-    join: Texts | None = None,
+    join: Texts | Items | Sequence[Items] | None = None,
     columns: Texts | None = None,
     workers: int | None = None,
     overwrite: bool = False,

@@ -251,7 +251,7 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
         *said,
         *_folds(columns, recipe),
         *_mixed_labels(columns, recipe),
-        *_without_meaning(columns, targets, recipe),
+        *_without_meaning(items.name, columns, targets, recipe),
         *([] if recipe.columns else _stored(others, rows, left_out, roles)),
     ]
     others = [one for one in others if one not in lists]
@@ -326,13 +326,20 @@ def _stored(
 
 
 def _without_meaning(
-    columns: Mapping[str, Texts], targets: Sequence[str], recipe: Recipe
+    name: str, columns: Mapping[str, Texts], targets: Sequence[str], recipe: Recipe
 ) -> list[str]:
-    """Return a note if no column states a target, boxes or files: a title may be misspelt."""
+    """Return a note if no column states a target, boxes or files; SourceError if one may."""
     known = {*_TARGETS, *OF_FILES, "boxes", "segmentation", _POINTS}
     if targets or known & columns.keys() or not recipe.may_be_annotated:
         return []
     others = [one for one in columns if one not in _ROLES]
+    for title in others:
+        if meant := next(filter(known.__contains__, _like(title)), ""):
+            what, none = (
+                f"states no {meant}: is column {title!r} meant?",
+                OptionName("labels", "none"),
+            )
+            raise SourceError(name, what, f"call it {meant}; {none} stores it as it is")
     flag = OptionName("labels", f"column:{others[0]}") if others else OptionName("labels")
     what = "the table states no labels, boxes, masks or target images"
     return [f"{what}; its other columns are {some_of(others)}: {flag} uses one" if others else what]
@@ -435,7 +442,11 @@ def options_stated(items: GivenItems, recipe: Recipe) -> dict[str, Any]:
             stated |= {"target": "regression"} if _share(_NUMBER, cells) > _HALF else {}
             stated |= {"target": "vector"} if _share(_NUMBERS, cells) else {}
         stated |= _TARGETS.get(targets[0], {})
-        if targets[0] == "label" and not recipe.separator and _share(_NUMBER, columns["label"]) < 1:
+        if (
+            targets[0] == "label"
+            and not recipe.separator
+            and _share(_NUMBER, columns["label"]) < _HALF
+        ):
             stated["target"] = "class"  # "auto" would look for several classes in each cell
     if "split" in columns:
         stated["split"] = "column:split"

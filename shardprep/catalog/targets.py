@@ -45,6 +45,8 @@ _HEADER = re.compile(
 """First cell of the header of a class map."""
 _SEPARATORS = ("|", ",", ";", " ")
 _MANY_VALUES = 20
+_NOTHING = frozenset({"na", "n/a", "#n/a", "nan", "null", "none", "nil", "?", "-", "missing"})
+"""Folded names of classes that may mean an empty cell."""
 _MOST_NAMES = 10
 _CLASSES, _CLASS_MAP = OptionName("classes"), OptionName("class_map")
 _MAP_HINT = 'write {"0": "cat", "1": "dog"}, or a line OLD,NEW for each name'
@@ -109,7 +111,7 @@ def make_targets(
         ordered = tuple(dict.fromkeys(names.values()))
     place = {name: i for i, name in enumerate(ordered)}
     number = {raw: place[name] for raw, name in names.items() if name in place}
-    findings = _alike(ordered)
+    findings = (*_alike(ordered), *_without_meaning(names, counts))
     if kind == "multilabel":
         sets = column.map(lambda cell: tuple(sorted({number[name] for name in split[cell]})))
         return Targets(kind, sets, ordered, unmapped, findings=findings)
@@ -126,6 +128,16 @@ def _alike(names: Sequence[str]) -> tuple[str, ...]:
             flag = OptionName("class_map", f"{name}={other}")
             return (f"classes {other!r} and {name!r} differ only in case; {flag} joins them",)
     return ()
+
+
+def _without_meaning(names: Mapping[str, str], counts: Mapping[Cell, int]) -> tuple[str, ...]:
+    """Return a note on a class whose name may mean that an image has no label, such as NA."""
+    found = [name for name in names if name.casefold() in _NOTHING and name in counts]
+    if not found:
+        return ()
+    images = counted(sum(counts[name] for name in found), "image")
+    called, flag = some_of([*map(repr, found)]), OptionName("null", ",".join(found))
+    return (f"class {called} of {images}: if it means no label, {flag} makes it empty",)
 
 
 def _many_numbers(names: Sequence[str]) -> tuple[str, ...]:
@@ -272,8 +284,15 @@ def _kind(found: Mapping[Any, int], spec: TargetSpec) -> tuple[TargetKind, str]:
         return "multilabel", separator or _separator_of(found)
     numbers = [as_number(text) for text in texts]
     fractions = any(number is not None and number != int(number) for number in numbers)
-    is_number = len(texts) > _MANY_VALUES and None not in numbers and fractions
-    return "regression" if is_number else "class", ""
+    is_number = len(texts) - numbers.count(None) > _MANY_VALUES and fractions
+    odd = [text for text, number in zip(texts, numbers, strict=True) if number is None]
+    if is_number and odd and 2 * sum(map(found.__getitem__, odd)) < sum(found.values()):
+        are = counted(sum(map(found.__getitem__, odd)), "label", "is", "are")
+        what = f"are numbers, but {are} not, such as {odd[0]!r}"
+        hint = f"{OptionName('null', odd[0])} makes it empty, "
+        hint += f"{OptionName('target', 'class')} makes all of them classes"
+        raise SourceError("labels", what, hint)
+    return "regression" if is_number and not odd else "class", ""
 
 
 def find_separator(texts: Collection[str]) -> str:

@@ -48,7 +48,7 @@ class RecipeKeywords(TypedDict, total=False):
     classes: Texts
     class_map: str
     relabel: str | Items
-    join: Texts
+    join: Texts | Items | Sequence[Items]
     columns: Texts
     rows: str
     header: bool

@@ -836,6 +836,22 @@ def test_titles_texts_and_classes_that_are_almost_others_are_said() -> None:
     assert "gruop, age;" in " ".join(planned(known).plan.findings)
 
 
+@pytest.mark.parametrize(
+    ("title", "meant"), [("lable", "label"), ("boxs", "boxes"), ("masks", "mask")]
+)
+def test_a_misspelt_target_is_an_error_unless_it_is_stored_or_another_is_stated(
+    title: str, meant: str
+) -> None:
+    rows = [{"image": f"{i}.jpg", title: "a"} for i in range(4)]
+    with pytest.raises(
+        SourceError, match=f"states no {meant}: is column '{title}' meant[?]; call it"
+    ):
+        planned(rows)
+    stored = planned(rows, labels="none").plan
+    assert (stored.schema.labels, stored.columns) == ((), (title,))
+    assert planned([{**row, "label": "x"} for row in rows]).labels == ["x"]
+
+
 def test_a_text_among_numbers_as_labels_is_said() -> None:
     rows = [{"image": f"{i}.jpg", "label": one} for i, one in enumerate((3, 4, 4, "n/a"))]
     what = "the numbers in column 'label' are classes: 1 value is no number, such as 'n/a'; "
@@ -843,6 +859,27 @@ def test_a_text_among_numbers_as_labels_is_said() -> None:
     without = planned(rows, null="n/a").plan
     assert without.schema.labels == ("3", "4")
     assert not any(one.startswith(what) for one in without.findings)
+
+
+def test_a_text_among_fractions_is_refused_or_made_empty() -> None:
+    photos = {f"{i}.jpg": jpeg(8, 8, seed=i) for i in range(30)}
+    rows = [{"image": f"{i}.jpg", "label": i / 8} for i in range(29)]
+    rows.append({"image": "29.jpg", "label": "bad"})
+    Path(_csv(rows)).rename("labels.csv")
+    what = r"labels: are numbers, but 1 label is not, such as 'bad'; --null bad makes it empty, "
+    for given in ({"items": rows}, {"labels": "csv:labels.csv:image:label"}):
+        keys: dict[str, Any] = {**given, "dry_run": True}
+        with pytest.raises(SourceError, match=what):
+            shardprep.build(write_folder(Path("set"), photos), **keys)
+        assert shardprep.build("set", **keys, null="bad").plan.schema.target == "target"
+        assert len(shardprep.build("set", **keys, target="class").labels) == 30
+
+
+def test_a_class_whose_name_may_mean_no_label_is_said() -> None:
+    rows = [{"image": f"{i}.jpg", "label": one} for i, one in enumerate(("cat", "NA", "dog", "NA"))]
+    notes, what = planned(rows).plan.findings, "class 'NA' of 2 images: if it means no label, "
+    assert f"{what}--null NA makes it empty" in notes
+    assert planned(rows, null="NA").plan.schema.labels == ("cat", "dog")
 
 
 def test_a_column_of_patients_that_ratios_may_divide_is_said() -> None:
@@ -1035,17 +1072,25 @@ def test_numbers_of_any_length_are_cells_and_other_values_are_named() -> None:
 @pytest.mark.parametrize("title", ["image_id", "image"])
 @pytest.mark.parametrize("ids", ["as in the table", "keys"])
 def test_a_table_joins_by_the_titles_and_cells_of_the_table_of_items(title: str, ids: str) -> None:
+    """A joined table may be a file, a frame or rows, alone or in a list."""
     if title == "image_id" and ids == "keys":
         pytest.skip("the column `image_id` has no keys")
     rows = [{title: Path(key).stem, "category": name} for key, name in WANTED.items()]
     found = [key if ids == "keys" else Path(key).stem for key in WANTED]
-    lines = [f"{title},age", *(f"{one},{at}" for at, one in enumerate(found))]
-    write(Path("facts.csv"), "\n".join(lines).encode())
-    write(Path("names.csv"), b"category,title\nx,first\ny,second\n")
-    made = shardprep.build(
-        write_folder(Path("set"), PHOTOS), items=rows, join=["facts.csv", "names.csv"],
-        columns=["age", "title"], size="8x8", workers=1, out="out",
-    )  # fmt: skip
-    table = {row["key"]: (row["age"], row["title"]) for row in reader.table(made.path).to_pylist()}
-    names = {"x": "first", "y": "second"}
-    assert table == {key: (at, names[one]) for at, (key, one) in enumerate(WANTED.items())}
+    facts = pd.DataFrame({title: found, "age": range(len(found))})
+    facts.to_csv("facts.csv", index=False)
+    names = [{"category": "x", "title": "first"}, {"category": "y", "title": "second"}]
+    source, keys = write_folder(Path("set"), PHOTOS), dict[str, Any](size="8x8", workers=1)
+    first: tuple[Any, ...] = ("facts.csv", Path("facts.csv"), facts)
+    for number, table in enumerate(first):
+        made = shardprep.build(
+            source, items=rows, join=[table, names], columns=["age", "title"],
+            out=f"out{number}", **keys,
+        )  # fmt: skip
+        read = {
+            row["key"]: (row["age"], row["title"]) for row in reader.table(made.path).to_pylist()
+        }
+        called = {"x": "first", "y": "second"}
+        assert read == {key: (at, called[one]) for at, (key, one) in enumerate(WANTED.items())}
+    alone = [planned(rows, join=one, columns="title").plan.columns for one in (names, [names])]
+    assert alone == [("title",)] * 2

@@ -23,6 +23,7 @@ def page_text() -> str:
         "out": str,
         **get_type_hints(RecipeKeywords),
         **dict.fromkeys(("items", "labels", "relabel"), str),
+        "join": str | list[str],
     }
     panels: dict[str, list[str]] = {}
     for key, option in BUILD_OPTIONS.items():
