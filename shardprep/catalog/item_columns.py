@@ -77,7 +77,7 @@ _ALIKE = 0.8
 
 def read_titled(recipe: Recipe) -> GivenItems:
     """Return the table of `--items` with roles as titles; its cells are not checked."""
-    return _named(read_file(recipe), recipe)
+    return _named(read_file(recipe, is_last=False), recipe)
 
 
 def read_items(recipe: Recipe) -> GivenItems:
@@ -85,7 +85,7 @@ def read_items(recipe: Recipe) -> GivenItems:
 
     `faults` has the rows with a cell that its column does not allow.
     """
-    items = _with_lists(read_titled(recipe), recipe)
+    items = _with_lists(_named(read_file(recipe, is_last=True), recipe), recipe)
     _check_single(items, recipe)
     if "segmentation" in items.columns:
         _check_outlines(items)

@@ -10,7 +10,7 @@ import io
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -166,9 +166,27 @@ def cell_paths(cell: str) -> list[str]:
     return ["" if one is None else str(one) for one in several]
 
 
-def read_file(recipe: Recipe) -> GivenItems:
-    """Return the table of `--items` with the column titles of the file."""
+_latest: dict[tuple[object, ...], GivenItems] = {}
+"""The table that was read last, until its last use: three steps look into it."""
+
+
+def read_file(recipe: Recipe, *, is_last: bool) -> GivenItems:
+    """Return the table of `--items` with the column titles of the file.
+
+    With `is_last`, the table is not kept for another call.
+    """
     file = Path(recipe.items)
+    status = file.stat() if file.is_file() else None
+    of_file = (status.st_ino, status.st_size, status.st_mtime_ns) if status else ()
+    key = (file, of_file, recipe.header, recipe.null, recipe.labels, recipe.max_member_size)
+    found = _latest.get(key) or _read_file(recipe, file)
+    _latest.clear()
+    if not is_last:
+        _latest[key] = found
+    return replace(found, faults={})
+
+
+def _read_file(recipe: Recipe, file: Path) -> GivenItems:
     name = "items" if file.is_relative_to(cache_root() / _CACHE) else recipe.items
     suffix = file.suffix.lower()
     if not file.is_file():

@@ -44,6 +44,8 @@ def masks_apart(
         found = set[str]().union(*masks_by_folder(list(keys)).values())
     else:
         return listing, []
+    if not found:
+        return listing, []
     if len(keys) and len(found) == len(keys) + len(arrays):
         raise fits_all(rule.pattern)
     is_mask = np.array([key in found for key in keys], bool)

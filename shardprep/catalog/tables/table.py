@@ -148,10 +148,11 @@ class Table:
     def without(self, null: Collection[str]) -> Table:
         """Return the table with the cells in `null` replaced by empty cells."""
         values, nothing = Texts.of(null).array, Texts.of([""]).array[0]
-        columns = [
-            Texts(pc.if_else(pc.is_in(column.array, value_set=values), nothing, column.array))
-            for column in cast("Rows", self.rows).columns
-        ]
+        columns = []
+        for column in cast("Rows", self.rows).columns:
+            is_null = pc.is_in(column.array, value_set=values)
+            is_any = pc.any(is_null).as_py()  # most columns stay, without a copy
+            columns.append(Texts(pc.if_else(is_null, nothing, column.array)) if is_any else column)
         return replace(self, rows=Rows(columns, len(self.rows)))
 
     def read_from_cells(self) -> Table:
