@@ -754,10 +754,10 @@ def test_texts_are_trimmed_and_a_text_is_one_class_of_a_list() -> None:
 
 
 def test_a_table_that_says_nothing_of_its_images_is_noted() -> None:
-    found = planned([{"image": "0.jpg", "lable": "a"}])
-    assert any("states no labels" in note and "lable" in note for note in found.plan.findings)
-    rows = [{"image": f"{i}.jpg", "lable": "xy"[i % 2]} for i in range(4)]
-    assert labels_of(planned(rows, labels="column:lable")) == WANTED
+    found = planned([{"image": "0.jpg", "kind": "a"}])
+    assert any("states no labels" in note and "kind" in note for note in found.plan.findings)
+    rows = [{"image": f"{i}.jpg", "kind": "xy"[i % 2]} for i in range(4)]
+    assert labels_of(planned(rows, labels="column:kind")) == WANTED
 
 
 def test_a_row_of_a_csv_with_too_many_cells_is_an_error() -> None:
@@ -873,6 +873,21 @@ def test_a_text_among_fractions_is_refused_or_made_empty() -> None:
             shardprep.build(write_folder(Path("set"), photos), **keys)
         assert shardprep.build("set", **keys, null="bad").plan.schema.target == "target"
         assert len(shardprep.build("set", **keys, target="class").labels) == 30
+
+
+def test_masks_of_numbers_beside_named_boxes_are_said_to_share_a_list() -> None:
+    numbers = np.zeros((32, 48), np.uint8)
+    numbers[4:20, 4:20] = 1
+    numbers[22:30, 22:30] = 2
+    write_folder(Path("set"), {**PHOTOS, "m.png": encoded(Image.fromarray(numbers), "PNG")})
+    boxes = [[4, 4, 20, 20], [22, 22, 30, 30]]
+    rows = [{"image": "0.jpg", "mask": "m.png", "boxes": boxes, "box_labels": ["cat", "dog"]}]
+    both = planned(rows)
+    what = "masks and objects have one list of classes: 0, 1, 2, cat, dog; --mask-values 0=NAME,1="
+    assert any(one.startswith(what) for one in both.plan.findings)
+    named = planned(rows, mask_values="0=background,1=cat,2=dog")
+    assert named.plan.schema.annotation_labels == ("background", "cat", "dog")
+    assert not any("one list" in one for one in named.plan.findings)
 
 
 def test_a_class_whose_name_may_mean_no_label_is_said() -> None:

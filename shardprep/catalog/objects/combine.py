@@ -47,6 +47,7 @@ _BOXES, _MASKS, _CLASSES = OptionName("boxes"), OptionName("masks"), OptionName(
 _POINTS, _MASK_VALUES = OptionName("points"), OptionName("mask_values")
 NO_ANNOTATION, NO_MASK = "no annotation", "no mask"
 """Reasons to leave out an image if other images of its split are annotated."""
+_MOST_NAMES = 8
 _MOST_SIZES, _MOST_BY_URL = 512, 64
 """Maximum number of images to read for their EXIF tags, local and remote."""
 _ORIENTATIONS = range(2, 9)
@@ -142,6 +143,7 @@ def annotate(images: SourceImages, naming: Naming) -> Annotated:
         findings=[
             *(line for one in sources for line in one.findings),
             *files.values.findings,
+            *_shared_list(read, names),
             *open_frames,
         ],
     )
@@ -218,6 +220,16 @@ def _classed(
     if is_drawn:
         annotations = [one and _outlined(one) for one in annotations]
     return annotations, names
+
+
+def _shared_list(read: StatedAnnotations, names: Sequence[str]) -> list[str]:
+    """Return a note if objects come after numbers of masks in the list of classes."""
+    values = read.files.values
+    if not values.names or not values.is_unnamed or len(names) == len(values.names):
+        return []
+    what = f"masks and objects have one list of classes: {some_of(names, _MOST_NAMES)}"
+    pairs = ",".join(f"{number}=NAME" for number in values.names[:_MOST_NAMES])
+    return [f"{what}; {OptionName('mask_values', pairs)} gives the masks names"]
 
 
 def _renamed(
