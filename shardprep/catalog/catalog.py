@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import compress
 from pathlib import Path
 from typing import cast
 
@@ -55,7 +54,12 @@ from shardprep.catalog.tables.columns import (
     text_notes,
     with_headers,
 )
-from shardprep.catalog.tables.key_index import MANY, KeyIndex, unused_entries
+from shardprep.catalog.tables.key_index import (
+    MANY,
+    KeyIndex,
+    unused_entries,
+    without_left_out,
+)
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import TableMatch, match_table
 from shardprep.catalog.target_values import Targets
@@ -77,7 +81,7 @@ from shardprep.image.tiles import tile_spec
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
 from shardprep.source.members import Member
-from shardprep.source.string_column import Coded, Texts
+from shardprep.source.string_column import Coded
 
 _NO_LABEL, _NO_TARGET = "no label", "no target image"
 TILE_COLUMNS = (Column("tile/y", "int64"), Column("tile/x", "int64"))
@@ -226,12 +230,7 @@ def _unmatched_rows(wanted: SourceImages) -> tuple[str, ...]:
 
 def _without_left_out(rows: Sequence[str], wanted: SourceImages) -> tuple[list[str], list[str]]:
     """Return `rows` without ids of images that options leave out, and remarks."""
-    out = np.zeros(len(rows), np.bool_)
-    if rows and wanted.skipped:
-        out = KeyIndex([one.key for one in wanted.skipped]).are_found(Texts.of(rows))
-    excluded, kept = [*compress(rows, out)], [*compress(rows, ~out)]
-    remark = f"{counted(len(excluded), 'row', 'is', 'are')} of images that are left out: "
-    remarks = [remark + some_of(excluded, 3)] if excluded else []
+    kept, remarks = without_left_out(rows, [one.key for one in wanted.skipped])
     match, table = wanted.labelling.match, wanted.listing.columns
     table = table if match is None else match.table
     lost = {*(kept if match is None else match.rows_without_image)}
@@ -253,7 +252,8 @@ def _relabelled(wanted: SourceImages, naming: Naming) -> tuple[Labelling, Labell
         naming = naming._replace(separator=recipe.separator)
         every = frozenset((one,) for cell in labelling.table_names for one in read(cell))
         given = replace(labelling, names=labelling.names.map(read), table_names=every)
-    return given, relabelled(given, wanted.index.keys, (table, rule), naming)
+    left_out = [one.key for one in wanted.skipped]
+    return given, relabelled(given, wanted.index.keys, (table, rule), naming, left_out)
 
 
 def _strata(

@@ -12,7 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardprep.catalog.names import folder_splits, natural_order
-from shardprep.catalog.tables.key_index import KeyIndex, WholeKeyIndex, unused_entries
+from shardprep.catalog.tables.key_index import (
+    KeyIndex,
+    WholeKeyIndex,
+    unused_entries,
+    without_left_out,
+)
 from shardprep.catalog.tables.row_matching import TableMatch, find_ids, match_table
 from shardprep.catalog.tables.table import Table
 from shardprep.catalog.target_values import OF_COLUMNS
@@ -84,10 +89,14 @@ def relabelled(
     keys: Sequence[str],
     fixes_of: tuple[Table, CsvRule],
     naming: Naming,
+    left_out: Sequence[str] = (),
     *,
     adds: bool = False,
 ) -> Labelling:
-    """Return the labels after `--relabel`. If `adds`, `--classes` may name only new classes."""
+    """Return the labels after `--relabel`. If `adds`, `--classes` may name only new classes.
+
+    Rows of the keys `left_out` are no rows without an image.
+    """
     option, (table, rule), separator = OptionName("relabel"), fixes_of, naming.separator
     try:
         fixes = label_by_table(WholeKeyIndex(keys), table, rule, "relabel")
@@ -142,7 +151,8 @@ def relabelled(
         hint = f"correct it, or state all classes: {flag}"
         raise SourceError(option, what, f"correct it, or add it: {flag}" if adds else hint)
     lost = labelling.rows_without_image + fixes.rows_without_image
-    remarks = [remark, *unused_entries(table.name, fixes.rows_without_image, len(table.rows), keys)]
+    unknown, _ = without_left_out(fixes.rows_without_image, left_out)
+    remarks = [remark, *unused_entries(table.name, unknown, len(table.rows), keys)]
     table_names = frozenset(one if separator is None else (one,) for one in given)
     how = f"{labelling.how}; then {fixes.how}"
     labelling = replace(labelling, names=names, table_names=table_names, how=how)

@@ -96,6 +96,9 @@ def test_a_change_without_the_archive_is_the_change_of_a_build(
     assert not shardprep.verify(packed.path, decode=True, workers=1).problems
     again = shardprep.repack(pets, tmp_path / "packed", **options)
     assert again.was_there
+    if case == "several at once":  # the table and the list name two images
+        assert "2 rows are of images that are left out: train/cat.0.jpg" in " ".join(packed.notes)
+        assert not any("fit no image" in note for note in packed.notes)
 
 
 def test_unchanged_records_are_copied(pets: Path, tmp_path: Path) -> None:

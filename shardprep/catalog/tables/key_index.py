@@ -13,7 +13,7 @@ from bisect import bisect
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from functools import cached_property, lru_cache, partial
-from itertools import takewhile
+from itertools import compress, takewhile
 from operator import eq
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from shardprep.catalog.names import document_split, folder_splits, given_split, stated_split
 from shardprep.dataset.card import from_cell
-from shardprep.errors import SourceError, printable, shown
+from shardprep.errors import SourceError, counted, printable, shown, some_of
 from shardprep.image.signatures import IMAGE_SUFFIXES
 from shardprep.source.names import composed
 from shardprep.source.string_column import Coded, Lookup, Texts, booleans, positions
@@ -376,6 +376,16 @@ class KeyIndex:
             if len(folders) >= depth:
                 groups["/".join(folders[len(folders) - depth :])].append(i)
         return groups
+
+
+def without_left_out(rows: Sequence[str], left_out: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the ids of `rows` that fit none of the keys `left_out`, and a remark on the others."""
+    out = np.zeros(len(rows), np.bool_)
+    if rows and left_out:
+        out = KeyIndex(left_out).are_found(Texts.of(rows))
+    excluded = [*compress(rows, out)]
+    remark = f"{counted(len(excluded), 'row', 'is', 'are')} of images that are left out: "
+    return [*compress(rows, ~out)], [remark + some_of(excluded, 3)] if excluded else []
 
 
 def unused_entries(where: str, lost: Sequence[str], number: int, keys: Iterable[str]) -> list[str]:

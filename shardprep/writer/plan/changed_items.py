@@ -19,7 +19,7 @@ from shardprep.catalog.labels import Labelling, classes_in, relabelled
 from shardprep.catalog.selection import select
 from shardprep.catalog.splits import GivenSplits, given_splits, group_findings, group_keys
 from shardprep.catalog.tables.columns import column_notes, make_columns
-from shardprep.catalog.tables.key_index import KeyIndex
+from shardprep.catalog.tables.key_index import KeyIndex, without_left_out
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import TableMatch, match_table
 from shardprep.catalog.tables.table import Rows, Table
@@ -184,7 +184,8 @@ def _with_labels(given: ChangedItems, recipe: Recipe, documents: Documents) -> C
     if recipe.relabel:
         table = documents.table(rule.files, (rule.id_column, *rule.label_columns))
         naming = Naming({}, tuple(classes), is_of_labels=True, separator=separator)
-        found = relabelled(found, given.items.members.keys, (table, rule), naming, adds=True)
+        keys, out = given.items.members.keys, [one.key for one in given.skipped]
+        found = relabelled(found, keys, (table, rule), naming, out, adds=True)
     place, used = {name: at for at, name in enumerate(classes)}, classes_in(found.names.values)
     number = {name: place[one] for name, one in class_names({*classes, *used}).items()}
     target: Coded[Target] = found.names.map(lambda one: mapped(one, number))
@@ -200,7 +201,8 @@ def _with_labels(given: ChangedItems, recipe: Recipe, documents: Documents) -> C
         schema=schema.model_copy(update={"labels": tuple(classes)}),
         labels_from=found.how,
     )
-    made = made.noted(found.remarks, found.rows_without_image)
+    lost, remarks = without_left_out(found.rows_without_image, [one.key for one in given.skipped])
+    made = made.noted([*remarks, *found.remarks], lost)
     return made.with_rows(**{schema.target: pa.array(codes, old.type)}, is_new=is_new)
 
 
