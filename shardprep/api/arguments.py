@@ -71,7 +71,7 @@ def with_files(flags: dict[str, Any]) -> dict[str, Any]:
     """Return `flags` with files instead of tables that are objects, such as data frames."""
     rules = ("labels", "relabel", "predictions")
     of_rules = [key for key in rules if not isinstance(flags.get(key, ""), str)]
-    join = flags.get("join") or ()
+    join = flags.get("join", ())
     is_single = isinstance(join, str) or not isinstance(join, list | tuple) or _are_rows(join)
     tables = (join,) if is_single else (*join,)
     if "items" not in flags and not of_rules and all(isinstance(one, str) for one in tables):
@@ -87,7 +87,7 @@ def with_files(flags: dict[str, Any]) -> dict[str, Any]:
 
 
 def _are_rows(table: Sequence[object]) -> bool:
-    return bool(table) and all(isinstance(one, Mapping) for one in table)
+    return len(table) > 0 and all(isinstance(one, Mapping) for one in table)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from shardprep.catalog.names import given_split, natural_order
 from shardprep.catalog.objects.formats.coco import outline_of
 from shardprep.catalog.objects.object_table import NO_BOX
 from shardprep.catalog.tables.columns import RESERVED, mixed_note
-from shardprep.catalog.tables.row_matching import INDEX, is_of_splits
+from shardprep.catalog.tables.row_matching import is_of_splits
 from shardprep.catalog.targets import find_separator
 from shardprep.dataset.item_table import OWN
 from shardprep.dataset.schema import ROWS
@@ -41,6 +41,7 @@ from shardprep.recipe.object_rules import PATHS
 from shardprep.recipe.options import BUILD_DEFAULTS
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.string_column import Texts, booleans
+from shardprep.storage.text_file import INDEX
 
 _IMAGE = (
     "image_path", "filepath", "file_path", "path", "image/filename", "filename", "file_name",

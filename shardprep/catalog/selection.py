@@ -73,6 +73,10 @@ def select(
         if unused and len(wanted) < len(images):  # other options may leave their images out
             every = WholeKeyIndex(images.keys)
             unused = [text for text in unused if not every.find(printable(text))]
+        if len(unused) == len(excluded) and not recipe.tile:
+            first = shown(unused[0], MOST_SHOWN)
+            what = f"no entry fits an image; the first of {len(unused):,} is {first}"
+            raise SourceError(file, what, f"a key looks like {shown(images[0].key, MOST_SHOWN)}")
         if not recipe.tile:  # they may be keys of tiles
             notes += unused_entries(file, unused, len(excluded), images.keys)
         listed = dict.fromkeys(filter(lambda at: at >= 0, found), "")

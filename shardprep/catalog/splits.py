@@ -150,7 +150,7 @@ def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> Gi
     for file, split in rule.places.items():
         if file == REST:
             continue
-        ids = documents.ids(file)
+        ids = documents.ids(file, index)
         origin = origin_of(file, is_firm=False)._replace(split=split)
         places = index.find_all(Texts.of(ids), file, Coded.constant(origin, len(ids)))
         unused = [text for text, at in zip(ids, places.tolist(), strict=True) if at < 0]

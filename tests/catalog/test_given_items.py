@@ -1107,5 +1107,6 @@ def test_a_table_joins_by_the_titles_and_cells_of_the_table_of_items(title: str,
         }
         called = {"x": "first", "y": "second"}
         assert read == {key: (at, called[one]) for at, (key, one) in enumerate(WANTED.items())}
-    alone = [planned(rows, join=one, columns="title").plan.columns for one in (names, [names])]
-    assert alone == [("title",)] * 2
+    alone: tuple[Any, ...] = (names, [names], pd.DataFrame(names), pa.Table.from_pylist(names))
+    columns = [planned(rows, join=one, columns="title").plan.columns for one in alone]
+    assert columns == [("title",)] * 4

@@ -252,7 +252,7 @@ def _rows_of(
     found, num_ids = dict[str, NDArray[np.int64]](), 0
     for split, file in lists.items():
         try:
-            ids = view.documents.ids(file)
+            ids = view.documents.ids(file, index)
             origin = origin_of(file, is_firm=False)._replace(split=split)
             places = index.find_all(Texts.of(ids), file, Coded.constant(origin, len(ids)))
         except AmbiguousIdError as error:

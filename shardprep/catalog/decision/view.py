@@ -109,7 +109,7 @@ class View:
     def selected(self) -> Selected:
         """The images that the options of selection leave."""
         file, listing, images = self.recipe.exclude_list, self.listing, self.beside.images
-        excluded = self.documents.ids(file) if file else ()
+        excluded = self.documents.ids(file, KeyIndex(images.keys)) if file else ()
         others = [one.key for several in (listing.others, listing.skipped) for one in several]
         others += listing.images.keys if len(images) < len(listing.images) else []
         return select(images, self.recipe, excluded, others)

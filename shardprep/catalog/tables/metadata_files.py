@@ -13,8 +13,9 @@ from typing import Any
 
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.columns import DICOM
+from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.object_lists import object_rows
-from shardprep.catalog.tables.row_matching import joined, row_ids
+from shardprep.catalog.tables.row_matching import NoIdsError, find_ids, joined, row_ids
 from shardprep.catalog.tables.table import Table, json_rows, parse_table, stacked, table_of
 from shardprep.dataset.card import from_cell
 from shardprep.errors import OptionName, RecipeError, SourceError, some_of
@@ -217,18 +218,25 @@ class Documents:
         """Return the rows of all files; `columns` are paths into JSON, as in `json_rows`."""
         return stacked([self._table(file, columns) for file in files])
 
-    def ids(self, file: str) -> list[str]:
-        """Return the ids on a list: the first column of a CSV, or the lines of another file."""
+    def ids(self, file: str, index: KeyIndex | None = None) -> list[str]:
+        """Return the ids on a list: the lines of a file, or the column of a CSV that names images.
+
+        The first column if none does, or without `index`.
+        """
         data = self.read(file)
         if file.lower().endswith(TABLE_SUFFIXES):
-            table = self._parse(data, file)
-            return [from_cell(one) for one in row_ids(table, table.header[0])[1]]
+            table, column = self._parse(data, file), ""
+            if index is not None and len(table.header) > 1:
+                with contextlib.suppress(NoIdsError):
+                    column = find_ids(index, table)
+            return [from_cell(one) for one in row_ids(table, column or table.header[0])[1]]
         lines = [line.strip() for line in decoded(data).splitlines() if line.strip()]
         return [_NUMBERED.sub(r"\1", line) for line in lines]
 
     def _with(self, table: Table, others: Sequence[JoinRule]) -> Table:
         for other in others:
-            table = joined(table, self._table(other.file, self._wanted), other.key)
+            further = self._table(other.file, self._wanted)
+            table = joined(table, further, other.key, self._wanted)
         return table
 
     def _table(self, file: str, columns: Sequence[str] = ()) -> Table:

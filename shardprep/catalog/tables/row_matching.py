@@ -6,7 +6,7 @@ import contextlib
 import glob
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,22 +23,26 @@ from shardprep.catalog.tables.key_index import (
     paths_of,
 )
 from shardprep.catalog.tables.table import Rows, Table, stacked
-from shardprep.errors import OptionName, SourceError, shown
+from shardprep.errors import OptionName, SourceError, shown, some_of
 from shardprep.recipe.rules import SLICE, letters_of
 from shardprep.source.string_column import Coded, Texts, booleans, positions
+from shardprep.storage.cache import DATA_FRAME
+from shardprep.storage.text_file import INDEX
 
 _FIELD = re.compile(rf"\{{(?P<column>[^{{}}\[\]]+)(\[{SLICE}\])?\}}")
 _SPLIT_COLUMNS = frozenset(("split", "subset", "set", "partition", "usage", "dataset", "phase"))
 _NUMBER = re.compile(r"\d+")
 _WORD_AT_END = re.compile("[-_][A-Za-z]+$")
 _OF_IDS = frozenset(("id", "image", "img", "file", "filename", "name", "path", "photo", "key"))
-INDEX = re.compile(r"|Unnamed: \d+")
-"""Matches a title that pandas gives to an index in a CSV."""
 _SAMPLE_ROWS = 500
 """Approximate number of rows to search in order to detect the column of ids."""
 _MOST_COPIES = 64
 _MOST_NESTED, _MOST_COMPOSED = 16, 200_000
 """Maximum number of tables that may contain another, and of images to search names for cells."""
+
+
+class NoIdsError(SourceError):
+    """No column of a table names images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,24 +152,19 @@ def stated_splits(table: Table) -> tuple[str, Coded[str | None]]:
     return "", Coded.of([])
 
 
-def joined(table: Table, other: Table, key: str) -> Table:
+def joined(table: Table, other: Table, key: str, wanted: Collection[str] = ()) -> Table:
     """Return `table` with the additional columns of `other`, joined by the column `key`.
 
     `key` "" means the only column that both have, or the first if `other` has no header. All rows
     of `table` are kept. If `other` has several rows for a key, the first of the same split is used,
-    or of an unknown split.
+    or of an unknown split. SourceError if no key is in both, or if rows of a key and a split have
+    different cells in a `wanted` column.
     """
     if _has_numbers(other):
         key = key or ("1" if "1" in table.header else "")
         titles = {one: joined_title(table, other, one) for one in other.header if one != key}
         other = replace(other, header=tuple(titles.get(one, one) for one in other.header))
-    if not key:
-        known = dict.fromkeys((*table.written, *table.header))
-        shared = [title for title in known if title in other.header]
-        if len(shared) != 1:
-            hint = f"say which one joins them: {OptionName('join', f'{other.name}:COLUMN')}"
-            raise SourceError(other.name, f"shares {len(shared)} columns with {table.name}", hint)
-        key = shared[0]
+    key = key or _shared_column(table, other)
     theirs = other.checked_cells(other.column(key))
     ours = table.written.get(key) or table.checked_cells(table.column(key))
     found, _ = positions(ours, theirs)
@@ -180,8 +179,47 @@ def joined(table: Table, other: Table, key: str) -> Table:
         )
         is_other = splits.are_there & (found >= 0) & others.are_there[found]
         found = np.where(own >= 0, own, np.where(is_other, unknown, found))
+        theirs = _of_split(theirs, others)
+    if len(ours) and len(other.rows) and (found < 0).all():
+        what = (
+            f"no cell of its column {key!r} is in {table.name}; the first is {shown(theirs[0])!r}"
+        )
+        raise SourceError(other.name, what, f"the first there is {shown(ours[0])!r}")
+    _check_equal(other, theirs, key, wanted)
     new = [i for i, title in enumerate(other.header) if title not in table.header]
     return table.with_columns(other, new, np.where(found < 0, len(theirs), found))
+
+
+def _shared_column(table: Table, other: Table) -> str:
+    known = [*dict.fromkeys((*table.written, *table.header))]
+    shared = [title for title in known if title in other.header]
+    if len(shared) == 1:
+        return shared[0]
+    what = f"shares no column with {table.name}, which has {some_of(known, 8)}"
+    hint = "give the column that joins them one title in both"
+    if shared:
+        what = f"shares {len(shared)} columns with {table.name}: {some_of(shared)}"
+        hint = "drop or rename all but one"
+        if other.name != DATA_FRAME:
+            hint = f"say which one joins them: {OptionName('join', f'{other.name}:COLUMN')}"
+    raise SourceError(other.name, what, hint)
+
+
+def _check_equal(table: Table, keys: Texts, key: str, wanted: Collection[str]) -> None:
+    """Raise a SourceError if rows with one of `keys` differ in a column of `wanted`."""
+    columns = [title for title in table.header if title in wanted and title != key]
+    firsts = positions(keys, keys)[0] if columns else np.arange(len(keys))
+    if (firsts == np.arange(len(keys))).all():
+        return
+    for title in columns:
+        cells = table.cells(table.column(title))
+        codes = cells.coded().codes
+        if len(odd := np.flatnonzero(codes != codes[firsts])):
+            row, first = int(odd[0]), int(firsts[odd[0]])
+            both = f"{cells[first]!r} and {cells[row]!r} in column {title!r}"
+            of = f"{key} {shown(table.cells(table.column(key))[row])!r}"
+            what = f"gives {of} {both} (rows {first + 1:,} and {row + 1:,})"
+            raise SourceError(table.name, what, f"give one row for each {key}")
 
 
 def _has_numbers(table: Table) -> bool:
@@ -319,8 +357,10 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
                 return ids
         what = "none of its columns has names of images in the source"
         hint = "name the columns, as in csv:FILE:ID:LABEL"
-        raise SourceError(table.name, what, hint)
-    best = hits.index(max(hits))
+        raise NoIdsError(table.name, what, hint)
+    are_usual = [bool(_OF_IDS.intersection(words_of(one))) for one in table.header]
+    ranks = [*zip(hits, are_usual, strict=True)]
+    best = ranks.index(max(ranks))
     named = [best, *(i for i in range(len(hits)) if i != best and _are_pairs(table, best, i, hits))]
     titles = [table.header[i] for i in named]
     usual = [one for one in titles if _OF_IDS.intersection(words_of(one))]

@@ -34,7 +34,7 @@ from shardprep.reader.validators import (
     validated_fields,
 )
 from shardprep.storage.regular_file import read_named
-from shardprep.storage.text_file import CsvRows, decoded, text_lines
+from shardprep.storage.text_file import INDEX, CsvRows, decoded, text_lines
 
 OBJECT_CLASSES = "object_labels"
 """Column with the list of the classes of all objects of a record."""
@@ -182,9 +182,9 @@ def select(
             `is None`. Or a dict of conditions that must all hold: column → value, list of allowed
             values, or None for null. Or an expression of pyarrow.
         keys: a list of keys of images, or the path of a file: a .csv or .tsv with the keys in its
-            first column, as `shardprep report --list` prints it, or a text file with one key per
-            line. A file name, with or without extension, matches all keys with that name. Keys in
-            other splits are ignored.
+            first column (the second after an index of pandas), as `shardprep report --list` prints
+            it, or a text file with one key per line. A file name, with or without extension,
+            matches all keys with that name. Keys in other splits are ignored.
 
     Raises:
         DatasetError: the dataset, split, class, column, key or file does not exist, or a value has
@@ -350,7 +350,9 @@ def _read_keys(file: Path) -> list[str]:
         raise DatasetError(str(file), what, "give a .csv or .txt of keys") from None
     if file.suffix.lower() in _TABLES:
         rows = CsvRows(text_lines(data), "," if file.suffix.lower() == ".csv" else "\t")
-        keys = [from_cell(row[0]) for row in rows if row]
+        every = [row for row in rows if row]
+        at = int(len(every[0]) > 1 and INDEX.fullmatch(every[0][0]) is not None) if every else 0
+        keys = [from_cell(row[at]) for row in every if len(row) > at]
         if what := rows.fault(0):
             raise DatasetError(str(file), what, "close the quote")
     else:

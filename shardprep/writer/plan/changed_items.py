@@ -151,7 +151,8 @@ def _stored_table(given: ChangedItems) -> Table | None:
 
 def _without_listed(given: ChangedItems, recipe: Recipe, documents: Documents) -> ChangedItems:
     members = given.items.members
-    found = select(members, recipe, documents.ids(recipe.exclude_list), ())
+    ids = documents.ids(recipe.exclude_list, KeyIndex(members.keys))
+    found = select(members, recipe, ids, ())
     reasons = {one.key: one.reason for one in found.left_out}
     out = {at: reasons[key] for at, key in enumerate(members.keys) if key in reasons}
     return given.without(out).noted(found.notes, found.unused)
