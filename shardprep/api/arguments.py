@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 _Number = TypeVar("_Number", int, float)
 _DATASETS = Path("tfrecords")
+_OF_TABLES = ("items", "labels", "relabel", "join", "predictions", "exclude_list", "class_map")
+"""Options that take tables as objects."""
 
 
 def recipe_of(flags: dict[str, Any]) -> Recipe:
@@ -68,22 +71,33 @@ def recipe_of(flags: dict[str, Any]) -> Recipe:
 
 
 def with_files(flags: dict[str, Any]) -> dict[str, Any]:
-    """Return `flags` with files instead of tables that are objects, such as data frames."""
-    rules = ("labels", "relabel", "predictions")
-    of_rules = [key for key in rules if not isinstance(flags.get(key, ""), str)]
-    join = flags.get("join", ())
-    is_single = isinstance(join, str) or not isinstance(join, list | tuple) or _are_rows(join)
-    tables = (join,) if is_single else (*join,)
-    if "items" not in flags and not of_rules and all(isinstance(one, str) for one in tables):
-        return flags
-    from shardprep.catalog.items_file import kept
+    """Return `flags` with files instead of tables that are objects, such as data frames.
 
-    made: dict[str, Any] = {key: f"csv:{kept(flags[key], key)}" for key in of_rules}
-    if "items" in flags:
-        made["items"] = kept(flags["items"], "items")
-    if "join" in flags:
-        made["join"] = tuple(kept(one, "join") for one in tables)
+    An exclude list may be any iterable of ids, and a class map a dict.
+    """
+    made: dict[str, Any] = {}
+    for key, value in flags.items():
+        if key not in _OF_TABLES or isinstance(value, str):
+            continue
+        from shardprep.catalog.items_file import kept
+
+        if key == "join":
+            is_single = not isinstance(value, list | tuple) or _are_rows(value)
+            made[key] = tuple(kept(one, key) for one in ([value] if is_single else value))
+        else:
+            start = "csv:" if key in ("labels", "relabel", "predictions") else ""
+            made[key] = start + kept(_as_table(key, value), key)
     return flags | made
+
+
+def _as_table(option: str, value: Any) -> Any:
+    if option == "class_map" and isinstance(value, Mapping):
+        return {"old": [*map(str, value)], "new": [*map(str, value.values())]}
+    is_list = option == "exclude_list" and not isinstance(value, os.PathLike | Mapping)
+    if is_list and not hasattr(value, "columns"):
+        ids = [*map(str, value)]
+        return {"id": sorted(ids) if isinstance(value, AbstractSet) else ids}
+    return value
 
 
 def _are_rows(table: Sequence[object]) -> bool:

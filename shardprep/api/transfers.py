@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from shardprep.dataset.open_dataset import OpenDataset
     from shardprep.exporter.export import Exported
     from shardprep.reader.selection.split_argument import AnySplit
-    from shardprep.recipe.keywords import Items, Texts
+    from shardprep.recipe.keywords import Ids, Items, Texts
     from shardprep.writer.finalize import BuildResult
 
 
@@ -173,10 +173,10 @@ def repack(
     fit: Literal["crop", "pad", "stretch", "within"] | None = None,
     format: Literal["jpeg", "png", "raw"] | None = None,  # noqa: A002 - the option's name
     quality: int | None = None,
-    class_map: str | None = None,
+    class_map: str | Path | Mapping[str, str] | None = None,
     relabel: str | Items | None = None,
     classes: Texts | None = None,
-    exclude_list: str | None = None,
+    exclude_list: Ids | None = None,
     group: str | None = None,
     join: Texts | Items | Sequence[Items] | None = None,
     columns: Texts | None = None,

@@ -235,7 +235,8 @@ def _without_left_out(rows: Sequence[str], wanted: SourceImages) -> tuple[list[s
     table = table if match is None else match.table
     lost = {*(kept if match is None else match.rows_without_image)}
     own = [one for one in kept if one in lost]
-    if table is not None and len(own) >= MANY * len(table.rows):
+    is_of_items = bool(wanted.recipe.items) and table is wanted.listing.columns
+    if table is not None and (is_of_items or len(own) >= MANY * len(table.rows)):
         remarks += unused_entries(table.name, own, len(table.rows), wanted.index.keys)
     return kept, remarks
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -67,6 +68,7 @@ _SIZE = ("height", "width")
 _FOLDS = ("fold", "folds", "kfold")
 _FORMS = ("xyxy", "xywh", "center", "yxyx")
 _NUMBER = r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*"
+_COMMA = r"\s*-?\d+,\d+\s*"
 _NUMBERS = rf"{_NUMBER}(\s{_NUMBER})+"
 _FILE = f"(?i:.*({'|'.join(map(re.escape, sorted(IMAGE_SUFFIXES)))}))"
 _RUNS = r"-1|(\d+ +\d+)( +\d+ +\d+)*"
@@ -218,12 +220,19 @@ def _check_boxes(items: GivenItems) -> None:
             corners = np.empty(0)
         is_finite = np.isfinite(corners).all() or not items.has_boxes
         if boxes and (corners.shape != (len(boxes), 4) or not is_finite):
+            odd = [one for one in boxes if isinstance(one, list) and not _is_box(one)]
+            if len(boxes) > 1 and odd:
+                items.refuse(row, "boxes", f"is not {_CORNERS}", str(odd[0]))
             items.refuse(row, "boxes", f"is not a list of {_CORNERS}")
             continue
         for title, values in zip(beside, others, strict=True):
             if len(values) != len(boxes):
                 what = f"is not a list as long as {first} ({len(boxes):,})"
                 items.refuse(row, title, what)
+
+
+def _is_box(one: list[Any]) -> bool:
+    return len(one) == 4 and all(isinstance(x, int | float) and math.isfinite(x) for x in one)
 
 
 def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
@@ -277,7 +286,7 @@ def _others(
 def _unfit(title: str, cells: Texts) -> str:
     """Return why a column is not stored, or "" if it has texts or single numbers."""
     if title.partition("/")[0] in RESERVED and not title.startswith(ROWS):
-        return "the name of a feature"
+        return "the name of a feature: rename it"
     if not pc.any(pc.not_equal(cells.array, "")).as_py():
         return "all cells are empty"
     if _are_lists(cells):
@@ -443,11 +452,8 @@ def options_stated(items: GivenItems, recipe: Recipe) -> dict[str, Any]:
             stated |= {"target": "regression"} if _share(_NUMBER, cells) > _HALF else {}
             stated |= {"target": "vector"} if _share(_NUMBERS, cells) else {}
         stated |= _TARGETS.get(targets[0], {})
-        if (
-            targets[0] == "label"
-            and not recipe.separator
-            and _share(_NUMBER, columns["label"]) < _HALF
-        ):
+        cells = columns.get("label") if targets[0] == "label" and not recipe.separator else None
+        if cells and max(_share(_NUMBER, cells), _share(_COMMA, cells)) < _HALF:
             stated["target"] = "class"  # "auto" would look for several classes in each cell
     if "split" in columns:
         stated["split"] = "column:split"

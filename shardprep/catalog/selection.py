@@ -21,6 +21,7 @@ from shardprep.source.file_listing import NOT_BELOW
 from shardprep.source.listing import Skipped
 from shardprep.source.members import Members
 from shardprep.source.string_column import Coded
+from shardprep.storage.cache import FRAME, without_cache
 
 _KEPT_FIRST = ("test", "validation", "train")
 MOST_SHOWN = 160
@@ -66,7 +67,8 @@ def select(
                 notes += [f"{OptionName(option)}: {some_of(lost)} fits nothing"] if lost else []
     left_out.sort(key=lambda one: one.key)
     if excluded:
-        file, index = recipe.exclude_list, WholeKeyIndex(wanted.keys)
+        file = FRAME.sub("the exclude list", without_cache(recipe.exclude_list))
+        index = WholeKeyIndex(wanted.keys)
         origins = Coded.constant(origin_of(file, is_firm=False), len(excluded))
         found = index.find_keys(excluded, file, origins).tolist()
         unused += [text for text, at in zip(excluded, found, strict=True) if at < 0]

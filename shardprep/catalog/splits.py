@@ -54,8 +54,10 @@ def given_splits(
     *,
     by_folders: bool = True,
 ) -> GivenSplits:
-    """Return the splits by the rule, otherwise by folders, or train without `by_folders`.
+    """Return the splits by the rule, otherwise by folders.
 
+    Without `by_folders`, which is for tables of items, ratios divide the splits of their column
+    `split`, and images without such a column are in train.
     With a column or tables, images without a row are left out, except in folders of validation and
     test.
     """
@@ -66,6 +68,11 @@ def given_splits(
     by_folder: Coded[str | None] = Coded.constant("train", len(index.keys))
     if by_folders:
         by_folder = index.splits.filled("train")
+    own = match.table if match is not None and match.table.is_own else None
+    if match and own and not by_folders and rule.kind == "ratio" and "split" in own.header:
+        stated = match.single("split").map(lambda cell: given_split([cell]))
+        if stated.are_there.all():
+            return GivenSplits(stated)
     if rule.kind in ("folders", "ratio"):
         return GivenSplits(by_folder, _idle_column(match, by_folder))
     return GivenSplits(Coded.of(_splits_by_table(rule, match, by_folder)))

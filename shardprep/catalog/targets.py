@@ -45,6 +45,7 @@ _HEADER = re.compile(
 """First cell of the header of a class map."""
 _SEPARATORS = ("|", ",", ";", " ")
 _MANY_VALUES = 20
+_COMMA = re.compile(r"-?\d+,\d+")
 _NOTHING = frozenset({"na", "n/a", "#n/a", "nan", "null", "none", "nil", "?", "-", "missing"})
 """Folded names of classes that may mean an empty cell."""
 _MOST_NAMES = 10
@@ -279,6 +280,8 @@ def _kind(found: Mapping[Any, int], spec: TargetSpec) -> tuple[TargetKind, str]:
         return spec.kind, separator or _separator_of(found)
     if spec.kind != "auto" or not found:
         return ("none" if spec.kind == "auto" else spec.kind), separator
+    if not separator:
+        _check_commas(texts)
     separator = separator or find_separator(texts)
     if separator or len(texts) < len(found):
         return "multilabel", separator or _separator_of(found)
@@ -293,6 +296,14 @@ def _kind(found: Mapping[Any, int], spec: TargetSpec) -> tuple[TargetKind, str]:
         hint += f"{OptionName('target', 'class')} makes all of them classes"
         raise SourceError("labels", what, hint)
     return "regression" if is_number and not odd else "class", ""
+
+
+def _check_commas(texts: Collection[str]) -> None:
+    found = [text for text in texts if _COMMA.fullmatch(text)]
+    if len(found) > _MANY_VALUES and 2 * len(found) > len(texts):
+        what = f"{found[0]!r} may be a number with a decimal comma, or several classes"
+        hint = f"write {found[0].replace(',', '.')}, or give {OptionName('target', 'multilabel')}"
+        raise SourceError("labels", what, f"{hint} or class")
 
 
 def find_separator(texts: Collection[str]) -> str:

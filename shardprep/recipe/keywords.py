@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypedDict
 
@@ -27,6 +27,10 @@ Items = str | Path | _Frame | Sequence[Mapping[str, Any]] | Mapping[str, Sequenc
 """A table with a row for each image: a file, a data frame, rows or columns."""
 
 
+Ids = str | Path | Iterable[str] | _Frame
+"""A list of ids: a file, ids, or a data frame with a column that names images."""
+
+
 class RecipeKeywords(TypedDict, total=False):
     """The options that are also keys of `shardprep.toml`, except `source` and `out`."""
 
@@ -46,7 +50,7 @@ class RecipeKeywords(TypedDict, total=False):
     pivot: str
     separator: str
     classes: Texts
-    class_map: str
+    class_map: str | Path | Mapping[str, str]
     relabel: str | Items
     join: Texts | Items | Sequence[Items]
     columns: Texts
@@ -78,7 +82,7 @@ class RecipeKeywords(TypedDict, total=False):
     root: str
     include: Texts
     exclude: Texts
-    exclude_list: str
+    exclude_list: Ids
     follow_links: bool
     zip_encoding: str
     schema: str

@@ -213,9 +213,13 @@ def test_splits_and_groups_are_those_of_the_table_unless_a_flag_divides() -> Non
     splits = {key: item.split for key, item in items_of(planned(rows)).items()}
     wanted = ("validation", "validation", "test", "test")
     assert splits == dict(zip(WANTED, wanted, strict=True))
-    divided = items_of(planned(rows, split="validation=0.5"))
-    assert {divided["a/0.jpg"].split, divided["a/2.jpg"].split} == {"train", "validation"}
-    assert divided["a/0.jpg"].split == divided["b/1.jpg"].split
+    known = [one | {"split": "train"} for one in rows]
+    known += [{"image": f"{i}.jpg", "split": "test", "group": "g2"} for i in (4, 5)]
+    for ratios in ("validation=0.5", "train=0.5,validation=0.5"):
+        divided = {one: item.split for one, item in items_of(planned(known, split=ratios)).items()}
+        assert {divided["a/0.jpg"], divided["a/2.jpg"]} == {"train", "validation"}
+        assert divided["a/0.jpg"] == divided["b/1.jpg"]
+        assert divided["a/4.jpg"] == divided["b/5.jpg"] == "test"
 
 
 def test_boxes_with_classes_crowds_outlines_and_keypoints_are_stored() -> None:
@@ -484,6 +488,7 @@ WRONG: list[tuple[Rows, str]] = [
     ([{"image": "0.jpg", "points": "here"}], "row 1: points 'here' is not a list"),
     ([{"image": "0.jpg", "boxes": [[1, 2, 3, 4]], "box_format": "abcd"}], "formats abcd"),
     ([{"image": "0.jpg", "boxes": [[1, 2, 3]]}], r"1: boxes '\[\[1, 2, 3\]\]' is not a list of"),
+    ([{"image": "0.jpg", "boxes": [[1, 2, 3, 4], [7]]}], r"1: boxes '\[7\]' is not \[xmin,"),
     ([{"image": "0.jpg", "boxes": [1, 2, 3, 4]}], "row 1: boxes .* is not a list of"),
     ([{"image": "0.jpg", "boxes": [[[1, 2, 3, 4]]]}], "row 1: boxes .* is not a list of"),
     ([{"image": "0.jpg", "boxes": [[1, 2, float("nan"), 4]]}], "row 1: boxes .* is not a list of"),
@@ -785,7 +790,7 @@ def test_columns_without_a_meaning_are_stored_and_said() -> None:
     assert found.plan.columns == ("fold", "Note")
     notes = " ".join(found.plan.findings)
     assert "2 columns are stored: fold, Note; --columns fold stores 'fold' alone" in notes
-    what = "deep (lists), empty (all cells are empty), target_image/x (the name of a feature)"
+    what = "deep (lists), empty (all cells are empty), target_image/x (the name of a feature"
     assert f"not stored: {what}" in notes
     one = planned([{**row, "length": i} for i, row in enumerate(ROWS)]).plan.findings
     assert "1 column is stored: column/length" in one
@@ -888,6 +893,16 @@ def test_masks_of_numbers_beside_named_boxes_are_said_to_share_a_list() -> None:
     named = planned(rows, mask_values="0=background,1=cat,2=dog")
     assert named.plan.schema.annotation_labels == ("background", "cat", "dog")
     assert not any("one list" in one for one in named.plan.findings)
+
+
+def test_decimal_commas_are_refused_as_labels() -> None:
+    photos = {f"{i}.jpg": jpeg(8, 8, seed=i) for i in range(30)}
+    rows = [{"image": f"{i}.jpg", "label": f"0,{637 + i}"} for i in range(30)]
+    what = "labels: '0,637' may be a number with a decimal comma, or several classes; write 0.637"
+    with pytest.raises(SourceError, match=what):
+        planned(rows, photos)
+    assert len(planned(rows, target="class").labels) == 30
+    assert planned(rows, target="multilabel").plan.schema.target == "labels"
 
 
 def test_a_class_whose_name_may_mean_no_label_is_said() -> None:
@@ -1084,6 +1099,37 @@ def test_numbers_of_any_length_are_cells_and_other_values_are_named() -> None:
             planned([ROWS[0], ROWS[1] | {"age": age}])
 
 
+def _of_pandas(frame: pd.DataFrame) -> str:
+    frame.to_csv("out.csv")
+    return "out.csv"
+
+
+IDS: dict[str, Callable[[list[str]], Any]] = {
+    "a list": list,
+    "a set": set,
+    "a series": pd.Series,
+    "an array": np.array,
+    "a frame": lambda ids: pd.DataFrame({"fold": range(len(ids)), "id": ids}),
+    "a CSV of pandas": lambda ids: _of_pandas(pd.DataFrame({"id": ids, "label": "x"})),
+    "a CSV of pandas with another title": lambda ids: _of_pandas(pd.DataFrame({"bad": ids})),
+    "a path": lambda ids: write(Path("out.txt"), "\n".join(ids).encode()),
+}
+
+
+@pytest.mark.parametrize("form", IDS)
+def test_an_exclude_list_may_be_any_form_of_ids(form: str) -> None:
+    """Also if an index or another column has numbers that are names of images."""
+    given = IDS[form](["3", "5"])
+    found = planned([{"image": f"{i}.jpg"} for i in range(6)], exclude_list=given)
+    assert {Path(key).stem for key in items_of(found)} == {"0", "1", "2", "4"}
+    with pytest.raises(SourceError, match="no entry fits an image; the first of 2 is 7"):
+        planned([{"image": "0.jpg"}], exclude_list=IDS[form](["77", "78"]))
+
+
+def test_a_class_map_may_be_a_dict() -> None:
+    assert planned(ROWS, class_map={"x": "a, b", "y": "z=1"}).labels == ["a, b", "z=1"]
+
+
 @pytest.mark.parametrize("title", ["image_id", "image"])
 @pytest.mark.parametrize("ids", ["as in the table", "keys"])
 def test_a_table_joins_by_the_titles_and_cells_of_the_table_of_items(title: str, ids: str) -> None:
@@ -1110,3 +1156,19 @@ def test_a_table_joins_by_the_titles_and_cells_of_the_table_of_items(title: str,
     alone: tuple[Any, ...] = (names, [names], pd.DataFrame(names), pa.Table.from_pylist(names))
     columns = [planned(rows, join=one, columns="title").plan.columns for one in alone]
     assert columns == [("title",)] * 4
+
+
+def test_joined_rows_that_contradict_each_other_are_an_error() -> None:
+    items = [{"image": f"{i}.jpg", "label": "x", "who": f"p{i % 2}"} for i in range(4)]
+    people = [{"who": "p0", "age": 7}, {"who": "p1", "age": 8}, {"who": "p0", "age": 9}]
+    what = "gives who 'p0' '7' and '9' in column 'age' .rows 1 and 3.; give one row for each who"
+    with pytest.raises(SourceError, match=what):
+        planned(items, join=people, columns="age")
+    assert planned(items, join=[*people[:2], people[0]], columns="age").plan.columns == ("age",)
+    with pytest.raises(SourceError, match="no cell of its column 'who' is in items; the first is"):
+        planned(items, join=[{"who": "q", "age": 7}], columns="age")
+    both = [{"who": "p0", "label": "y", "age": 7}]
+    with pytest.raises(SourceError, match="shares 2 columns with items: label, who; drop or"):
+        planned(items, join=both, columns="age")
+    with pytest.raises(SourceError, match="shares no column with items, which has image, label,"):
+        planned(items, join=[{"age": 7}], columns="age")

@@ -22,7 +22,7 @@ def page_text() -> str:
         "source": str,
         "out": str,
         **get_type_hints(RecipeKeywords),
-        **dict.fromkeys(("items", "labels", "relabel"), str),
+        **dict.fromkeys(("items", "labels", "relabel", "exclude_list", "class_map"), str),
         "join": str | list[str],
     }
     panels: dict[str, list[str]] = {}

@@ -300,6 +300,11 @@ def test_stored_columns_group_and_split(pets: Path, tmp_path: Path) -> None:
     first = table(tmp_path, "facts.csv", "image,who,fold", *facts)
     known = shardprep.repack(pets, tmp_path, name="known", join=first, columns="who,fold").path
     halves = shardprep.repack(known, tmp_path / "a", group="who", split="test=0.5")
+    people = pd.DataFrame({"who": ["p0", "p1"], "age": [7, 9]})
+    aged = shardprep.repack(known, tmp_path / "c", join=people, columns="age").path
+    assert {(row["who"], row["age"]) for row in reader.table(aged).to_pylist()} == {
+        ("p0", 7), ("p1", 9),
+    }  # fmt: skip
     folds = shardprep.repack(known, tmp_path / "b", split="column:fold:0=validation,*=train")
     for one in (halves, folds):
         assert not shardprep.verify(one.path, decode=True, workers=1).problems

@@ -15,7 +15,7 @@ from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.columns import DICOM
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.object_lists import object_rows
-from shardprep.catalog.tables.row_matching import NoIdsError, find_ids, joined, row_ids
+from shardprep.catalog.tables.row_matching import joined, listed_column, row_ids
 from shardprep.catalog.tables.table import Table, json_rows, parse_table, stacked, table_of
 from shardprep.dataset.card import from_cell
 from shardprep.errors import OptionName, RecipeError, SourceError, some_of
@@ -219,17 +219,15 @@ class Documents:
         return stacked([self._table(file, columns) for file in files])
 
     def ids(self, file: str, index: KeyIndex | None = None) -> list[str]:
-        """Return the ids on a list: the lines of a file, or the column of a CSV that names images.
+        """Return the ids on a list: the lines of a file, or the `listed_column` of a CSV.
 
-        The first column if none does, or without `index`.
+        Without `index`, its first column.
         """
         data = self.read(file)
         if file.lower().endswith(TABLE_SUFFIXES):
-            table, column = self._parse(data, file), ""
-            if index is not None and len(table.header) > 1:
-                with contextlib.suppress(NoIdsError):
-                    column = find_ids(index, table)
-            return [from_cell(one) for one in row_ids(table, column or table.header[0])[1]]
+            table = self._parse(data, file)
+            column = table.header[0] if index is None else listed_column(index, table)
+            return [from_cell(one) for one in row_ids(table, column)[1]]
         lines = [line.strip() for line in decoded(data).splitlines() if line.strip()]
         return [_NUMBERED.sub(r"\1", line) for line in lines]
 

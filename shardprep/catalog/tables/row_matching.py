@@ -358,9 +358,7 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
         what = "none of its columns has names of images in the source"
         hint = "name the columns, as in csv:FILE:ID:LABEL"
         raise NoIdsError(table.name, what, hint)
-    are_usual = [bool(_OF_IDS.intersection(words_of(one))) for one in table.header]
-    ranks = [*zip(hits, are_usual, strict=True)]
-    best = ranks.index(max(ranks))
+    best = hits.index(max(hits))
     named = [best, *(i for i in range(len(hits)) if i != best and _are_pairs(table, best, i, hits))]
     titles = [table.header[i] for i in named]
     usual = [one for one in titles if _OF_IDS.intersection(words_of(one))]
@@ -369,6 +367,21 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
         hint = f"say which has the ids, as in csv:{table.files}:{titles[0]}:LABEL"
         raise AmbiguousIdError(table.name, what, hint)
     return usual[0] if len(titles) > 1 else titles[0]
+
+
+def listed_column(index: KeyIndex, table: Table) -> str:
+    """Return the title of the column of ids of a list, such as an exclude list.
+
+    It is the only one with a usual title, otherwise the one that names the most images. It is no
+    index of pandas, whose numbers may name other images.
+    """
+    titles = [one for one in table.header if not INDEX.fullmatch(one)] or [table.header[0]]
+    usual = [one for one in titles if _OF_IDS.intersection(words_of(one))]
+    if len(titles) == 1 or len(usual) == 1:
+        return (usual or titles)[0]
+    with contextlib.suppress(NoIdsError):
+        titles = [one for one in (find_ids(index, table),) if one in titles] or titles
+    return titles[0]
 
 
 def _are_pairs(table: Table, first: int, second: int, hits: Sequence[int]) -> bool:

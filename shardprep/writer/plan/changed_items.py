@@ -21,7 +21,7 @@ from shardprep.catalog.splits import GivenSplits, given_splits, group_findings, 
 from shardprep.catalog.tables.columns import column_notes, make_columns
 from shardprep.catalog.tables.key_index import KeyIndex, without_left_out
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import TableMatch, match_table
+from shardprep.catalog.tables.row_matching import NoIdsError, TableMatch, match_table
 from shardprep.catalog.tables.table import Rows, Table
 from shardprep.catalog.targets import Cell, Naming, Target, class_names
 from shardprep.dataset.item_table import given_cells, given_columns
@@ -103,8 +103,7 @@ def changed_items(
     if recipe.relabel or recipe.classes:
         made = _with_labels(made, recipe, documents)
     index = KeyIndex(made.items.members.keys)
-    table = documents.joined_table() or _stored_table(made)
-    match = None if table is None else match_table(index, table)
+    match = _match(index, made, recipe)
     if recipe.columns:
         made = _with_columns(made, recipe, match)
     if recipe.rules.group.kind != "none":
@@ -135,6 +134,22 @@ def _check_join(recipe: Recipe) -> None:
     if recipe.join and not (recipe.columns or recipe.group or recipe.rules.split.column):
         what = f"changes nothing by itself: {OptionName('columns')} A,B stores columns of the table"
         raise RecipeError(OptionName("join"), what, "add it, or name a column to group or split by")
+
+
+def _match(index: KeyIndex, given: ChangedItems, recipe: Recipe) -> TableMatch | None:
+    """Return the rows of the joined tables, otherwise of the stored columns, or None without both.
+
+    If the first table of `--join` does not name images, it is joined to the stored columns.
+    """
+    stored, table = _stored_table(given), Documents((), recipe).joined_table()
+    try:
+        own = table or stored
+        return None if own is None else match_table(index, own)
+    except NoIdsError:
+        if stored is None:
+            raise
+        both = Documents((), recipe, stored).joined_table()
+        return None if both is None else match_table(index, both)
 
 
 def _stored_table(given: ChangedItems) -> Table | None:
