@@ -221,13 +221,14 @@ def numbered_boxes(table: Table) -> list[str]:
 
 
 def box_columns(rows: Sequence[Sequence[str]], places: Sequence[tuple[int, int]]) -> Iterator[str]:
-    """Yield `xyxy(2,3,4,5):6` for each place of two corners and a class that fits rows."""
+    """Yield `xyxy(2,3,4,5):6` for each place of two corners and a class, if any, that fits rows."""
     for first, label in places:
         numbers = [[*map(as_number, row[first - 1 : first + 3])] for row in rows]
         boxes = [[one or 0 for one in row] for row in numbers if None not in row and row[3:]]
         is_enough = len(boxes) >= max(_FEW, len(rows) / 2)
         if is_enough and all(x < right and y < bottom for x, y, right, bottom in boxes):
-            yield f"xyxy({','.join(map(str, range(first, first + 4)))}):{label}"
+            title = f":{label}" if any(len(row) >= label for row in rows) else ""
+            yield f"xyxy({','.join(map(str, range(first, first + 4)))}){title}"
 
 
 def _columns(
