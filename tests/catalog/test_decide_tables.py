@@ -676,3 +676,11 @@ def test_a_table_that_links_images_to_rows_of_another_table_is_joined(tmp_path: 
     assert "--labels csv:links.csv:photo:shop" in error
     tables["shops.csv"] = ["shop,name", "7,Food", "8,Books", "9,Shoes"]
     assert _outcome(tmp_path / "2", _NAMES, tables).facts["train/100.jpg"]["label"] == "7"
+
+
+def test_flags_that_differ_among_the_images_of_a_folder_are_proposed_alone(tmp_path: Path) -> None:
+    names = [f"train/s{i // 4}/{i}.jpg" for i in range(100, 116)]
+    rows = [f"{i},s{i // 4},{i % 2},{i // 4 % 2},{int(i > 111)}" for i in range(100, 116)]
+    error = _outcome(tmp_path, names, {"train.csv": ["id,series,seen,left,right", *rows]}).error
+    assert "--labels csv:train.csv:id:seen,left,right (" in error
+    assert "--labels csv:train.csv:id:seen (" in error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -211,10 +211,10 @@ def _has_ids(index: KeyIndex, table: Table) -> bool:
     return any(index.are_found(one).any() for one in (Texts.of(table.header), *cells))
 
 
-def _other_tables(view: View) -> list[Table]:
-    """Return the few texts and JSON documents that are tables."""
+def _other_tables(view: View, may_be: Callable[[str], bool] = bool) -> list[Table]:
+    """Return the few texts and JSON documents that are tables, and whose names fit."""
     found = list[Table]()
-    members = view.documents.members(*_TEXTS)
+    members = [one for one in view.documents.members(*_TEXTS) if may_be(one.key)]
     for member in members if len(members) <= _MOST_DOCUMENTS else ():
         name = member.key.rpartition("/")[2]
         if member.extent.num_bytes <= _MOST_BYTES and not PARTITION.search(name):
@@ -285,10 +285,12 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
     is_folder = class_folders(folders) and auto_labels(view.index, ()).rule == "folder"
     for one in strongest if is_folder else ():
         if unlike := _unlike(one, folders):
-            why = f"the folders, which {unlike}"
-            return [Reading(one.options[0], one.why), Reading({"labels": "folder"}, why)]
+            folder = Reading({"labels": "folder"}, f"the folders, which {unlike}")
+            groups = [x for x in strongest if x is one or len(x.titles) > 1]
+            return [*(Reading(x.options[0], x.why) for x in groups), folder]
     is_by_path = rule in ("folder", "prefix", "auto")
-    if is_by_path and best < SHARED and any(_are_same(one, automatic) for one in found):
+    likely = [one for one in found if one.strength >= LIKELY]  # others may be ids of folders
+    if is_by_path and best < SHARED and any(_are_same(one, automatic) for one in likely):
         return []
     rivals = [one for one in found if best == LIKELY and may_be_target(one)]
     others = [one for one in found if one.strength < LIKELY and _has_words(one)]
@@ -470,13 +472,15 @@ def _of_other_splits(view: View, one: LabelColumns) -> Iterator[str]:
 
     The labels of a sample submission mean nothing, so it must not have the columns.
     """
-    match, is_text = one.match, one.match.table.name.endswith(_TEXTS)
-    own = {match.table.name, *dict(match.table.parts)}
-    for other in _other_tables(view) if is_text else view.documents.tables:
-        is_odd = "," in other.name or other.name in own
-        if SUBMISSION.search(other.name):
-            is_odd |= not {*one.titles}.isdisjoint(other.header)
-        if is_odd or not _split_of(other.name) or match.id_column not in other.header:
+    match, own = one.match, {one.match.table.name, *dict(one.match.table.parts)}
+
+    def may_be(name: str) -> bool:
+        return bool(_split_of(name)) and "," not in name and name not in own
+
+    is_text = match.table.name.endswith(_TEXTS)
+    tables = _other_tables(view, may_be) if is_text else view.documents.tables
+    for other in (x for x in tables if may_be(x.name) and match.id_column in x.header):
+        if SUBMISSION.search(other.name) and not {*one.titles}.isdisjoint(other.header):
             continue
         ids = other.cells(other.column(match.id_column))
         if view.index.num_found(ids) and _is_disjoint(ids, match):
