@@ -15,8 +15,7 @@ import numpy as np
 from shardprep.catalog.arrays.array_images import ImageListing, with_arrays
 from shardprep.catalog.arrays.mask_arrays import masks_apart, with_masks
 from shardprep.catalog.arrays.opened_files import OWN_DATASET, PICKLE, is_named_by
-from shardprep.catalog.decision.decide import decide
-from shardprep.catalog.decision.mask_evidence import asked_masks
+from shardprep.catalog.decision.decide import asked_masks, decide
 from shardprep.catalog.decision.view import View
 from shardprep.catalog.given_items import are_files, listed_files, listed_folders, mask_paths
 from shardprep.catalog.label_rules import label_keys, unused_tables

@@ -457,3 +457,15 @@ def test_two_masks_in_a_folder_below_the_name_of_each_image_are_classes(tmp_path
     made = catalog(tmp_path, photos | masks)
     assert made.recipe.masks == "Soft/{stem}_{class}.png"
     assert {len(own) for own in masks_of(made).values()} == {2}
+
+
+def test_masks_of_two_endings_in_a_folder_are_one_set_if_no_image_has_both(tmp_path: Path) -> None:
+    photos = files("scene", *numbered("xray/CH{}.png"), *numbered("xray/MC{}.png"))
+    of_one = files("mask", *numbered("masks/CH{}_mask.png"))
+    of_other = files("mask", *numbered("masks/MC{}.png"))
+    made = catalog(tmp_path / "1", photos | of_one | of_other)
+    assert made.recipe.masks == "masks/{stem}*.png"
+    assert masks_of(made)["xray/MC3.png"] == ["masks/MC3.png"]
+    both = files("mask", *numbered("masks/MC{}_mask.png"))
+    twice = outcome(write_folder(tmp_path / "2", photos | of_one | of_other | both), {})
+    assert "{stem}*" not in " ".join([twice.error, *twice.notes])

@@ -127,7 +127,16 @@ def test_numbers_that_begin_anew_in_each_folder_may_be_objects_of_its_class(tmp_
 
 def test_many_numbered_folders_with_few_images_are_asked_for(tmp_path: Path) -> None:
     keys = [f"{number}/{i}.jpg" for number in range(100, 125) for i in range(2)]
-    assert asked(tmp_path, pictures(*keys)) == ["folder", "none"]
+    with pytest.raises(QuestionError) as caught:
+        catalog(tmp_path, pictures(*keys))
+    assert [one.flags for one in caught.value.choices] == [
+        "--labels folder", "--labels folder --target regression", "--labels none",
+    ]  # fmt: skip
+
+
+def test_one_more_word_in_some_names_may_be_the_class(tmp_path: Path) -> None:
+    keys = [f"all/Im{i}{word}_EYE.jpg" for i, word in zip(range(12), ["", "_g"] * 6, strict=True)]
+    assert asked(tmp_path, pictures(*keys)) == [r"regex:(^|/)Im\d+_(?P<label>EYE|g)", "none"]
 
 
 def test_fields_of_file_names_are_asked_for(tmp_path: Path) -> None:

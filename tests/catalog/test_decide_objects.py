@@ -432,3 +432,10 @@ def test_two_folders_with_a_text_for_each_image_are_not_captions(tmp_path: Path)
     keys = [f"img/{i}.jpg" for i in range(100, 106)]
     texts = {f"{folder}/{i}.txt": b"a dog runs" for folder in ("a", "b") for i in range(100, 106)}
     assert asked(tmp_path, images(*keys) | texts)
+
+
+def test_boxes_below_their_number_may_have_no_class(tmp_path: Path) -> None:
+    members = images(*(f"images/{i}.jpg" for i in range(5)))
+    texts = {f"gt/{i}.txt": b"2\n0 1 3 4\n2 3 6 7\n" for i in range(5)}
+    error = asked(tmp_path, members | texts)
+    assert "--no-header --boxes 'csv:gt/{id}.txt:id:xyxy(1,2,3,4)' (boxes in 5 texts)" in error

@@ -619,3 +619,68 @@ def test_a_question_about_columns_shows_facts_about_persons_last(tmp_path: Path)
     error = _outcome(tmp_path, _NAMES, tables).error
     places = [error.index(f"--labels csv:t.csv:id:{one}") for one in ("hand", "skin", "gender")]
     assert places == sorted(places)
+
+
+def test_a_table_of_one_of_two_pictures_of_each_sample_is_proposed(tmp_path: Path) -> None:
+    names = [f"{kind}/{i}.jpg" for kind in ("a_png", "b_png") for i in range(100, 108)]
+    rows = ["file,grade", *(f"a_png/{i}.jpg,{'xy'[i % 2]}" for i in range(100, 108))]
+    found = _outcome(tmp_path, names, {"list.csv": rows})
+    assert "--labels csv:list.csv:file:grade (column 'grade' for 8 of 16 images)" in found.error
+
+
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [
+        (("train.csv", "id,kind", ",{}"), ("sample_submission.csv", "id,a,b", ",0.5,0.5")),
+        (("train.jsonl", "", ""), ("test.jsonl", "", "")),
+    ],
+)
+def test_a_table_of_test_images_without_labels_beside_that_of_train_states_their_split(
+    train: tuple[str, str, str], test: tuple[str, str, str], tmp_path: Path
+) -> None:
+    names, tables = [f"all/p{i}.jpg" for i in range(12)], {}
+    for (name, head, cells), numbers in ((train, range(9)), (test, range(9, 12))):
+        rows = [head, *(f"p{i}{cells.format('ab'[i % 2])}" for i in numbers)]
+        own = [{"id": f"p{i}", "note": f"{i} {i}", "label": "ab"[i % 2]} for i in numbers]
+        for row in own if name == "test.jsonl" else ():
+            del row["label"]
+        tables[name] = rows if head else [*map(json.dumps, own)]
+    found = _outcome(tmp_path, names, tables)
+    assert {found.facts[f"all/p{i}.jpg"]["split"] for i in range(9, 12)} == {"test"}
+    assert found.facts["all/p1.jpg"] == {"split": "train", "label": "b"}
+
+
+def test_a_sample_submission_with_the_columns_of_labels_states_no_split(tmp_path: Path) -> None:
+    names = [f"all/{i}.jpg" for i in range(100, 112)]
+    tables = {"train.csv": ["id,kind", *_rows("a b")]}
+    tables["sample_submission.csv"] = ["id,kind", *(f"{i},a" for i in range(108, 112))]
+    facts = _outcome(tmp_path, names, tables).facts
+    assert {fact["split"] for fact in facts.values()} == {"train"}
+
+
+def test_a_cell_of_splits_whose_rows_have_no_label_may_mean_test(tmp_path: Path) -> None:
+    names = [f"all/{i}.jpg" for i in range(100, 108)]
+    rows = ["id,identity,split"]
+    rows += [f"{i},{'' if i > 105 else 'xy'[i % 2]},{'ab'[i > 105]}" for i in range(100, 108)]
+    error = _outcome(tmp_path, names, {"list.csv": rows}).error
+    assert "--labels csv:list.csv:id:identity --split column:split:a=train,b=test (" in error
+
+
+def test_a_table_that_links_images_to_rows_of_another_table_is_joined(tmp_path: Path) -> None:
+    tables = {
+        "links.csv": ["photo,shop", *_rows("7 8 9")],
+        "shops.csv": ["shop,label", "7,food", "8,books", "9,food"],
+    }
+    error = _outcome(tmp_path / "1", _NAMES, tables).error
+    assert "--labels csv:links.csv:photo:label --join shops.csv" in error
+    assert "--labels csv:links.csv:photo:shop" in error
+    tables["shops.csv"] = ["shop,name", "7,Food", "8,Books", "9,Shoes"]
+    assert _outcome(tmp_path / "2", _NAMES, tables).facts["train/100.jpg"]["label"] == "7"
+
+
+def test_flags_that_differ_among_the_images_of_a_folder_are_proposed_alone(tmp_path: Path) -> None:
+    names = [f"train/s{i // 4}/{i}.jpg" for i in range(100, 116)]
+    rows = [f"{i},s{i // 4},{i % 2},{i // 4 % 2},{int(i > 111)}" for i in range(100, 116)]
+    error = _outcome(tmp_path, names, {"train.csv": ["id,series,seen,left,right", *rows]}).error
+    assert "--labels csv:train.csv:id:seen,left,right (" in error
+    assert "--labels csv:train.csv:id:seen (" in error

@@ -146,7 +146,7 @@ def test_a_table_of_half_of_the_images_is_proposed(tmp_path: Path) -> None:
         ["id,label", *(f"{i},{'ab'[i % 2]}" for i in range(4))]
     ).encode()
     flags = [one.flags for one in choices(tmp_path, members)]
-    assert flags == ["--labels none", "--labels csv:labels.csv:id:label"]
+    assert flags == ["--labels csv:labels.csv:id:label", "--labels none"]
 
 
 def test_a_long_document_that_names_images_is_not_passed_over(tmp_path: Path) -> None:

@@ -13,20 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from shardprep.catalog.decision.class_level import CUTS, class_folders, is_no_class
 from shardprep.catalog.decision.column_evidence import (
     box_columns,
     has_words,
     is_about,
     numbered_boxes,
 )
+from shardprep.catalog.decision.copies import apart
 from shardprep.catalog.decision.pairs import common_start
-from shardprep.catalog.decision.table_evidence import (
-    CUTS,
-    apart,
-    by_tables,
-    class_folders,
-    is_no_class,
-)
+from shardprep.catalog.decision.table_evidence import by_tables
 from shardprep.catalog.decision.view import Options, Reading, View, head_of
 from shardprep.catalog.label_rules import auto_labels, label_keys
 from shardprep.catalog.labels import ENOUGH, are_classes, find_label_column

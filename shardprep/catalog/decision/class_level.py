@@ -13,11 +13,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from posixpath import commonpath
 
 from shardprep.catalog.decision.view import Reading, View
-from shardprep.catalog.labels import ENOUGH
+from shardprep.catalog.labels import ENOUGH, Labelling, are_classes
 from shardprep.catalog.names import (
     KIND,
     PART,
     PICTURE,
+    SPLIT,
     UNTRAINED,
     given_split,
     split_folders,
@@ -47,6 +48,9 @@ _KIND = re.compile(
 """A word for a kind of picture or a view, rather than for what it shows."""
 _DOMAINS = ({"A", "B"}, {"L", "R"}, {"OD", "OS"})
 """Usual names of two kinds of pictures: domains, and sides of a body or eyes."""
+_NO_CLASS = re.compile(rf"{SPLIT}|{PART}|{PICTURE}|{KIND}|v?\d+", re.IGNORECASE)
+"""A word in the names of folders that are splits or kinds of files, and not classes."""
+CUTS = re.compile(r"[\W_]+")
 _WITH_OR_NOT = re.compile(r"^(without|with|non|not|no|un)(?![a-z]{0,2}$)|[-_ ]")
 _PICTURES = re.compile("images?|imgs?|photos?|pictures?", re.IGNORECASE)
 
@@ -82,6 +86,7 @@ def unproved(view: View) -> Iterator[Reading]:
         yield Reading({"labels": "folder:2"}, f"{_shown(above)}, in pieces such as {min(lasts)}")
         return
     yield Reading({"labels": "folder"}, doubt or _shown(lasts))
+    yield from as_numbers(1, lasts)
     for depth in range(2, min(_MOST_LEVELS, *depths) + 1):
         yield from _of_level(rests, depth)
     if len(depths) > 1:
@@ -111,7 +116,7 @@ def _of_level(paths: Sequence[Sequence[str]], depth: int) -> Iterator[Reading]:
 def as_numbers(depth: int, names: Collection[str]) -> Iterator[Reading]:
     """Yield the reading of many numbers that a level of folders has as a regression."""
     if len(names) >= _MANY_NUMBERS and all(map(str.isdecimal, names)):
-        options = {"labels": f"folder:{depth}", "target": "regression"}
+        options = {"labels": f"folder:{depth}".removesuffix(":1"), "target": "regression"}
         yield Reading(options, f"{_shown(names)}, as numbers such as ages")
 
 
@@ -213,3 +218,18 @@ def is_kind(name: str) -> bool:
     words = [word for word in words if not given_split([word])]
     are_kinds = bool(words) and all(map(_KIND.fullmatch, words))
     return are_kinds or any(map(_PICTURES.fullmatch, words))
+
+
+def class_folders(folders: Labelling) -> dict[str, int]:
+    """Return folder that may be a class → number of images; {} if they are not like classes."""
+    counts = {str(name): count for name, count in folders.names.counts().items()}
+    counts = {name: count for name, count in counts.items() if not is_no_class(name)}
+    number = sum(counts.values())
+    is_most = number >= ENOUGH * int(folders.names.are_there.sum())
+    is_fit = is_most and not all(map(PIECE.fullmatch, counts))
+    return counts if is_fit and are_classes(len(counts), number) else {}
+
+
+def is_no_class(name: str) -> bool:
+    """Return whether all words of a folder's name mean a split or a kind of files."""
+    return all(_NO_CLASS.fullmatch(word) for word in CUTS.split(name) if word)

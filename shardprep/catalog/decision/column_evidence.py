@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -106,7 +107,7 @@ def found_columns(
     }
     last = {one: one.lower().rpartition(".")[2] for one in titles}  # of a path into JSON
     titles = [one for one in titles if one in shown or last[one] not in NO_LABEL_COLUMNS]
-    found = list(_groups(match, tables, titles, shown))
+    found = list(_groups(match, index, tables, titles, shown))
     if match.id_column == table.header[0] and (several := numbered_boxes(table)):
         options: list[Options] = [{"boxes": rule} for rule in several]
         options += [{"labels": table.label_rule("1", ("2",))}] if len(several) > 1 else []
@@ -221,13 +222,14 @@ def numbered_boxes(table: Table) -> list[str]:
 
 
 def box_columns(rows: Sequence[Sequence[str]], places: Sequence[tuple[int, int]]) -> Iterator[str]:
-    """Yield `xyxy(2,3,4,5):6` for each place of two corners and a class that fits rows."""
+    """Yield `xyxy(2,3,4,5):6` for each place of two corners and a class, if any, that fits rows."""
     for first, label in places:
         numbers = [[*map(as_number, row[first - 1 : first + 3])] for row in rows]
         boxes = [[one or 0 for one in row] for row in numbers if None not in row and row[3:]]
         is_enough = len(boxes) >= max(_FEW, len(rows) / 2)
         if is_enough and all(x < right and y < bottom for x, y, right, bottom in boxes):
-            yield f"xyxy({','.join(map(str, range(first, first + 4)))}):{label}"
+            title = f":{label}" if any(len(row) >= label for row in rows) else ""
+            yield f"xyxy({','.join(map(str, range(first, first + 4)))}){title}"
 
 
 def _columns(
@@ -246,7 +248,11 @@ def _columns(
 
 
 def _groups(
-    match: TableMatch, tables: Sequence[Table], titles: Sequence[str], shown: Mapping[str, set[str]]
+    match: TableMatch,
+    index: KeyIndex,
+    tables: Sequence[Table],
+    titles: Sequence[str],
+    shown: Mapping[str, set[str]],
 ) -> Iterator[LabelColumns]:
     """Yield groups of columns that form one target, such as flags or columns of a submission."""
     flags = tuple(one for one in flag_columns(match) if one in titles)
@@ -258,7 +264,8 @@ def _groups(
         strength = STRONG if is_all or (len(flags) > 2 and not rest) else LIKELY
         strength = SHARED if {*flags} == {*shown} else strength
         yield _columns(match, flags, strength, _flag_kinds(match, flags, tables))
-        if strength != SHARED and (apart := _without_summaries(match, flags)):
+        several = [_without_summaries(match, flags), _of_images(match, flags, index)]
+        for apart in filter(None, several if strength != SHARED else ()):
             yield _columns(match, apart, strength, _flag_kinds(match, apart, tables))
     for rule in target_proposals(match, tables, titles):
         columns = rule.label_columns
@@ -292,6 +299,17 @@ def _without_summaries(match: TableMatch, flags: tuple[str, ...]) -> tuple[str, 
         if (rows[rest].any(axis=0) == row).all() and rest.sum() >= _FEW and not row.all():
             return tuple(one for one, is_kept in zip(flags, rest.tolist(), strict=True) if is_kept)
     return ()
+
+
+def _of_images(match: TableMatch, flags: tuple[str, ...], index: KeyIndex) -> tuple[str, ...]:
+    """Return the flags that differ among images of a folder, if others only do among folders."""
+    folders = index.keys.folders.codes[match.row_of >= 0]
+    order = np.argsort(folders, kind="stable")
+    rows, is_next = _are_set(match, flags)[:, order], np.diff(folders[order]) == 0
+    differ = rows[:, 1:] != rows[:, :-1]
+    within = (differ & is_next).any(axis=1)
+    is_fit = 2 * is_next.sum() >= len(order) and differ[~within].any()
+    return tuple(itertools.compress(flags, within)) if is_fit and not within.all() else ()
 
 
 def has_words(match: TableMatch, title: str, least: int = 2) -> bool:

@@ -25,7 +25,7 @@ from shardprep.catalog.decision.class_level import is_kind
 from shardprep.catalog.decision.mask_sets import is_named_as_masks
 from shardprep.catalog.decision.pairs import Pictures, likeness
 from shardprep.catalog.decision.view import Reading, View
-from shardprep.catalog.names import find_masks, natural_order, split_folders, stem
+from shardprep.catalog.names import find_masks, given_split, natural_order, split_folders, stem
 from shardprep.errors import counted, printable
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member, Members
@@ -33,6 +33,8 @@ from shardprep.source.names import composed, without_archive_suffix
 from shardprep.source.string_column import Texts, booleans, positions
 
 _NEARLY_ALL = 0.9
+_SHARE = 0.2
+"""Share of the images below a folder that may be the source alone."""
 _LEAST = 1 / 20
 """Share of all images that a folder must have to be compared with others."""
 _MOST_DEPTH = 4
@@ -41,7 +43,7 @@ _FORMAT = re.compile(r"(?<![^\W\d_])(png|jpe?g|bmp|tiff?|webp)s?(?![^\W\d_])", r
 _OF_FORMAT = re.compile(rf"(.*/)?[^/]*{_FORMAT.pattern}[^/]*", re.IGNORECASE)
 _FOLD = re.compile(r"fold|split|v(er(sion)?)?[-_ ]?\d", re.IGNORECASE)
 _NOT_FOUND = re.compile(r"(image|img|photo|picture|file)[-_ ]?not[-_ ]?found\.\w+", re.IGNORECASE)
-_A_PAIR, _MOST_PARTS = 2, 4
+_A_PAIR, _MOST_PARTS, _MOST_COPIES = 2, 4, 4
 _LETTERS = re.compile(r"[^\W\d_]{2}")
 """Letters of a name that is not just a number: classes may number their files alike."""
 _LOSSLESS = (".png", ".bmp", ".tif", ".tiff")
@@ -407,3 +409,29 @@ def _are_variants(view: View, folder: _Folder, other: str) -> bool:
     if are_named and is_whole and are_kinds:
         return True
     return likeness(pairs, view.pictures).is_same
+
+
+def apart(view: View, found: Sequence[int]) -> list[Reading]:
+    """Return a reading for each of several images of an id, by suffixes or folders; or []."""
+    keys = [view.index.keys[at] for at in found[:_MOST_COPIES]]
+    paths = [key.split("/")[:-1] for key in keys]
+    splits, masks = {given_split(path) for path in paths}, find_masks(view.index.keys).num_masks
+    if len(keys) < 2 or len(splits) > 1 or any(p in masks for path in paths for p in path):
+        return []
+    endings = [key.rpartition(".")[2] for key in keys]
+    why = f"an image of each id, such as {keys[0]}"
+    if len({*endings}) == len(keys):
+        return [Reading({"include": (f"*.{ending}",)}, why) for ending in endings]
+    parts = list(zip(*paths, strict=False))
+    depth = next((i for i, names in enumerate(parts) if len({*names}) == len(keys)), len(parts))
+    roots = ["/".join(path[: depth + 1]) for path in paths]
+    folders = view.index.keys.folders
+    paths_below = [(lambda path, root=root: f"{path}/".startswith(f"{root}/")) for root in roots]
+    numbers = [int(folders.fit(is_below).sum()) for is_below in paths_below]
+    are_classes = depth + 1 >= min(map(len, paths))
+    if are_classes or not view.is_open("root") or min(numbers) < _SHARE * len(view.index.keys):
+        return []
+    return [
+        Reading({"root": root}, f"{counted(number, 'image')}, {why.partition(', ')[0]}")
+        for root, number in zip(roots, numbers, strict=True)
+    ]

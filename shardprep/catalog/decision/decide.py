@@ -39,6 +39,7 @@ STAGES: tuple[Stage, ...] = (
 """In order: which files are images, then their splits, then their labels."""
 _MOST_CHOICES, _LEAST_CHOICES = 6, 4
 _SELECTION = {"root", "include"}
+_OF_MASKS = ("masks", "instances", "mask_values", "exclude")
 _ORDER = (
     "root", "include", "exclude", "dedup", "images", "stack", "header", "null", "labels", "join",
     "pivot", "target", "separator", "rows", "boxes", "masks", "mask_values", "instances", "points",
@@ -66,6 +67,28 @@ def decide(view: View) -> View:
         return _decided(view, STAGES)
     except QuestionError as error:
         raise _question(view, _with_parts(view, error.choices)) from None
+
+
+def asked_masks(view: View) -> View:
+    """Return the view with the masks that `--masks auto` finds; unchanged if it finds none.
+
+    QuestionError if several readings fit.
+    """
+    recipe = view.recipe
+    own = view.of(recipe.with_rules(boxes="", masks="", points="", labels="none"))
+    is_said = recipe.instances or recipe.mask_values or recipe.classes
+    found = dict[str, Reading]()
+    for one in mask_files(own):
+        options = {key: value for key, value in one.options.items() if key in _OF_MASKS}
+        if is_said:
+            options.pop("instances", None)
+        if "masks" in options:
+            reading = Reading(options, one.why)
+            found.setdefault(reading.flags, reading)
+    if len(found) > 1:
+        choices = [Choice(one.options, flags, one.why) for flags, one in found.items()]
+        raise QuestionError.of(OptionName("masks", "auto"), choices)
+    return view.read_as(*found.values()) if found else view
 
 
 def _with_splits(view: View) -> View:

@@ -48,7 +48,7 @@ from shardprep.catalog.objects.mask_values import (
 from shardprep.catalog.patterns import matched
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.row_matching import match_ids, united
-from shardprep.errors import Choice, OptionError, OptionName, QuestionError, SourceError, counted
+from shardprep.errors import OptionError, SourceError, counted
 from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.source.string_column import Texts
 
@@ -64,7 +64,6 @@ _BINARY = 2
 _REPEATED = 2
 """Minimum mean number of images of one name, if each folder numbers its images from the start."""
 _CODE = re.compile(r"(?=[a-f]*\d)[0-9a-f]{6,}", re.IGNORECASE)
-_OF_MASKS = ("masks", "instances", "mask_values", "exclude")
 _CLASS = re.compile(r"(?:\d+[-_. ]+)?([^\d]+)")
 _COLOURS = re.compile(r"\b(rgb|colou?rs?)\b")
 _IMAGES = re.compile(r"(?<![A-Za-z])images?(?![A-Za-z])", re.IGNORECASE)
@@ -247,28 +246,6 @@ def _are_panoptic(view: View) -> bool:
     return bool(panoptic_signs(view.index, view.documents, view.candidates))
 
 
-def asked_masks(view: View) -> View:
-    """Return the view with the masks that `--masks auto` finds; unchanged if it finds none.
-
-    QuestionError if several readings fit.
-    """
-    recipe = view.recipe
-    own = view.of(recipe.with_rules(boxes="", masks="", points="", labels="none"))
-    is_said = recipe.instances or recipe.mask_values or recipe.classes
-    found = dict[str, Reading]()
-    for one in mask_files(own):
-        options = {key: value for key, value in one.options.items() if key in _OF_MASKS}
-        if is_said:
-            options.pop("instances", None)
-        if "masks" in options:
-            reading = Reading(options, one.why)
-            found.setdefault(reading.flags, reading)
-    if len(found) > 1:
-        choices = [Choice(one.options, flags, one.why) for flags, one in found.items()]
-        raise QuestionError.of(OptionName("masks", "auto"), choices)
-    return view.read_as(*found.values()) if found else view
-
-
 def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
     """Return the readings of each set of masks with a pattern, also combined with labels."""
     members, found = view.candidates, list[Reading]()
@@ -339,6 +316,22 @@ def _joined(sets: Sequence[MaskSet], view: View) -> Sequence[MaskSet]:
             files = pair_masks(keys, parse_mask_pattern(text))
             left = [one for one in sets if all(one is not other for other in several)]
             return [MaskSet(folder, "", kinds, pattern=text, files=files), *left]
+    return _of_two_endings(sets, keys)
+
+
+def _of_two_endings(sets: Sequence[MaskSet], keys: Sequence[str]) -> Sequence[MaskSet]:
+    """Return the sets; those of a folder become one set if each image has one of these masks."""
+    for one in sets:
+        several = [other for other in sets if one.folder == other.folder != ""]
+        text = one.pattern.replace(f"{{stem}}{one.ending}", "{stem}*")
+        if one.ending and len(several) > 1 and text != one.pattern:
+            with contextlib.suppress(SourceError, OptionError):
+                files = pair_masks(keys, parse_mask_pattern(text))
+                if len(files.of_image) == len(files.keys):
+                    kinds = [kind for each in several for kind in each.kinds]
+                    colours = one.colours.union(*(each.colours for each in several))
+                    own = MaskSet(one.folder, "", kinds, colours, pattern=text, files=files)
+                    return [own, *(each for each in sets if each.folder != one.folder)]
     return sets
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from shardprep.catalog.label_rules import may_be_class
@@ -18,7 +18,7 @@ _OBJECT = re.compile(r"(obj(ect)?|person|class|p?id)\d+", re.IGNORECASE)
 _LABEL = re.compile("label|class(id)?", re.IGNORECASE)
 _MOST_AFTER = 6
 """Number of parts of a pattern after the label: three fields and the signs before them."""
-_MOST_FIELDS, _A_FEW, _LARGEST = 5, 3, 999
+_MOST_FIELDS, _A_PAIR, _A_FEW, _LARGEST = 5, 2, 3, 999
 _MARK = re.compile("(?<![A-Za-z])[A-Za-z](?![A-Za-z])")
 _MOSTLY = 0.9
 
@@ -62,7 +62,24 @@ def name_fields(stems: Sequence[str], *, has_weak: bool = False) -> list[NameFie
     others = ["".join(parts) for own, several in forms.items() if own != form for parts in several]
     found = [_up_to_end(one, map("".join, same), others) for one in found]
     found[1:1] = _all_but_last(same, columns)
+    found = found or [*_of_two_forms(forms, len(stems))]
     return [one for one in found if one.is_certain][:1] or found[:_MOST_FIELDS]
+
+
+def _of_two_forms(
+    forms: Mapping[tuple[str, ...], Sequence[Sequence[str]]], number: int
+) -> Iterator[NameField]:
+    """Yield the field with one word in each of two forms: `1_ACRIMA` and `2_g_ACRIMA`."""
+    (short, one), *others = sorted(forms.items(), key=lambda pair: len(pair[0]))
+    if len(others) == 1 and others[0][0][: len(short)] == short:
+        for at, form in enumerate(short[:_MOST_AFTER]):
+            words = {parts[at] for parts in (*one, *others[0][1])}
+            if form == "a" and len(words) == len({parts[at] for parts in one}) + 1 == _A_PAIR:
+                before = "".join(map(_pattern, short[:at], map(set, zip(*one, strict=True))))
+                label = f"(^|/){before}(?P<label>{'|'.join(sorted(words))})"
+                why = f"{min(words)} or {max(words)} in {counted(number, 'name')}"
+                yield NameField(label, why, is_class=True)
+                return
 
 
 def marked_numbers(stems: Sequence[str]) -> Iterator[NameField]:

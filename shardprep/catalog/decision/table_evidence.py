@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardprep.catalog.decision.class_level import PIECE, unproved
+from shardprep.catalog.decision.class_level import PIECE, class_folders, unproved
 from shardprep.catalog.decision.column_evidence import (
     CERTAIN,
     LIKELY,
@@ -23,19 +23,14 @@ from shardprep.catalog.decision.column_evidence import (
     has_words,
     may_be_target,
 )
+from shardprep.catalog.decision.copies import apart
 from shardprep.catalog.decision.name_evidence import are_wide, texts_or_none
 from shardprep.catalog.decision.split_evidence import PARTITION, numbered_splits, partition
 from shardprep.catalog.decision.view import Options, Reading, View, head_of
 from shardprep.catalog.label_rules import auto_labels, label_keys
-from shardprep.catalog.labels import ENOUGH, Labelling, are_classes
+from shardprep.catalog.labels import ENOUGH, Labelling
 from shardprep.catalog.names import (
-    KIND,
-    PART,
-    PICTURE,
-    SPLIT,
     document_split,
-    find_masks,
-    given_split,
     words_of_split,
 )
 from shardprep.catalog.objects.detect import text_files, usual
@@ -44,6 +39,7 @@ from shardprep.catalog.stacks import sample_keys, stack_patterns
 from shardprep.catalog.tables.key_index import SUBMISSION, AmbiguousIdError, KeyIndex, paths_of
 from shardprep.catalog.tables.row_matching import (
     TableMatch,
+    is_of_splits,
     joined,
     match_ids,
     match_table,
@@ -60,37 +56,36 @@ _OPTIONS = (
     "labels", "pivot", "target", "separator", "rows", "join", "class_map",
     "boxes", "masks", "points", "target_image", "stack",
 )  # fmt: skip
-_MOST_SHOWN = 6
+_TEXTS = (".txt", ".json", ".jsonl")
+_MOST_SHOWN, _A_PAIR = 6, 2
 _BITS = 24
 """Number of bits that is enough for codes of cells and folders."""
 _FIRST_FEW = 100
-_MOST_COPIES = 4
 _MOST_KEYS = 20_000
 _CHANNELS = re.compile(r"\{id\}_\{([^{}]+)\}(\.\w+)")
 _MOST_DOCUMENTS, _MOST_BYTES, _MOST_JOINED, _MOST_SOUGHT = 12, 256 << 20, 4, 64
-_SHARE = 0.2
-"""Share of the images below a folder that may be the source alone."""
 _NAMED = 0.5
-"""Share of the images outside test splits that a table must name to label them."""
+"""Minimum share of the images outside test splits that a table names to label them. A table may
+name one of two pictures of each sample."""
 _OF_TRAIN, _OF_TEST = "1=train,0=test", "0=train,1=test"
 _FLAGS_OF_SPLITS = dict.fromkeys(("train", "is_train", "training"), _OF_TRAIN)
 _FLAGS_OF_SPLITS |= dict.fromkeys(("test", "is_test", "testing"), _OF_TEST)
 """Title of a column of 0 and 1 → what `--split column:` needs to read it."""
 _SOLUTION = re.compile("solution|answers?", re.IGNORECASE)
-_NO_CLASS = re.compile(rf"{SPLIT}|{PART}|{PICTURE}|{KIND}|v?\d+", re.IGNORECASE)
-"""A word in the names of folders that are splits or kinds of files, and not classes."""
 _TEXT_LIST = re.compile(r'"(\w+)"\s*:\s*\[\s*"[^"\s]+(?: [^"\s]+){3,}"')
 """A list of texts in JSON, such as the captions of an image."""
-CUTS = re.compile(r"[\W_]+")
 
 
 def by_tables(view: View) -> Sequence[Reading]:
     """Return the readings of labels in tables; [] if `auto` finds the same."""
     if not (view.is_open(*_OPTIONS) and view.has_documents) or view.members.are_stacks.any():
         return []
-    if readings := _of_tables(view, view.tables) or _of_channels(view):
-        return readings
-    if not view.documents.members(".txt", ".json", ".jsonl"):
+    readings = _of_tables(view, view.tables) or _of_channels(view)
+    links = [*_of_links(view)]
+    if readings or links:
+        automatic = Reading({"labels": view.automatic.rule}, view.automatic.how)
+        return [*links, *(readings or [automatic])]
+    if not view.documents.members(*_TEXTS):
         return []
     rule = view.automatic.rule
     is_proved = rule == "folder" and next(unproved(view), None) is None
@@ -151,13 +146,36 @@ def labels_of_few(view: View) -> Sequence[Reading]:
     return [*readings, Reading({"labels": "none"}, "images without labels")] if readings else []
 
 
+def _of_links(view: View) -> Iterator[Reading]:
+    """Yield readings of labels if a table of two columns links images to rows of another table.
+
+    A column with another word in each row only renames the rows.
+    """
+    tables = {one.name: one for one in view.documents.tables if not SUBMISSION.search(one.name)}
+    ids = {one.header[0] for one in tables.values() if one.header[1:]}
+    links = [one for one in tables.values() if len(one.header) == _A_PAIR]
+    several = _of_joined(view, [*tables.values()]) if ids & {x.header[1] for x in links} else ()
+    for reading in several:
+        other = tables[reading.options["join"][0]]
+        cells = other.cells(other.column(reading.options["labels"].rpartition(":")[2]))
+        if reading.options.keys() - {"labels", "join"} or len({*cells}) < len(cells):
+            yield reading
+
+
+def _considered(view: View) -> NDArray[np.int64]:
+    """Return the positions of the images outside of test, or of all if all are in test."""
+    is_test = view.index.splits.fit(lambda split: split == "test")
+    return np.flatnonzero(~is_test if not is_test.all() else is_test)
+
+
 def _of_joined(view: View, tables: Sequence[Table]) -> Iterator[Reading]:
     """Yield readings of labels in a second table, which is joined to the table of images."""
     every = [one for one in view.documents.tables if not SUBMISSION.search(one.name)]
+    considered = _considered(view)
     for own, other in itertools.permutations(tables, 2) if len(every) <= _MOST_JOINED else ():
         with contextlib.suppress(SourceError):  # they share no column, or several
             match = match_ids(view.index, own)
-            if (match.row_of >= 0).sum() < ENOUGH * len(view.index.keys) or own.parts:
+            if (match.row_of[considered] >= 0).mean() < ENOUGH or own.parts:
                 continue
             more = match_table(view.index, joined(own, other, ""), match.id_column)
             new = [one for one in other.header if one not in own.header]
@@ -193,10 +211,10 @@ def _has_ids(index: KeyIndex, table: Table) -> bool:
     return any(index.are_found(one).any() for one in (Texts.of(table.header), *cells))
 
 
-def _other_tables(view: View) -> list[Table]:
-    """Return the few texts and JSON documents that are tables."""
+def _other_tables(view: View, may_be: Callable[[str], bool] = bool) -> list[Table]:
+    """Return the few texts and JSON documents that are tables, and whose names fit."""
     found = list[Table]()
-    members = view.documents.members(".txt", ".json", ".jsonl")
+    members = [one for one in view.documents.members(*_TEXTS) if may_be(one.key)]
     for member in members if len(members) <= _MOST_DOCUMENTS else ():
         name = member.key.rpartition("/")[2]
         if member.extent.num_bytes <= _MOST_BYTES and not PARTITION.search(name):
@@ -220,8 +238,7 @@ def _of_tables(view: View, tables: Sequence[Table]) -> Sequence[Reading]:
             one if one.options == rule else Reading({**bare, **one.options}, one.why)
             for one in readings
         ]
-    is_test = view.index.splits.fit(lambda split: split == "test")
-    considered = np.flatnonzero(~is_test if not is_test.all() else is_test)
+    considered = _considered(view)
     found: list[LabelColumns] = []
     for table in tables:
         try:
@@ -232,7 +249,7 @@ def _of_tables(view: View, tables: Sequence[Table]) -> Sequence[Reading]:
             continue
         except SourceError:
             continue
-        if (match.row_of[considered] >= 0).sum() > _NAMED * len(considered):
+        if (match.row_of[considered] >= 0).sum() >= _NAMED * len(considered):
             found += found_columns(match, view.index, view.documents.tables)
     if not any(one.strength >= LIKELY for one in found):
         return []
@@ -268,10 +285,12 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
     is_folder = class_folders(folders) and auto_labels(view.index, ()).rule == "folder"
     for one in strongest if is_folder else ():
         if unlike := _unlike(one, folders):
-            why = f"the folders, which {unlike}"
-            return [Reading(one.options[0], one.why), Reading({"labels": "folder"}, why)]
+            folder = Reading({"labels": "folder"}, f"the folders, which {unlike}")
+            groups = [x for x in strongest if x is one or len(x.titles) > 1]
+            return [*(Reading(x.options[0], x.why) for x in groups), folder]
     is_by_path = rule in ("folder", "prefix", "auto")
-    if is_by_path and best < SHARED and any(_are_same(one, automatic) for one in found):
+    likely = [one for one in found if one.strength >= LIKELY]  # others may be ids of folders
+    if is_by_path and best < SHARED and any(_are_same(one, automatic) for one in likely):
         return []
     rivals = [one for one in found if best == LIKELY and may_be_target(one)]
     others = [one for one in found if one.strength < LIKELY and _has_words(one)]
@@ -293,29 +312,19 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
     if rule == "folder" and best < SHARED and not are_pieces:
         several = counted(len(automatic.names.counts()), "class", "classes")
         readings = [*readings[: _MOST_SHOWN - 1], Reading({"labels": rule}, several)]
-    if is_open and len(readings) > 1:
-        readings += [Reading(_with_splits(view, x, x.options[0]), x.why) for x in others]
+    if len(readings) > 1:
+        rest = [*(one for one in found if one not in shown), *(others if is_open else ())]
+        readings += [Reading(_with_splits(view, x, x.options[0]), x.why) for x in rest]
     number, num_rows = _num_empty(first[0]), (first[0].match.row_of >= 0).sum()
     is_text = any(str(one.options.get("target")).startswith("text") for one in readings[:1])
     if len(readings) == 1 and not is_text and number > (1 - ENOUGH) * num_rows:  # texts may be ""
         why = f"all images, also {number:,} with an empty cell"
-        readings.append(Reading({"labels": "none"}, why))
+        readings = [*_of_empty(first[0], readings[0]), *readings, Reading({"labels": "none"}, why)]
+    has_no_row = first[0].match.row_of < 0
+    has_no_row &= ~view.index.splits.fit(lambda split: split == "test")
+    if len(readings) == 1 and has_no_row.sum() == num_rows:
+        readings.append(Reading({"labels": "none"}, f"all images, also {num_rows:,} without a row"))
     return readings[:_MOST_SHOWN]
-
-
-def class_folders(folders: Labelling) -> dict[str, int]:
-    """Return folder that may be a class → number of images; {} if they are not like classes."""
-    counts = {str(name): count for name, count in folders.names.counts().items()}
-    counts = {name: count for name, count in counts.items() if not is_no_class(name)}
-    number = sum(counts.values())
-    is_most = number >= ENOUGH * int(folders.names.are_there.sum())
-    is_fit = is_most and not all(map(PIECE.fullmatch, counts))
-    return counts if is_fit and are_classes(len(counts), number) else {}
-
-
-def is_no_class(name: str) -> bool:
-    """Return whether all words of a folder's name mean a split or a kind of files."""
-    return all(_NO_CLASS.fullmatch(word) for word in CUTS.split(name) if word)
 
 
 def _has_words(one: LabelColumns) -> bool:
@@ -338,6 +347,20 @@ def _num_empty(one: LabelColumns) -> int:
     for title in one.titles:
         have_row &= ~one.match.cells(title).fit(bool)
     return int(have_row.sum()) if one.titles else 0
+
+
+def _of_empty(one: LabelColumns, reading: Reading) -> Iterator[Reading]:
+    """Yield the reading with a column of two splits, if exactly the rows of one have no label."""
+    names = one.match.cells(one.titles[0])
+    titles = [*filter(is_of_splits, one.match.table.header)] if len(one.titles) == 1 else []
+    for title in titles if "split" not in reading.options else ():
+        cells = one.match.cells(title)
+        pairs = sorted({(not name, cell) for name, cell in zip(names, cells, strict=True) if cell})
+        if [is_empty for is_empty, _ in pairs] == [False, True] and pairs[0][1] != pairs[1][1]:
+            (_, train), (_, test) = pairs
+            split = {"split": f"column:{title}:{train}=train,{test}=test"}
+            why = f"{reading.why}; no {test!r} has a label"
+            yield replace(reading, options={**reading.options, **split}, why=why)
 
 
 def _are_same(one: LabelColumns, automatic: Labelling) -> bool:
@@ -404,7 +427,7 @@ def _with_splits(view: View, one: LabelColumns, options: Options) -> Options:
     if not view.is_open("split") or are_there[one.match.row_of >= 0].any():
         return options
     title, stated = stated_splits(table)
-    others = [] if table.is_own else [*_of_other_splits(view, one.match)]
+    others = [] if table.is_own else [*_of_other_splits(view, one)]
     files = [name for name, _ in table.parts] or [table.name]
     key = "boxes" if "boxes" in options else "labels"
     rule = str(options[key]).replace(table.files, ",".join([*files, *others]))
@@ -416,7 +439,7 @@ def _with_splits(view: View, one: LabelColumns, options: Options) -> Options:
         if {*table.cells(table.column(column))} == {"0", "1"}:
             flags = _FLAGS_OF_SPLITS[column.strip().lower()]
             return {**options, "split": f"column:{column}:{flags}"}
-    splits = {document_split(name) or "train" for name in [*files, *others]}
+    splits = {_split_of(name) or "train" for name in [*files, *others]}
     if len(splits) > 1 and "," not in "".join(files):
         return {**options, key: rule, "split": "tables"}
     return {**options, **partition(view, table, ids)}
@@ -444,44 +467,30 @@ def _with_solution(view: View, one: LabelColumns, reading: Reading) -> Iterator[
     yield reading
 
 
-def _of_other_splits(view: View, match: TableMatch) -> Iterator[str]:
-    """Yield the names of tables of splits whose images the matched table does not name."""
-    own = {match.table.name, *dict(match.table.parts)}
-    for other in view.documents.tables:
-        is_odd = "," in other.name or other.name in own or SUBMISSION.search(other.name)
-        if is_odd or not document_split(other.name) or match.id_column not in other.header:
+def _of_other_splits(view: View, one: LabelColumns) -> Iterator[str]:
+    """Yield the names of tables of splits whose images the matched table does not name.
+
+    The labels of a sample submission mean nothing, so it must not have the columns.
+    """
+    match, own = one.match, {one.match.table.name, *dict(one.match.table.parts)}
+
+    def may_be(name: str) -> bool:
+        return bool(_split_of(name)) and "," not in name and name not in own
+
+    is_text = match.table.name.endswith(_TEXTS)
+    tables = _other_tables(view, may_be) if is_text else view.documents.tables
+    for other in (x for x in tables if may_be(x.name) and match.id_column in x.header):
+        if SUBMISSION.search(other.name) and not {*one.titles}.isdisjoint(other.header):
             continue
         ids = other.cells(other.column(match.id_column))
         if view.index.num_found(ids) and _is_disjoint(ids, match):
             yield other.name
 
 
+def _split_of(name: str) -> str | None:
+    return document_split(name) or ("test" if SUBMISSION.search(name) else None)
+
+
 def _is_disjoint(ids: Texts, match: TableMatch) -> bool:
     known = Lookup(paths_of(match.table.cells(match.table.column(match.id_column))))
     return all((known.positions(some)[0] < 0).all() for some in (ids[:_FIRST_FEW], paths_of(ids)))
-
-
-def apart(view: View, found: Sequence[int]) -> list[Reading]:
-    """Return a reading for each of several images of an id, by suffixes or folders; or []."""
-    keys = [view.index.keys[at] for at in found[:_MOST_COPIES]]
-    paths = [key.split("/")[:-1] for key in keys]
-    splits, masks = {given_split(path) for path in paths}, find_masks(view.index.keys).num_masks
-    if len(keys) < 2 or len(splits) > 1 or any(p in masks for path in paths for p in path):
-        return []
-    endings = [key.rpartition(".")[2] for key in keys]
-    why = f"an image of each id, such as {keys[0]}"
-    if len({*endings}) == len(keys):
-        return [Reading({"include": (f"*.{ending}",)}, why) for ending in endings]
-    parts = list(zip(*paths, strict=False))
-    depth = next((i for i, names in enumerate(parts) if len({*names}) == len(keys)), len(parts))
-    roots = ["/".join(path[: depth + 1]) for path in paths]
-    folders = view.index.keys.folders
-    paths_below = [(lambda path, root=root: f"{path}/".startswith(f"{root}/")) for root in roots]
-    numbers = [int(folders.fit(is_below).sum()) for is_below in paths_below]
-    are_classes = depth + 1 >= min(map(len, paths))
-    if are_classes or not view.is_open("root") or min(numbers) < _SHARE * len(view.index.keys):
-        return []
-    return [
-        Reading({"root": root}, f"{counted(number, 'image')}, {why.partition(', ')[0]}")
-        for root, number in zip(roots, numbers, strict=True)
-    ]
