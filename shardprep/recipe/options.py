@@ -295,7 +295,7 @@ class BuildOptions:
         _USED, "GLOB",
         is_repeated=True)
     exclude_list: str = _option("",
-        "Leave out images that a file names: the first column of a .csv or .tsv, otherwise one "
+        "Leave out images that a file names: the column of ids of a .csv or .tsv, otherwise one "
         "name on each line.", _USED, "FILE")
     follow_links: bool = _option(False,
         "Follow links that lead out of the source folder; by default they are skipped.", _USED)
