@@ -93,8 +93,11 @@ def with_files(flags: dict[str, Any]) -> dict[str, Any]:
 def _as_table(option: str, value: Any) -> Any:
     if option == "class_map" and isinstance(value, Mapping):
         return {"old": [*map(str, value)], "new": [*map(str, value.values())]}
-    is_list = option == "exclude_list" and not isinstance(value, os.PathLike | Mapping)
-    if is_list and not hasattr(value, "columns"):
+    if option == "exclude_list" and isinstance(value, list) and _are_rows(value):
+        titles = dict.fromkeys(title for row in value for title in row)
+        return {title: [str(row.get(title, "")) for row in value] for title in titles}
+    is_table = isinstance(value, os.PathLike | Mapping) or hasattr(value, "columns")
+    if option == "exclude_list" and not is_table:
         ids = [*map(str, value)]
         return {"id": sorted(ids) if isinstance(value, AbstractSet) else ids}
     return value

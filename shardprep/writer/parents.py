@@ -131,9 +131,7 @@ def renamed(parents: Sequence[Parent], class_map: Mapping[str, str]) -> list[Par
             features[name] = features[name].model_copy(update={"labels": labels})
             if name != BOX_LABEL and len({*labels}) < len(labels):
                 twice = next(one for one in labels if labels.count(one) > 1)
-                what = (
-                    f"{twice!r} would be two classes of the feature {name}, which cannot become one"
-                )
+                what = f"{twice!r} would be two classes of {name}, which cannot become one"
                 raise RecipeError(option, what, "build again from the archive")
         labels = tuple(class_map.get(one, one) for one in schema.labels)
         update = {"features": features, "labels": labels}

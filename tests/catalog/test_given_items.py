@@ -1112,6 +1112,7 @@ IDS: dict[str, Callable[[list[str]], Any]] = {
     "a frame": lambda ids: pd.DataFrame({"fold": range(len(ids)), "id": ids}),
     "a CSV of pandas": lambda ids: _of_pandas(pd.DataFrame({"id": ids, "label": "x"})),
     "a CSV of pandas with another title": lambda ids: _of_pandas(pd.DataFrame({"bad": ids})),
+    "rows": lambda ids: [{"id": one, "why": "bad"} for one in ids],
     "a path": lambda ids: write(Path("out.txt"), "\n".join(ids).encode()),
 }
 
@@ -1165,7 +1166,7 @@ def test_joined_rows_that_contradict_each_other_are_an_error() -> None:
     with pytest.raises(SourceError, match=what):
         planned(items, join=people, columns="age")
     assert planned(items, join=[*people[:2], people[0]], columns="age").plan.columns == ("age",)
-    with pytest.raises(SourceError, match="no cell of its column 'who' is in items; the first is"):
+    with pytest.raises(SourceError, match="no cell of its column 'who' is in items, as 'q' is"):
         planned(items, join=[{"who": "q", "age": 7}], columns="age")
     both = [{"who": "p0", "label": "y", "age": 7}]
     with pytest.raises(SourceError, match="shares 2 columns with items: label, who; drop or"):

@@ -291,7 +291,7 @@ def test_classes_of_objects_get_other_names_or_become_one(tmp_path: Path) -> Non
         assert files(new.path) == files(other)
     new = shardprep.repack(masks, tmp_path / "new", class_map=f"{first}=thing")
     assert open_dataset(new.path).schema.annotation_labels[1:] == ("thing", second)
-    with pytest.raises(shardprep.RecipeError, match="'dust' would be two classes of the feature"):
+    with pytest.raises(shardprep.RecipeError, match="'dust' would be two classes of segm"):
         shardprep.repack(masks, tmp_path / "none", class_map=f"{first}={second}")
 
 

@@ -179,13 +179,10 @@ def joined(table: Table, other: Table, key: str, wanted: Collection[str] = ()) -
         )
         is_other = splits.are_there & (found >= 0) & others.are_there[found]
         found = np.where(own >= 0, own, np.where(is_other, unknown, found))
-        theirs = _of_split(theirs, others)
     if len(ours) and len(other.rows) and (found < 0).all():
-        what = (
-            f"no cell of its column {key!r} is in {table.name}; the first is {shown(theirs[0])!r}"
-        )
-        raise SourceError(other.name, what, f"the first there is {shown(ours[0])!r}")
-    _check_equal(other, theirs, key, wanted)
+        what = f"no cell of its column {key!r} is in {table.name}, as {shown(theirs[0])!r} is not"
+        raise SourceError(other.name, what, f"a cell there is {shown(ours[0])!r}")
+    _check_equal(other, _of_split(theirs, others), key, wanted)
     new = [i for i, title in enumerate(other.header) if title not in table.header]
     return table.with_columns(other, new, np.where(found < 0, len(theirs), found))
 

@@ -137,10 +137,12 @@ def _check_join(recipe: Recipe) -> None:
 
 
 def _match(index: KeyIndex, given: ChangedItems, recipe: Recipe) -> TableMatch | None:
-    """Return the rows of the joined tables, otherwise of the stored columns, or None without both.
+    """Return the rows of the joined tables, otherwise of the stored columns, if they are needed.
 
     If the first table of `--join` does not name images, it is joined to the stored columns.
     """
+    if not (recipe.columns or recipe.group or recipe.rules.split.column):
+        return None
     stored, table = _stored_table(given), Documents((), recipe).joined_table()
     try:
         own = table or stored
