@@ -171,7 +171,7 @@ def make_dataset(
     if cursor is None and config.assert_cardinality:
         epochs, endless = request.num_epochs, int(tf.data.INFINITE_CARDINALITY)
         total = endless if epochs is None else subset.epoch_records * epochs
-    stages = _Stages(source, request, cursor or _next_epochs(request))
+    stages = _Stages(source, request, cursor)
     dataset = stages.dataset(total)
     if request.drop_remainder and total is not None and not request.repeat:
         dataset = dataset.take(num_batches(subset, request))
@@ -224,7 +224,9 @@ def _unlabelled(subset: Subset, request: Request) -> Iterator[tuple[str, int, in
 class _Stages:
     """The stages of one pipeline, without padding of the last batch and without prefetching."""
 
-    def __init__(self, source: Source, request: Request, cursor: Callable[[], Cursor]) -> None:
+    def __init__(
+        self, source: Source, request: Request, cursor: Callable[[], Cursor] | None
+    ) -> None:
         subset, config = source.subset, request.config
         self._request, self._source = request, source
         self._size, self._drop = request.batch_size, request.drop_remainder
@@ -234,7 +236,9 @@ class _Stages:
         self._records = subset.records.in_order(order)
         # Workers read ahead by themselves.
         read = subset.records if config.num_workers else self._records
-        self._tags = EpochTags(order, read, request, subset.schema.dtypes, cursor)
+        begins = cursor or _next_epochs(request)
+        dtypes, is_whole = subset.schema.dtypes, cursor is None
+        self._tags = EpochTags(order, read, request, dtypes, begins, is_whole=is_whole)
         self._elements = Elements(subset.schema, as_supervised=request.as_supervised)
         self._decoder = Decoder(self._elements)
         self._finish = Finisher(request, self._elements.target, order.key, subset.schema)
