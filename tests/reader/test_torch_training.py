@@ -24,6 +24,7 @@ BASICS = [BLOCKS[0], BLOCKS[1].split("\nfor epoch")[0]]
 RECORDED = """
 import hashlib, json, os, sys
 os.chdir(sys.argv[1])
+sys.modules["tensorflow"] = None  # TensorBoard, which Lightning imports, takes seconds to import it
 import torch
 from shardprep.reader.torch.loader import Loader
 
@@ -108,7 +109,7 @@ def trained(block: str, place: Path, number: int) -> tuple[list[list[str]], list
     programs = [
         Program(
             code, place, framework="torch", RANK=str(rank), LOCAL_RANK=str(rank),
-            ACCELERATE_USE_CPU="true", **group,
+            ACCELERATE_USE_CPU="true", OMP_NUM_THREADS="1", **group,
         )
         for rank in range(number)
     ]  # fmt: skip
