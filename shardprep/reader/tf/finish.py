@@ -181,11 +181,6 @@ class Finisher:
         )
 
     @property
-    def has_own_code(self) -> bool:
-        """Whether `augment` runs functions of the user, which may need AutoGraph."""
-        return self._augment is not None and not _is_all_of_package(self._augment)
-
-    @property
     def wants_seed(self) -> bool:
         """Whether `augment` takes a seed; seeds are derived from tags."""
         return "seed" in self._takes
@@ -263,9 +258,9 @@ def is_of_package(op: Any) -> bool:
     return type(op).__module__.startswith("shardprep.reader.augment.")
 
 
-def _is_all_of_package(op: Any) -> bool:
-    """Return True if an op and all ops that it contains are of this package."""
-    return is_of_package(op) and all(map(_is_all_of_package, getattr(op, "ops", ())))
+def is_all_of_package(op: Any) -> bool:
+    """Return True if an op and the ops that it contains are of this package."""
+    return is_of_package(op) and all(map(is_all_of_package, getattr(op, "ops", ())))
 
 
 def images_alone(op: Any, verb: str, beside: Sequence[str]) -> DatasetError:

@@ -52,6 +52,7 @@ from shardprep.reader.tf.finish import (
     batched,
     count_steps,
     counted,
+    is_all_of_package,
     num_batches,
     options_of,
     padded,
@@ -73,6 +74,7 @@ _NUM_READS = 2
 """Number of parallel calls that read: one reads while the records of the other are decoded."""
 _TOO_LARGE = 4
 """Smallest ratio of stored and requested pixels at which a smaller dataset is advised."""
+_Begin = Callable[[], Cursor]
 _MISSING = {LABELS: "all 0", TARGET: "NaN", TARGETS: "NaN", TEXT: "''", TEXTS: "''"}
 """Value of a missing target, by feature; −1 for classes."""
 
@@ -155,9 +157,7 @@ def undecoded(source: Source, request: Request, size: int) -> Any:
     return ahead(read.with_options(untuned()), is_batched=True)
 
 
-def make_dataset(
-    source: Source, request: Request, cursor: Callable[[], Cursor] | None = None
-) -> Any:
+def make_dataset(source: Source, request: Request, cursor: _Begin | None = None) -> Any:
     """Return the `tf.data.Dataset` of a request.
 
     Each iteration of the dataset begins at the result of `cursor()`. Without `cursor`, each
@@ -224,9 +224,7 @@ def _unlabelled(subset: Subset, request: Request) -> Iterator[tuple[str, int, in
 class _Stages:
     """The stages of one pipeline, without padding of the last batch and without prefetching."""
 
-    def __init__(
-        self, source: Source, request: Request, cursor: Callable[[], Cursor] | None
-    ) -> None:
+    def __init__(self, source: Source, request: Request, cursor: _Begin | None) -> None:
         subset, config = source.subset, request.config
         self._request, self._source = request, source
         self._size, self._drop = request.batch_size, request.drop_remainder
@@ -236,9 +234,8 @@ class _Stages:
         self._records = subset.records.in_order(order)
         # Workers read ahead by themselves.
         read = subset.records if config.num_workers else self._records
-        begins = cursor or _next_epochs(request)
-        dtypes, is_whole = subset.schema.dtypes, cursor is None
-        self._tags = EpochTags(order, read, request, dtypes, begins, is_whole=is_whole)
+        begin, dtypes = cursor or _next_epochs(request), subset.schema.dtypes
+        self._tags = EpochTags(order, read, request, dtypes, begin, is_whole=cursor is None)
         self._elements = Elements(subset.schema, as_supervised=request.as_supervised)
         self._decoder = Decoder(self._elements)
         self._finish = Finisher(request, self._elements.target, order.key, subset.schema)
@@ -291,7 +288,8 @@ class _Stages:
         if not finish.is_needed:
             return dataset
         function = finish if finish.wants_seed else finish.untagged
-        if not finish.has_own_code:
+        augment = self._request.augment
+        if augment is None or is_all_of_package(augment):  # functions of users may need AutoGraph
             function = as_written(function)
         dataset = self._mapped(dataset, function, self.calls.finish)
         finish.check()

@@ -72,10 +72,8 @@ class EpochTags:
         num_turns = None if epochs is None else (epochs * number + size - cut) // size
         turns = tf.data.Dataset.from_tensors(first_element()).repeat(num_turns)
         batches = turns.scan(tf.constant([-1, -1], tf.int64), call)
-        if self.is_whole:
-            return batches
-        # An iteration that begins in the middle of an epoch has fewer batches than turns.
-        return batches.take_while(lambda tags: tf.size(tags) > 0)
+        # Only an iteration that begins in the middle of an epoch has fewer batches than turns.
+        return batches if self.is_whole else batches.take_while(lambda tags: tf.size(tags) > 0)
 
     @as_written
     def payloads(self, size: int, num_calls: int, *, drop: bool = False) -> Any:
