@@ -106,10 +106,8 @@ close(used.evaluate(checked, verbose=0), used.evaluate(images, labels, **options
 close(used.predict(checked, verbose=0), used.predict(images, **options))
 weighted = check.keras(8, shuffle=False, sample_weight=lambda labels: labels == 0)
 own = (labels == 0).astype("float32")
-close(
-    used.evaluate(weighted, verbose=0),
-    used.evaluate(images, labels, sample_weight=own, **options),
-)
+expected = used.evaluate(images, labels, sample_weight=own, **options)
+close(used.evaluate(weighted, verbose=0), expected)
 
 for stage in ("train", "test", "none"):
     model = new_model() if stage == "none" else renewed(used)  # not built yet, and built

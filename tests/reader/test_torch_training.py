@@ -86,12 +86,6 @@ for step in (5, 7, 10):
 """
 
 
-@pytest.fixture(name="place")
-def _place(shapes: Path, tmp_path: Path) -> Path:
-    (tmp_path / "tfrecords").symlink_to(shapes / "tfrecords")
-    return tmp_path
-
-
 def block_with(text: str) -> str:
     (block,) = [block for block in BLOCKS if text in block]
     return block
