@@ -226,6 +226,13 @@ def _shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shared_folder(tmp_path_factory, "shapes", make)
 
 
+@pytest.fixture(name="place")
+def _place(shapes: Path, tmp_path: Path) -> Path:
+    """Return a folder with `tfrecords/shapes`, the dataset of the documents."""
+    (tmp_path / "tfrecords").symlink_to(shapes / "tfrecords")
+    return tmp_path
+
+
 @pytest.fixture(name="ordeal", scope="session")
 def _ordeal(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Ordeal:
     """Return the results of the hostile archives that the suite makes."""

@@ -24,14 +24,6 @@ COLUMNS = ("image/filename", "image", "label")
 SPAWNED = {"num_workers": 1, "multiprocessing_context": "spawn"}
 
 
-@pytest.fixture(scope="module", name="place")
-def _place(tmp_path_factory: pytest.TempPathFactory, shapes: Path) -> Path:
-    """Return a folder with `tfrecords/shapes`, the dataset of the documents."""
-    place = tmp_path_factory.mktemp("place")
-    (place / "tfrecords").symlink_to(shapes / "tfrecords")
-    return place
-
-
 @pytest.fixture(name="folder")
 def _folder(place: Path) -> Path:
     return place / "tfrecords" / "shapes"

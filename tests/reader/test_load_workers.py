@@ -303,7 +303,8 @@ def test_a_program_ends_though_it_holds_endless_iterators(sets: Set, tmp_path: P
     copied = shutil.copytree(sets["jpeg"], tmp_path / "set")
     damage(copied, 12)
     code = f"""
-        import multiprocessing
+        import multiprocessing, sys
+        sys.modules["sklearn"] = sys.modules["jax"] = None  # TensorFlow's Keras would take 2 s
         from shardprep import reader
         from shardprep.reader.tf import decode
         decode._PIXELS_A_CORE, decode._MOST_CORES = 0, {{"jpeg": 1024}}

@@ -450,7 +450,7 @@ class Ending(keras.callbacks.Callback):
         time.sleep(0.01)
 
 train = reader.iterate(folder, batch_size=8, seed=1)
-model = model_of(seed=0)
+model = model_of(seed=0, optimizer=keras.optimizers.SGD(momentum=0.9))
 resume = reader.ResumeInEpoch(place, train, save_every=2)
 print("from", train.state_dict()["batch"], flush=True)
 history = model.fit(train, epochs=int(epochs), verbose=0, callbacks=[Ending(), resume]).history

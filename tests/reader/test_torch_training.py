@@ -24,6 +24,7 @@ BASICS = [BLOCKS[0], BLOCKS[1].split("\nfor epoch")[0]]
 RECORDED = """
 import hashlib, json, os, sys
 os.chdir(sys.argv[1])
+sys.modules["tensorflow"] = None  # TensorBoard, which Lightning imports, takes seconds to import it
 import torch
 from shardprep.reader.torch.loader import Loader
 
@@ -85,12 +86,6 @@ for step in (5, 7, 10):
 """
 
 
-@pytest.fixture(name="place")
-def _place(shapes: Path, tmp_path: Path) -> Path:
-    (tmp_path / "tfrecords").symlink_to(shapes / "tfrecords")
-    return tmp_path
-
-
 def block_with(text: str) -> str:
     (block,) = [block for block in BLOCKS if text in block]
     return block
@@ -108,7 +103,7 @@ def trained(block: str, place: Path, number: int) -> tuple[list[list[str]], list
     programs = [
         Program(
             code, place, framework="torch", RANK=str(rank), LOCAL_RANK=str(rank),
-            ACCELERATE_USE_CPU="true", **group,
+            ACCELERATE_USE_CPU="true", OMP_NUM_THREADS="1", **group,
         )
         for rank in range(number)
     ]  # fmt: skip

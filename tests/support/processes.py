@@ -248,6 +248,7 @@ def _server(framework: str) -> subprocess.Popen[bytes]:
             **os.environ,
             "CUDA_VISIBLE_DEVICES": "",
             "JAX_PLATFORMS": "cpu",
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "true",  # it compiles longer than it computes
             **(_ONE_THREAD if framework.startswith("torch") else {}),
         },
         stdin=subprocess.PIPE,

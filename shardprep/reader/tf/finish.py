@@ -258,6 +258,11 @@ def is_of_package(op: Any) -> bool:
     return type(op).__module__.startswith("shardprep.reader.augment.")
 
 
+def is_all_of_package(op: Any) -> bool:
+    """Return True if an op and the ops that it contains are of this package."""
+    return is_of_package(op) and all(map(is_all_of_package, getattr(op, "ops", ())))
+
+
 def images_alone(op: Any, verb: str, beside: Sequence[str]) -> DatasetError:
     """Return the error for an op that gets or returns images without the labels beside them."""
     what = f"{verb} images alone, so {some_of(beside)} would not move with them"

@@ -52,6 +52,7 @@ from shardprep.reader.tf.finish import (
     batched,
     count_steps,
     counted,
+    is_all_of_package,
     num_batches,
     options_of,
     padded,
@@ -73,6 +74,7 @@ _NUM_READS = 2
 """Number of parallel calls that read: one reads while the records of the other are decoded."""
 _TOO_LARGE = 4
 """Smallest ratio of stored and requested pixels at which a smaller dataset is advised."""
+_Begin = Callable[[], Cursor]
 _MISSING = {LABELS: "all 0", TARGET: "NaN", TARGETS: "NaN", TEXT: "''", TEXTS: "''"}
 """Value of a missing target, by feature; −1 for classes."""
 
@@ -155,9 +157,7 @@ def undecoded(source: Source, request: Request, size: int) -> Any:
     return ahead(read.with_options(untuned()), is_batched=True)
 
 
-def make_dataset(
-    source: Source, request: Request, cursor: Callable[[], Cursor] | None = None
-) -> Any:
+def make_dataset(source: Source, request: Request, cursor: _Begin | None = None) -> Any:
     """Return the `tf.data.Dataset` of a request.
 
     Each iteration of the dataset begins at the result of `cursor()`. Without `cursor`, each
@@ -171,7 +171,7 @@ def make_dataset(
     if cursor is None and config.assert_cardinality:
         epochs, endless = request.num_epochs, int(tf.data.INFINITE_CARDINALITY)
         total = endless if epochs is None else subset.epoch_records * epochs
-    stages = _Stages(source, request, cursor or _next_epochs(request))
+    stages = _Stages(source, request, cursor)
     dataset = stages.dataset(total)
     if request.drop_remainder and total is not None and not request.repeat:
         dataset = dataset.take(num_batches(subset, request))
@@ -224,7 +224,7 @@ def _unlabelled(subset: Subset, request: Request) -> Iterator[tuple[str, int, in
 class _Stages:
     """The stages of one pipeline, without padding of the last batch and without prefetching."""
 
-    def __init__(self, source: Source, request: Request, cursor: Callable[[], Cursor]) -> None:
+    def __init__(self, source: Source, request: Request, cursor: _Begin | None) -> None:
         subset, config = source.subset, request.config
         self._request, self._source = request, source
         self._size, self._drop = request.batch_size, request.drop_remainder
@@ -234,7 +234,8 @@ class _Stages:
         self._records = subset.records.in_order(order)
         # Workers read ahead by themselves.
         read = subset.records if config.num_workers else self._records
-        self._tags = EpochTags(order, read, request, subset.schema.dtypes, cursor)
+        begin, dtypes = cursor or _next_epochs(request), subset.schema.dtypes
+        self._tags = EpochTags(order, read, request, dtypes, begin, is_whole=cursor is None)
         self._elements = Elements(subset.schema, as_supervised=request.as_supervised)
         self._decoder = Decoder(self._elements)
         self._finish = Finisher(request, self._elements.target, order.key, subset.schema)
@@ -287,7 +288,8 @@ class _Stages:
         if not finish.is_needed:
             return dataset
         function = finish if finish.wants_seed else finish.untagged
-        if self._request.augment is None:
+        augment = self._request.augment
+        if augment is None or is_all_of_package(augment):  # functions of users may need AutoGraph
             function = as_written(function)
         dataset = self._mapped(dataset, function, self.calls.finish)
         finish.check()

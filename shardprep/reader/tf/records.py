@@ -45,6 +45,8 @@ class EpochTags:
     """Feature → dtype of its values in the records."""
     cursor: Callable[[], Cursor] = Cursor
     """Called when an iteration begins; returns where it begins."""
+    is_whole: bool = False
+    """Whether each iteration begins at the start of an epoch."""
 
     @as_written
     def batches(self, size: int, *, drop: bool = False) -> Any:
@@ -70,8 +72,8 @@ class EpochTags:
         num_turns = None if epochs is None else (epochs * number + size - cut) // size
         turns = tf.data.Dataset.from_tensors(first_element()).repeat(num_turns)
         batches = turns.scan(tf.constant([-1, -1], tf.int64), call)
-        # An iteration that begins in the middle of an epoch has fewer batches than turns.
-        return batches.take_while(lambda tags: tf.size(tags) > 0)
+        # Only an iteration that begins in the middle of an epoch has fewer batches than turns.
+        return batches if self.is_whole else batches.take_while(lambda tags: tf.size(tags) > 0)
 
     @as_written
     def payloads(self, size: int, num_calls: int, *, drop: bool = False) -> Any:
