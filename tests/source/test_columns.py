@@ -6,6 +6,7 @@ import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -175,10 +176,13 @@ def test_positions_of_texts_are_those_of_the_first_equal_text(
     wanted: list[str], among: list[str]
 ) -> None:
     first = [among.index(one) if one in among else -1 for one in wanted]
-    found, is_many = positions(Texts.of(wanted), Texts.of(among))
-    assert found.tolist() == first
-    assert is_many.tolist() == [among.count(one) > 1 for one in wanted]
-    with pytest.MonkeyPatch.context() as patch:  # all hashes collide
+    with pytest.MonkeyPatch.context() as patch:
+        for most in (string_column._FEW_ROWS, 0):
+            patch.setattr(string_column, "_FEW_ROWS", most)
+            found, is_many = positions(Texts.of(wanted), Texts.of(among))
+            assert found.tolist() == first
+            assert is_many.tolist() == [among.count(one) > 1 for one in wanted]
+        # all hashes collide
         patch.setattr(string_column, "_WEIGHTS", np.zeros(1, np.uint64))
         found, is_many = positions(Texts.of(wanted), Texts.of(among))
     assert found.tolist() == first
@@ -191,7 +195,9 @@ def test_texts_are_a_sequence_of_strings(words: list[str]) -> None:
     texts = Texts.of(words)
     assert list(texts) == words == [texts[i] for i in range(len(words))]
     assert list(texts[1:7:2]) == words[1:7:2]
-    assert list(texts.folders) == [word.rpartition("/")[0] for word in words]
+    for most in (string_column._FEW_ROWS, 0):
+        with mock.patch.object(string_column, "_FEW_ROWS", most):
+            assert list(texts[:].folders) == [word.rpartition("/")[0] for word in words]
     assert list(texts.ends(0)) == [word.rpartition("/")[2] for word in words]
     assert list(texts.coded()) == words
 
