@@ -8,7 +8,7 @@ sometimes up to a minute. (TensorFlow wakes that thread before it sets the flag 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -199,6 +199,11 @@ class Finisher:
         """Return the changed element, whose parts tf.data passes as separate arguments."""
         return self(element if len(element) > 1 else element[0])
 
+    @property
+    def has_own_code(self) -> bool:
+        """Whether `augment` has a function of the user, whose branches AutoGraph may convert."""
+        return self._augment is not None and not _are_of_package([self._augment])
+
     def check(self) -> None:
         """Raise the DatasetError, if any, that `augment` raised or caused while it was traced."""
         if self._fault is not None:
@@ -256,6 +261,10 @@ class Finisher:
 def is_of_package(op: Any) -> bool:
     """Return True if the class of an op is of this package, so that labels stay right."""
     return type(op).__module__.startswith("shardprep.reader.augment.")
+
+
+def _are_of_package(ops: Iterable[Any]) -> bool:
+    return all(is_of_package(op) and _are_of_package(getattr(op, "ops", ())) for op in ops)
 
 
 def images_alone(op: Any, verb: str, beside: Sequence[str]) -> DatasetError:

@@ -287,7 +287,7 @@ class _Stages:
         if not finish.is_needed:
             return dataset
         function = finish if finish.wants_seed else finish.untagged
-        if self._request.augment is None:
+        if not finish.has_own_code:
             function = as_written(function)
         dataset = self._mapped(dataset, function, self.calls.finish)
         finish.check()
