@@ -247,13 +247,8 @@ class Texts(Sequence[str]):
     @property
     def folders(self) -> Coded[str]:
         """The part of each path before the last "/"; "" for a path without folders."""
-        if self._folders is None and len(self) <= _FEW_ROWS:
-            self._folders = Coded.of(text.rpartition("/")[0] for text in self)
         if self._folders is None:
-            pattern = r"(^|/)[^/]*$"
-            self._folders = _coded(
-                self, lambda part: Texts(pc.replace_substring_regex(part.array, pattern, ""))
-            )
+            self._folders = _coded(self, lambda text: text.rpartition("/")[0])
         return self._folders
 
     def composed(self) -> Texts:
@@ -295,13 +290,13 @@ class Lookup:
     """
 
     def __init__(self, among: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -> None:
-        self._firsts: dict[str, int] | None = None
-        self._several: set[str] = set()
-        if len(among) <= _FEW_ROWS:
-            self._firsts = {}
-            for row, text in enumerate(part(among)):
-                if self._firsts.setdefault(text, row) != row:
-                    self._several.add(text)
+        self._firsts, self._several = dict[str, int](), set[str]()
+        self._is_small = len(among) <= _FEW_ROWS
+        if self._is_small:
+            of_row = enumerate(part(among))
+            self._several = {
+                text for row, text in of_row if self._firsts.setdefault(text, row) != row
+            }
             return
         hashes = _hashes(among, part)
         order = np.argsort(hashes, kind="stable")
@@ -313,10 +308,9 @@ class Lookup:
     def positions(self, texts: Texts) -> tuple[Ints, NDArray[np.bool_]]:
         """Return each text's first row, or −1, and whether more rows may match."""
         firsts, is_many = np.full(len(texts), -1, np.int64), np.zeros(len(texts), bool)
-        if self._firsts is not None:
-            for row, text in enumerate(texts if self._firsts else ()):
-                firsts[row] = self._firsts.get(text, -1)
-                is_many[row] = text in self._several
+        if self._is_small:
+            for row, text in enumerate(texts):
+                firsts[row], is_many[row] = self._firsts.get(text, -1), text in self._several
             return firsts, is_many
         for start in range(0, len(texts), _FOUND_AT_ONCE):
             some = texts[start : start + _FOUND_AT_ONCE]
@@ -371,11 +365,16 @@ def _hashes(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) 
     return hashes
 
 
-def _coded(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -> Coded[str]:
+def _coded(texts: Texts, part: Callable[[str], str] | None = None) -> Coded[str]:
     places: dict[str, int] = {}
     codes = np.empty(len(texts), np.int32)
     for start in range(0, len(texts), _HASHED_AT_ONCE):
-        block = part(texts[start : start + _HASHED_AT_ONCE]).array.dictionary_encode()
+        block = texts.array.slice(start, _HASHED_AT_ONCE)
+        if part is not None:
+            own = [places.setdefault(part(text), len(places)) for text in block.to_pylist()]
+            codes[start : start + len(block)] = own
+            continue
+        block = block.dictionary_encode()
         own = [places.setdefault(text, len(places)) for text in block.dictionary.to_pylist()]
         codes[start : start + len(block)] = np.array(own, np.int32)[integers(block.indices)]
     return Coded(codes, list(places))

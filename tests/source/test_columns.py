@@ -6,7 +6,6 @@ import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -195,9 +194,7 @@ def test_texts_are_a_sequence_of_strings(words: list[str]) -> None:
     texts = Texts.of(words)
     assert list(texts) == words == [texts[i] for i in range(len(words))]
     assert list(texts[1:7:2]) == words[1:7:2]
-    for most in (string_column._FEW_ROWS, 0):
-        with mock.patch.object(string_column, "_FEW_ROWS", most):
-            assert list(texts[:].folders) == [word.rpartition("/")[0] for word in words]
+    assert list(texts.folders) == [word.rpartition("/")[0] for word in words]
     assert list(texts.ends(0)) == [word.rpartition("/")[2] for word in words]
     assert list(texts.coded()) == words
 
