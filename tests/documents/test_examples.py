@@ -32,7 +32,7 @@ from tests.support.builders import (
     write_folder,
     zip_bytes,
 )
-from tests.support.command import run
+from tests.support.command import ran
 from tests.support.paths import shared_folder
 from tests.support.planted import file, photo
 from tests.support.processes import ONE_CORE, Program, run_program
@@ -175,8 +175,7 @@ def test_stacks_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = b"tomo_id,motors\n" + b"".join(b"tomo_%d,%d\n" % (i, i % 2) for i in range(4))
     write(tmp_path / "byu.zip", zip_bytes({**slices, "labels.csv": table}))
     command, *_ = re.findall(r"^\$ shardprep (.*)$", page("stacks"), re.MULTILINE)
-    done = run(*shlex.split(command), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    ran(*shlex.split(command), cwd=tmp_path)
     monkeypatch.chdir(tmp_path)
     found = executed(examples("stacks"))
     assert found["volume"].shape[1:] == (48, 64, 3)
@@ -191,8 +190,7 @@ def test_tiles_md(
 ) -> None:
     write(tmp_path / "slides" / "a.png", png(100, 150))
     (command,) = re.findall(r"^\$ shardprep (.*)$", page("tiles"), re.MULTILINE)
-    done = run(*shlex.split(command), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    ran(*shlex.split(command), cwd=tmp_path)
     monkeypatch.chdir(tmp_path)
     stitched = executed(examples("tiles"))["stitched"]
     assert f"This prints `{capsys.readouterr().out.strip()}`" in page("tiles")
@@ -215,8 +213,7 @@ def test_report_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for command in re.findall(r"^\$ shardprep (.*)$", section, re.MULTILINE):
         line, _, target = command.partition(" > ")
         size = ("--size", "16x16") if "build" in line else ()
-        done = run(*shlex.split(line), *size, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        done = ran(*shlex.split(line), *size, cwd=tmp_path)
         if target:
             write(tmp_path / target, done.stdout.encode())
     rows = list(csv.DictReader((tmp_path / "wrong-labels.csv").read_text().splitlines()))
@@ -238,8 +235,7 @@ def _here(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     commands = re.findall(r"^\$ shardprep (.*)$", page("export"), re.MULTILINE)
     assert commands[:2] == ["sample", "build --shards 20"], "what made the shapes, but for a number"
     for command in commands[2:]:
-        done = run(*shlex.split(command), cwd=here)
-        assert done.returncode == 0, done.stderr
+        ran(*shlex.split(command), cwd=here)
     return here
 
 
@@ -297,8 +293,7 @@ def test_targets_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = f"file,age,gender\n{rows}".encode()
     write(tmp_path / "faces.zip", zip_bytes({**faces, "faces.csv": table}))
     (command,) = re.findall(r"^\$ shardprep (build faces.*)$", page("targets"), re.MULTILINE)
-    done = run(*shlex.split(command), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    ran(*shlex.split(command), cwd=tmp_path)
     texts = "".join(f"{i % 4}.jpg,a face {i}\n" for i in range(10))
     captions = {**dict(list(faces.items())[:4]), "captions.csv": f"image,caption\n{texts}".encode()}
     source = write(tmp_path / "captions.zip", zip_bytes(captions))
@@ -326,8 +321,7 @@ def test_image_targets_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     members = {f"{name}/{i}.png": png(seed=i) for name in ("low", "high") for i in range(4)}
     write(tmp_path / "lol.zip", zip_bytes(members))
     command, _ = re.findall(r"^\$ shardprep (.*)$", page("image_targets"), re.MULTILINE)
-    done = run(*shlex.split(command), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    ran(*shlex.split(command), cwd=tmp_path)
     monkeypatch.chdir(tmp_path)
     found = executed(examples("image_targets"))
     assert found["image"].shape == (48, 64, 3)

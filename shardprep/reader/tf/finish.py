@@ -13,16 +13,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from shardprep.dataset.schema import (
-    BOX,
-    BOX_LABEL,
-    IMAGE,
-    IMAGES,
-    KEYPOINTS,
-    POINTS,
-    ROWS,
-    Schema,
-)
+from shardprep.dataset.schema import BOX, BOX_LABEL, IMAGE, IMAGES, KEYPOINTS, POINTS, ROWS, Schema
 from shardprep.errors import DatasetError, some_of
 from shardprep.machine import free_bytes, usable_cores
 from shardprep.reader.config import BoxFormat, ReadConfig, Request
