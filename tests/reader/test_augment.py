@@ -400,7 +400,8 @@ def test_a_function_of_the_user_may_branch_on_tensors(shapes: Path) -> None:
             images //= 2
         return images
 
-    path, options = shapes / "tfrecords", {"batch_size": 8, "shuffle": False}
+    path = shapes / "tfrecords"
+    options: dict[str, Any] = {"batch_size": 8, "shuffle": False}
     images, _ = next(iter(reader.load(path, **options)))
     recipe = augment.Compose([augment.Compose([darken], jit_compile=False)])
     for own in (darken, recipe):
