@@ -110,11 +110,7 @@ def test_the_hall_holds_seven_modules_at_most() -> None:
 
 @pytest.mark.parametrize(
     ("library", "where"),
-    [
-        ("tensorflow", WITH_TENSORFLOW),
-        ("keras", WITH_KERAS),
-        ("jax", ("reader.jax.",)),
-    ],
+    [("tensorflow", WITH_TENSORFLOW), ("keras", WITH_KERAS), ("jax", ("reader.jax.",))],
 )
 def test_a_library_stays_in_its_rooms(library: str, where: tuple[str, ...]) -> None:
     users = {

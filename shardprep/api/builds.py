@@ -90,7 +90,7 @@ OPTIONS: dict[str, dict[str, Option]] = {
     "sample": {
         "directory": Option(
             "Folder for shapes.zip and shardprep.toml. Default: this folder.", ARGUMENTS
-        ),
+        )
     },
 }
 
@@ -319,7 +319,7 @@ def _save_rejected(folder: Path, recipe: Recipe, into: Path | None, watch: Watch
     num_files, num_rejected = save_rejected(folder, recipe, into, watch.notice)
     watch.notice(
         f"{num_files:,} of {num_rejected:,} rejected images copied to {into}, "
-        f"with their reasons in {into / LIST_FILE}",
+        f"with their reasons in {into / LIST_FILE}"
     )
 
 

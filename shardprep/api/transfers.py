@@ -326,11 +326,7 @@ def export(
 
 
 def download(
-    slug: str,
-    *,
-    to: str | Path | None = None,
-    refresh: bool = False,
-    progress: Show | bool = False,
+    slug: str, *, to: str | Path | None = None, refresh: bool = False, progress: Show | bool = False
 ) -> Download:
     """Download an archive from Kaggle, check every byte, and keep it in the cache or in `to`.
 

@@ -19,14 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from shardprep.catalog.items_file import (
-    LISTS,
-    SINGLE,
-    TARGET,
-    GivenItems,
-    cell_list,
-    read_file,
-)
+from shardprep.catalog.items_file import LISTS, SINGLE, TARGET, GivenItems, cell_list, read_file
 from shardprep.catalog.labels import LABEL_COLUMNS
 from shardprep.catalog.names import given_split, natural_order
 from shardprep.catalog.objects.formats.coco import outline_of

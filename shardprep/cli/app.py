@@ -192,8 +192,7 @@ def _options(
     quiet: Annotated[bool, o.QUIET] = False,
     log_level: Annotated[str | None, o.LOG_LEVEL] = None,
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     start_logging("error" if quiet else log_level or "info")

@@ -50,8 +50,7 @@ Scale = Annotated[
     pair(number(1e-6, 1), "(smallest, largest), two numbers above 0 up to 1", rising=True),
 ]
 Ratio = Annotated[
-    tuple[float, float],
-    pair(number(1e-6), "(smallest, largest), two numbers above 0", rising=True),
+    tuple[float, float], pair(number(1e-6), "(smallest, largest), two numbers above 0", rising=True)
 ]
 _MAX_DRAWS = 10
 """Number of boxes drawn before a crop uses a box in the middle, as in torchvision."""

@@ -28,8 +28,7 @@ from shardprep.reader.validators import Count, File, like, validated
 from shardprep.storage.atomic_file import DurableFile
 
 KerasData = Annotated[
-    Any,
-    like("the result of reader.iterate or Dataset.keras", "is_begun", "state_dict", "seed"),
+    Any, like("the result of reader.iterate or Dataset.keras", "is_begun", "state_dict", "seed")
 ]
 _SECONDS_A_SAVE = 60.0
 """Seconds between two saves if `save_every` is None."""

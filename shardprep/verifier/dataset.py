@@ -31,13 +31,7 @@ from shardprep.verifier.documents import CheckedDocuments, index_problem, read_d
 from shardprep.verifier.examples import ExampleCheck
 from shardprep.verifier.problem import Problem, Verification
 from shardprep.verifier.record_rows import index_rows
-from shardprep.verifier.shard import (
-    ShardReport,
-    ShardTask,
-    StoredObject,
-    begin_worker,
-    check_shard,
-)
+from shardprep.verifier.shard import ShardReport, ShardTask, StoredObject, begin_worker, check_shard
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,12 +12,7 @@ from PIL import Image
 
 from shardprep.benchmark import run as bench_run
 from shardprep.benchmark.pipelines import PIPELINES, Pipeline, Source, naive
-from shardprep.benchmark.result import (
-    Benchmark,
-    Round,
-    Settings,
-    Way,
-)
+from shardprep.benchmark.result import Benchmark, Round, Settings, Way
 from shardprep.benchmark.run import run_benchmark
 from shardprep.cli.console import Terminal
 from shardprep.cli.reports import print_benchmark
@@ -25,7 +20,7 @@ from shardprep.errors import DatasetError
 from shardprep.reader.diagnosis.steps import images_of
 from tests.support.benchmark import example
 from tests.support.builders import build, png, write, zip_bytes
-from tests.support.command import run
+from tests.support.command import ran
 from tests.support.json_page import printed
 
 NUM_IMAGES, BATCH_SIZE = 40, 8
@@ -162,11 +157,10 @@ def test_bench_gives_json(
     """The whole command, with two pipelines."""
     table = {name: PIPELINES[name] for name in ("load", "dataset")}
     monkeypatch.setattr(bench_run, "PIPELINES", table)
-    done = run(
+    done = ran(
         "bench", sets["png"], "--seconds", 0.1, "--rounds", 1, "--batch-size", BATCH_SIZE,
         "--json", cwd=tmp_path,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
     found = printed(done.stdout, Benchmark)
     ways = {way["name"]: way for way in found["ways"]}
     assert list(ways) == list(table)

@@ -1,6 +1,7 @@
 """Ids of a table find their images: all at once as one by one, and by the one rule of splits."""
 
 import re
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
 from shardprep.catalog.tables.row_matching import united
 from shardprep.catalog.tables.table import parse_table
+from shardprep.source import string_column
 from shardprep.source.string_column import Texts
 from tests.support.examples import examples
 
@@ -36,9 +38,16 @@ def one_by_one(keys: list[str], text: str) -> list[int]:
     return [i for i, key in enumerate(bare) if f"/{key}".endswith(f"/{path}")]
 
 
-@given(KEYS, IDS)
+@given(KEYS, IDS, st.sampled_from([0, string_column._FEW_ROWS]))
 @examples(100, database=None)
-def test_an_id_finds_the_keys_that_end_in_it(keys: list[str], ids: list[str]) -> None:
+def test_an_id_finds_the_keys_that_end_in_it(
+    keys: list[str], ids: list[str], few_rows: int
+) -> None:
+    with mock.patch.object(string_column, "_FEW_ROWS", few_rows):
+        check_ids(keys, ids)
+
+
+def check_ids(keys: list[str], ids: list[str]) -> None:
     index = KeyIndex(sorted(keys))
     found = [one_by_one(sorted(keys), text) for text in ids]
     assert [list(index.find(text)) for text in ids] == found

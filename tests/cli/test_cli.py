@@ -17,7 +17,7 @@ from shardprep.api import sample_archive
 from shardprep.cli import app
 from shardprep.reader import Dataset, load
 from tests.support.builders import animals, encoded, jpeg, write, zip_bytes
-from tests.support.command import COMMAND_ERRORS, error_of, run
+from tests.support.command import COMMAND_ERRORS, error_of, ran, run
 
 
 @pytest.fixture(name="here")
@@ -27,14 +27,12 @@ def _here(tmp_path: Path) -> Path:
 
 
 def test_build_and_inspect_need_no_options(here: Path) -> None:
-    built = run("build", "pets.zip", cwd=here)
-    assert built.returncode == 0, built.stderr
+    built = ran("build", "pets.zip", cwd=here)
     assert "inputs    21 = 20 written + 1 skipped" in built.stdout
     assert "0 cat, 1 dog" in built.stdout
     assert "20 images to 1 shard" in built.stderr
     assert "20 images to 1 shard" not in built.stdout
-    seen = run("inspect", cwd=here)
-    assert seen.returncode == 0, seen.stderr
+    seen = ran("inspect", cwd=here)
     assert seen.stderr == ""
     for words in ("pets 1.0.0", "tfrecords/pets/1.0.0", "cat", "dog", "224x224, RGB, jpeg"):
         assert words in seen.stdout
@@ -67,8 +65,7 @@ def test_the_recipe_in_this_folder_is_used_and_a_flag_overrides_it(here: Path) -
 
 
 def test_parts_and_finalize_print_the_next_command(here: Path) -> None:
-    first = run("build", "pets.zip", "--shards", "3", "--part", "1/2", cwd=here)
-    assert first.returncode == 0, first.stderr
+    first = ran("build", "pets.zip", "--shards", "3", "--part", "1/2", cwd=here)
     assert "this part: 13 images, 2 of the shards" in first.stderr
     assert first.stdout.startswith("part 1/2 is done: 2 of 3 shards; 13 images by this run in ")
     follow = first.stdout.split("          ")[-1].strip()
@@ -95,8 +92,7 @@ def test_finalize_without_an_argument_uses_the_recipe(here: Path) -> None:
     nothing = error_of(run("finalize", cwd=here), 1)
     assert nothing.startswith("sets/mine/1.0.0: no part of a build was written here; run")
     run("build", "--part", "1/1", cwd=here)
-    done = run("finalize", cwd=here)
-    assert done.returncode == 0, done.stderr
+    done = ran("finalize", cwd=here)
     assert done.stdout.startswith("sets/mine/1.0.0\n")
 
 
@@ -121,8 +117,7 @@ def test_too_many_rejections_show_which_and_exit_1(here: Path, part: tuple[str, 
     done = run(*command, cwd=here)
     assert error_of(done, 1).startswith("tfrecords/pets/1.0.0.incomplete: 2 of 10 images")
     assert "train/dog.9.jpg: the file is empty" in done.stderr
-    accepted = run(*command, "--max-rejected", "20%", cwd=here)
-    assert accepted.returncode == 0
+    accepted = ran(*command, "--max-rejected", "20%", cwd=here)
     assert "inputs    10 = 8 written + 2 rejected" in accepted.stdout
 
 
@@ -171,12 +166,10 @@ def test_sample_then_build_needs_no_argument(
     """The archive has fewer images than the command draws."""
     archive = sample_archive._archive(120, 0)
     monkeypatch.setattr(sample_archive, "_archive", lambda *_: archive)
-    sampled = run("sample", cwd=tmp_path)
-    assert sampled.returncode == 0, sampled.stderr
+    sampled = ran("sample", cwd=tmp_path)
     assert "next: shardprep build --shards 20" in sampled.stdout
     assert run("sample", cwd=tmp_path).returncode == 0
-    built = run("build", "--shards", "20", cwd=tmp_path)
-    assert built.returncode == 0, built.stderr
+    ran("build", "--shards", "20", cwd=tmp_path)
     facts = json.loads(run("inspect", "--json", cwd=tmp_path).stdout)
     manifest = facts["manifest"]
     assert len(manifest["splits"]["train"]["shards"]) == 20
@@ -188,8 +181,7 @@ def test_sample_then_build_needs_no_argument(
 def test_odd_file_names_are_printed_and_stored(here: Path) -> None:
     members = {**animals(4), "train/cat [bold]?.7.jpg": b"y", "train/dog\u00e9\u4e2d.8.jpg": b"x"}
     write(here / "odd.zip", zip_bytes(members))
-    done = run("build", "odd.zip", "--max-rejected", "50%", "--labels", "none", cwd=here)
-    assert done.returncode == 0, done.stderr
+    done = ran("build", "odd.zip", "--max-rejected", "50%", "--labels", "none", cwd=here)
     assert "train/dogé中.8.jpg" in done.stdout
 
 
@@ -239,8 +231,7 @@ def test_a_note_about_images_of_their_own_size_names_options_that_work(here: Pat
     note = "note images keep their original sizes, and batches need a size that is stated"
     hint = ("", "", "")
     for more in (("--format", "keep", "--dry-run"), ("--format", "keep")):
-        done = run("build", "pets.zip", *more, cwd=here)
-        assert done.returncode == 0, done.stderr
+        done = ran("build", "pets.zip", *more, cwd=here)
         words = " ".join(done.stdout.split())
         assert note in words, more
         (hint,) = re.findall(r"or read with (\w+)=\((\d+), (\d+)\)", words)
@@ -261,8 +252,7 @@ def test_images_and_datasets_without_labels_are_named(here: Path) -> None:
     rows = "".join(f"{key},{i % 2}\n" for i, key in enumerate(names[:18]))
     write(here / "t.csv", f"id,label\n{rows}".encode())
     for more in ("--dry-run", "--quiet"):
-        done = run("build", "pets.zip", "--labels", "csv:t.csv:id:label", more, cwd=here)
-        assert done.returncode == 0, done.stderr
+        done = ran("build", "pets.zip", "--labels", "csv:t.csv:id:label", more, cwd=here)
         for key in names[18:]:
             assert f"          {key}: no label\n" in done.stdout
     facts = json.loads(run("inspect", "--json", cwd=here).stdout)

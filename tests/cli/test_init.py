@@ -14,7 +14,7 @@ from shardprep.recipe.document import read_recipe
 from shardprep.recipe.recipe import make_recipe
 from tests.support.builders import animals, jpeg, write, write_folder, zip_bytes
 from tests.support.builders import build as build_dataset
-from tests.support.command import error_of, run
+from tests.support.command import error_of, ran, run
 from tests.writer.records import records
 
 
@@ -100,8 +100,7 @@ def test_a_source_without_images_is_an_error(tmp_path: Path) -> None:
 
 def test_init_writes_a_recipe_that_builds(tmp_path: Path) -> None:
     write(tmp_path / "pets.zip", zip_bytes(animals(12)))
-    done = run("init", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = ran("init", cwd=tmp_path)
     assert "wrote shardprep.toml; next: shardprep build" in done.stdout
     assert "labels    prefix" in done.stdout
     assert all(len(line) <= 80 for line in done.stdout.splitlines())

@@ -14,7 +14,7 @@ import typer
 from shardprep.cli.app import program
 from tests.documents import cli_page, recipe_page
 from tests.support.builders import animals, write, zip_bytes
-from tests.support.command import error_of, run
+from tests.support.command import error_of, ran, run
 
 COMMANDS: dict[str, Any] = {"": typer.main.get_command(program())}
 COMMANDS |= COMMANDS[""].commands
@@ -47,10 +47,7 @@ def test_the_shell_completes_commands_and_options(tmp_path: Path) -> None:
     for words, wanted in (("shardprep bu", {"build"}), ("shardprep build --se", {"--seed"})):
         position = str(len(words.split()) - 1)
         found = shardprep(
-            cwd=tmp_path,
-            _SHARDPREP_COMPLETE="complete_bash",
-            COMP_WORDS=words,
-            COMP_CWORD=position,
+            cwd=tmp_path, _SHARDPREP_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=position
         )
         assert wanted <= set(found.split()), words
 
@@ -101,8 +98,7 @@ def test_help_has_an_example_of_80_columns_and_no_type_of_python(
     tmp_path: Path, command: str
 ) -> None:
     """Help is the same after an option of the program, which creates all commands."""
-    shown = run(*command.split(), "--help", cwd=tmp_path)
-    assert shown.returncode == 0
+    shown = ran(*command.split(), "--help", cwd=tmp_path)
     assert f"shardprep {command}" in shown.stdout.split("Example" if command else "Try it")[1]
     assert all(len(line) <= 80 for line in shown.stdout.splitlines())
     assert not re.findall(r" <\w+>", shown.stdout)
@@ -131,8 +127,7 @@ def test_the_help_of_build_has_only_what_most_builds_need_first(tmp_path: Path) 
 
 
 def test_all_help_of_build_has_every_option_under_its_heading(tmp_path: Path) -> None:
-    done = run("build", "--help-all", "pets.zip", cwd=tmp_path)
-    assert done.returncode == 0
+    done = ran("build", "--help-all", "pets.zip", cwd=tmp_path)
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
     boxes = re.split(r"^╭─ (.+?) ─+╮$", done.stdout, flags=re.MULTILINE)
     found = dict(zip(boxes[1::2], boxes[2::2], strict=True))

@@ -22,7 +22,7 @@ from shardprep.cli import streams
 from shardprep.cli.console import Terminal
 from shardprep.progress import Progress, Watch
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
-from tests.support.command import COMMAND_ERRORS, NARROW, error_of, run
+from tests.support.command import COMMAND_ERRORS, NARROW, error_of, ran, run
 
 WIDE = {name: value for name, value in NARROW.items() if name != "COLUMNS"}
 LONG = "a-folder-with-a-name-of-many-letters/" * 4
@@ -156,8 +156,7 @@ def test_messages_are_shown_by_their_level(here: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(reports, "dataset_at", at)
     levels = ("debug", "info", "warning", "error")
     for i, level in enumerate(levels):
-        done = run("inspect", "--log-level", level, cwd=here)
-        assert done.returncode == 0
+        done = ran("inspect", "--log-level", level, cwd=here)
         assert done.stderr.splitlines() == [f"{one} [red] \\x1b" for one in levels[i:3]]
 
 
@@ -175,11 +174,7 @@ def _strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = "".join(f'{i},"{CLASS} {i % 2}"\n' for i in range(9))
     broken = "".join(f'{i},"{HOSTILE}\n{i % 2}"\n' for i in range(9))
     members = {f"{HOSTILE}/{i}.jpg": jpeg(seed=i) for i in range(8)}
-    members |= {
-        f"{HOSTILE}/8.jpg": b"no",
-        f"{HOSTILE}.{HOSTILE}": b"",
-        f"../{HOSTILE}": b"",
-    }
+    members |= {f"{HOSTILE}/8.jpg": b"no", f"{HOSTILE}.{HOSTILE}": b"", f"../{HOSTILE}": b""}
     members["labels.csv"] = f"id,kind\n{rows}".encode()
     members[f"{HOSTILE}.csv"] = f"id,{HOSTILE}\n{rows}".encode()
     members["odd.csv"] = f"id,kind\n{broken}".encode()
@@ -220,9 +215,7 @@ def check(here: Path, arguments: tuple[str, ...], code: int) -> str:
     return out
 
 
-def test_a_benchmark_interprets_no_markup(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_benchmark_interprets_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
     from dataclasses import replace
 
     from shardprep.benchmark.result import Way
@@ -249,8 +242,7 @@ def test_colour_without_a_terminal_does_not_move_the_cursor(tmp_path: Path) -> N
     """The kernels of notebooks set FORCE_COLOR."""
     write(tmp_path / "pets.zip", zip_bytes(animals(12)))
     colourful = {name: value for name, value in WIDE.items() if name != "NO_COLOR"}
-    done = run("build", "pets.zip", cwd=tmp_path, environment={**colourful, "FORCE_COLOR": "1"})
-    assert done.returncode == 0
+    done = ran("build", "pets.zip", cwd=tmp_path, environment={**colourful, "FORCE_COLOR": "1"})
     assert "\x1b[1minputs" in done.stdout
     codes = set(re.findall(r"\x1b\[[?0-9;]*[A-Za-z]|\r", done.stdout + done.stderr))
     assert all(code.endswith("m") for code in codes), "the others steer a terminal"
@@ -260,9 +252,7 @@ def test_colour_without_a_terminal_does_not_move_the_cursor(tmp_path: Path) -> N
     assert "\x1b" not in plain.stdout + plain.stderr
 
 
-def test_a_warning_is_printed_above_the_bar(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_warning_is_printed_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rich replaces stderr while a bar is shown."""
     parent, child = pty.openpty()
     with os.fdopen(child, "w") as terminal:

@@ -14,12 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 from PIL import Image
 
-from shardprep.dataset.item_table import (
-    ANNOTATION_COLUMNS,
-    COLUMNS,
-    POINT_COLUMNS,
-    TARGET_COLUMNS,
-)
+from shardprep.dataset.item_table import ANNOTATION_COLUMNS, COLUMNS, POINT_COLUMNS, TARGET_COLUMNS
 from shardprep.dataset.schema import PROVIDED, shipped_schemas
 from shardprep.image.process import RejectionKind
 from shardprep.reporter.findings.finding import MEANINGS as FINDINGS

@@ -29,9 +29,7 @@ _CUB = {
 }
 _VOTT = {
     "asset": {"name": "a.jpg"},
-    "regions": [
-        {"tags": ["cup"], "boundingBox": {"left": 1, "top": 2, "width": 10, "height": 20}},
-    ],
+    "regions": [{"tags": ["cup"], "boundingBox": {"left": 1, "top": 2, "width": 10, "height": 20}}],
 }
 _COCO = {
     "images": [{"id": i, "file_name": f"{i}.jpg", "width": 64, "height": 48} for i in (1, 2)],
@@ -169,10 +167,7 @@ def test_boxes_of_the_layouts_of_the_page_are_stored(found: dict[str, Path]) -> 
     np.testing.assert_allclose(ship["objects/bbox"][0], corners, atol=1e-6)
     assert 0.3 < ship["objects/mask"][0].mean() / np.prod(corners[2:] - corners[:2]) < 0.9
     films = [{*_records(found["mot"], split)} for split in ("train", "validation")]
-    assert [{key.split("/")[1] for key in one} for one in films] in (
-        [{"A"}, {"B"}],
-        [{"B"}, {"A"}],
-    )
+    assert [{key.split("/")[1] for key in one} for one in films] in ([{"A"}, {"B"}], [{"B"}, {"A"}])
     assert [len(one) for one in films] == [2, 2]
 
 

@@ -13,15 +13,7 @@ from PIL import Image
 
 import shardprep
 from shardprep.reader import Dataset
-from tests.documents.notebooks import (
-    NOTEBOOKS,
-    PAGES,
-    executed,
-    page_text,
-    pictures,
-    run,
-    steady,
-)
+from tests.documents.notebooks import NOTEBOOKS, PAGES, executed, page_text, pictures, run, steady
 from tests.support.builders import code_for_sample, tree
 from tests.support.paths import ROOT
 

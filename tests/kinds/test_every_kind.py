@@ -17,16 +17,7 @@ from shardprep.dataset.folder import read_schema
 from shardprep.dataset.item_table import read_items
 from shardprep.errors import RecipeError
 from shardprep.verifier.examples import ExampleCheck
-from tests.kinds.sets import (
-    COMPLETE,
-    HEIGHT,
-    KINDS,
-    NUMBER,
-    Kind,
-    Values,
-    in_the_middle,
-    mirrored,
-)
+from tests.kinds.sets import COMPLETE, HEIGHT, KINDS, NUMBER, Kind, Values, in_the_middle, mirrored
 from tests.support.builders import build, in_workers, tree, write_folder
 from tests.writer.records import records
 

@@ -20,6 +20,7 @@ from tests.support.paths import DATA
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
 
+from shardprep import reader  # noqa: E402
 from shardprep.reader import augment  # noqa: E402 - it imports TensorFlow
 from shardprep.reader.augment import color, geometry, mixup, op  # noqa: E402
 
@@ -390,6 +391,22 @@ def test_ops_run_in_their_order_each_with_a_seed_of_its_own() -> None:
     assert labels.tolist() == list(range(1, NUM + 1))
     last = tf.random.experimental.stateless_fold_in(tf.constant(SEED), 3, alg="philox")
     assert np.array_equal(out.numpy(), darken(255 - images, seed=last).numpy())
+
+
+def test_a_function_of_the_user_may_branch_on_tensors(shapes: Path) -> None:
+    def darken(images: Any, *, seed: Any) -> Any:
+        del seed
+        if tf.reduce_max(images) > 0:
+            images //= 2
+        return images
+
+    path = shapes / "tfrecords"
+    options: dict[str, Any] = {"batch_size": 8, "shuffle": False}
+    images, _ = next(iter(reader.load(path, **options)))
+    recipe = augment.Compose([augment.Compose([darken], jit_compile=False)])
+    for own in (darken, recipe):
+        found, _ = next(iter(reader.load(path, augment=own, **options)))
+        assert np.array_equal(found.numpy(), images.numpy() // 2)
 
 
 def test_a_recipe_within_a_recipe_gets_the_labels_if_any() -> None:

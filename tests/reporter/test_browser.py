@@ -9,14 +9,7 @@ import pytest
 
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
 from shardprep.reporter.report import Report
-from tests.reporter.pages import (
-    CONTROLS,
-    LUMINANCE,
-    UNSEEN,
-    WIDTHS,
-    opened,
-    page_file,
-)
+from tests.reporter.pages import CONTROLS, LUMINANCE, UNSEEN, WIDTHS, opened, page_file
 from tests.support.annotated import annotated
 from tests.support.browser import serious
 from tests.support.builders import SHARED_DATA, build, write

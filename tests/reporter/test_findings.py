@@ -16,7 +16,7 @@ from shardprep.reporter.findings.finding import MEANINGS, OF_PIXELS, SEVERITIES
 from shardprep.reporter.report import Report
 from tests.reporter.pages import packed, reported
 from tests.support.builders import animals, build, tree, write
-from tests.support.command import error_of, run
+from tests.support.command import error_of, ran, run
 from tests.support.examples import flipped
 from tests.support.object_store import Bucket
 from tests.support.planted import file, photo
@@ -145,8 +145,7 @@ def test_each_flag_leaves_out_the_stated_number_of_images(
         name, _, value = one.flag.removeprefix("--").partition(" ")
         keys: dict[str, Any] = {name.replace("-", "_"): value or True}
         if name == "exclude-list":
-            printed = run("report", planted / "tfrecords", "--list", one.name, cwd=tmp_path)
-            assert printed.returncode == 0, printed.stderr
+            printed = ran("report", planted / "tfrecords", "--list", one.name, cwd=tmp_path)
             assert inner(tuple(printed.stdout.splitlines()[1:])) == KEYS[one.name]
             keys["exclude_list"] = str(write(tmp_path / value, printed.stdout.encode()))
         built = build(
@@ -232,8 +231,7 @@ def test_a_dataset_in_object_storage_has_the_same_report(
     for name, data in tree(path).items():
         bucket.put(f"sets/planted/1.0.0/{name}", data)
     here = run("report", path, "-o", "here.html", cwd=tmp_path)
-    there = run("report", f"{bucket.url}/sets", "-o", "there.html", cwd=tmp_path)
-    assert there.returncode == 0, there.stderr
+    there = ran("report", f"{bucket.url}/sets", "-o", "there.html", cwd=tmp_path)
     assert there.stdout == here.stdout.replace("here", "there")
     assert (tmp_path / "there.html").read_bytes() == (tmp_path / "here.html").read_bytes()
 
@@ -254,9 +252,7 @@ def test_turned_copies_are_shown_like_the_first_image_of_their_group(tmp_path: P
         assert way
 
 
-def test_the_part_that_a_cropped_copy_shows_is_outlined_in_the_whole_image(
-    tmp_path: Path,
-) -> None:
+def test_the_part_that_a_cropped_copy_shows_is_outlined_in_the_whole_image(tmp_path: Path) -> None:
     picture = Image.fromarray(photo(3, 200, 200))
     write(tmp_path / "in/whole.png", file(np.asarray(picture), "PNG"))
     write(tmp_path / "in/crop.png", file(np.asarray(picture.crop((20, 10, 200, 190))), "PNG"))

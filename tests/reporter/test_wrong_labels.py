@@ -15,7 +15,7 @@ from shardprep import reader
 from shardprep.reporter.findings.labels import wrong_labels
 from tests.reporter.pages import checked, packed
 from tests.support.builders import write
-from tests.support.command import error_of, run
+from tests.support.command import error_of, ran, run
 from tests.support.planted import file, photo
 
 CLASSES = ("=fox", "cat", "dog")
@@ -85,8 +85,7 @@ def test_wrong_labels_are_found_shown_and_replaced(folder: Path, tmp_path: Path)
     more = ("no.png,0.2,0.3,0.5", "test/0.png,0.2,0.3,0.5", "x/cat/7.png,3,1,nan", again)
     table = predictions(tmp_path / "oof.csv", *more)
     data = folder / "out/pets/1.0.0"
-    done = run("report", data, "--predictions", "csv:oof.csv", "-o", "p.html", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = ran("report", data, "--predictions", "csv:oof.csv", "-o", "p.html", cwd=tmp_path)
     used = (
         "redictions of 29 of 31 labelled images are used; rows left out: 1 without an image in the "
         "report, 1 repeating an image, 1 without probabilities that sum to 1, 1 of images without "
@@ -119,8 +118,7 @@ def test_wrong_labels_are_found_shown_and_replaced(folder: Path, tmp_path: Path)
     (tmp_path / "wrong-labels.csv").write_text(listed.stdout)
     made: dict[str, Any] = {"cwd": tmp_path}
     build = ("build", folder / "any.zip", "--size", "32x32", "--name", "pets", "--out", "new")
-    done = run(*build, "--relabel", "csv:wrong-labels.csv", **made)
-    assert done.returncode == 0, done.stderr
+    done = ran(*build, "--relabel", "csv:wrong-labels.csv", **made)
     assert "--relabel: 3 rows of wrong-labels.csv, 3 labels changed" in done.stdout + done.stderr
     fixed = labels_of(tmp_path / "new/pets/1.0.0")
     assert fixed == labels_of(data) | right
@@ -129,8 +127,7 @@ def test_wrong_labels_are_found_shown_and_replaced(folder: Path, tmp_path: Path)
     run(*anew, "--no-pixels", "-o", "q.html", **made)
     assert b"label is probably wrong" in (tmp_path / "q.html").read_bytes(), "looked for"
 
-    done = run(*build, "--exclude-list", "wrong-labels.csv", "--version", "1.0.1", **made)
-    assert done.returncode == 0, done.stderr
+    ran(*build, "--exclude-list", "wrong-labels.csv", "--version", "1.0.1", **made)
     assert labels_of(tmp_path / "new/pets/1.0.1").keys() == fixed.keys() - right.keys()
 
 

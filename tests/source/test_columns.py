@@ -175,10 +175,13 @@ def test_positions_of_texts_are_those_of_the_first_equal_text(
     wanted: list[str], among: list[str]
 ) -> None:
     first = [among.index(one) if one in among else -1 for one in wanted]
-    found, is_many = positions(Texts.of(wanted), Texts.of(among))
-    assert found.tolist() == first
-    assert is_many.tolist() == [among.count(one) > 1 for one in wanted]
-    with pytest.MonkeyPatch.context() as patch:  # all hashes collide
+    with pytest.MonkeyPatch.context() as patch:
+        for most in (string_column._FEW_ROWS, 0):
+            patch.setattr(string_column, "_FEW_ROWS", most)
+            found, is_many = positions(Texts.of(wanted), Texts.of(among))
+            assert found.tolist() == first
+            assert is_many.tolist() == [among.count(one) > 1 for one in wanted]
+        # all hashes collide
         patch.setattr(string_column, "_WEIGHTS", np.zeros(1, np.uint64))
         found, is_many = positions(Texts.of(wanted), Texts.of(among))
     assert found.tolist() == first

@@ -52,6 +52,13 @@ def run(*arguments: object, cwd: Path, environment: Mapping[str, str] | None = N
     return Done(command, code, out.getvalue(), errors.getvalue())
 
 
+def ran(*arguments: object, cwd: Path, environment: Mapping[str, str] | None = None) -> Done:
+    """Run a command line as `run` does; it has to end well."""
+    done = run(*arguments, cwd=cwd, environment=environment)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 @contextlib.contextmanager
 def _as_new() -> Iterator[None]:
     """Reset the state of the program as in a new process, and restore it."""

@@ -88,15 +88,22 @@ def _fact(plan: BuildPlan, item: Item, *, is_target: bool) -> Fact:
 
 
 def judged(
-    row: Row, source: Path, wanted: Mapping[str, Fact], free: Collection[str]
+    row: Row,
+    source: Path,
+    wanted: Mapping[str, Fact],
+    free: Collection[str],
+    *,
+    enough: str = STATUSES[0],
 ) -> tuple[str, str]:
     """Return the status of a build of the row without flags, and what it does.
 
-    `wanted` and `free` are those of `wanted_facts`.
+    `wanted` and `free` are those of `wanted_facts`. If "refused" is `enough`, no proposal of an
+    error is built to see whether it is a question.
     """
     found = outcome(source, {})
     if found.error:
-        is_answered = _is_answered(row, source, wanted, found.error)
+        is_enough = enough in STATUSES[STATUSES.index("refused") :]
+        is_answered = not is_enough and _is_answered(row, source, wanted, found.error)
         return "question" if is_answered else "refused", found.error
     own, others = _of_first_copies(row, found.facts), _of_first_copies(row, wanted)
     if own and others and not any(_differences(own, others, free).values()):

@@ -128,4 +128,4 @@ def picture(kind: str, name: str, seed: str, size: Size | None = None) -> bytes:
     form = Image.registered_extensions()[f".{name.rpartition('.')[2].lower()}"]
     if form == "JPEG" and image.mode not in ("L", "RGB"):
         image = image.convert("RGB")
-    return encoded(image, form)
+    return encoded(image, form, compress_level=0)  # of PNG: small files cost most of the time

@@ -20,13 +20,7 @@ from shardprep.catalog.objects.mask_values import BACKGROUND, NONE
 from shardprep.catalog.objects.object_table import NO_FAULTS, NOT_ASKED_FOR, ONE_CLASS, Found
 from shardprep.catalog.source_images import SourceImages
 from shardprep.catalog.targets import Naming
-from shardprep.dataset.manifest import (
-    ELSEWHERE,
-    LEFT_OUT,
-    NO_IMAGE,
-    Unmatched,
-    unmatched_of,
-)
+from shardprep.dataset.manifest import ELSEWHERE, LEFT_OUT, NO_IMAGE, Unmatched, unmatched_of
 from shardprep.errors import OptionName, RecipeError, SourceError, counted, shown, some_of
 from shardprep.image.annotation_types import (
     FRAMES,

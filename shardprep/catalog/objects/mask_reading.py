@@ -35,13 +35,7 @@ from shardprep.catalog.stacks import spacings
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.targets import Naming
 from shardprep.errors import OptionName, SourceError, counted, some_of
-from shardprep.image.annotation_types import (
-    NO_NUMBERS,
-    Annotation,
-    AnnotationSpec,
-    Floats,
-    Segment,
-)
+from shardprep.image.annotation_types import NO_NUMBERS, Annotation, AnnotationSpec, Floats, Segment
 from shardprep.image.masks import MaskError, decode_mask, decode_numbers, mask_classes
 from shardprep.image.placement import Labels
 from shardprep.recipe.object_rules import FormatRule

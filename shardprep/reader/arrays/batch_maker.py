@@ -93,11 +93,7 @@ class BatchSource:
     def for_workers(self, num_threads: int, on_error: Literal["raise", "skip"]) -> BatchSource:
         """Return the source for worker processes, which need neither sharding nor weights."""
         options = replace(
-            self.options,
-            sharding=None,
-            weights=None,
-            num_threads=num_threads,
-            on_error=on_error,
+            self.options, sharding=None, weights=None, num_threads=num_threads, on_error=on_error
         )
         return replace(self, options=options)
 

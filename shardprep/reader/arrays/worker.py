@@ -89,11 +89,7 @@ class Parcel(NamedTuple):
 
 
 def serve(
-    pipe: Connection,
-    parcel: Parcel,
-    file: SharedFile,
-    slot_bytes: int,
-    environment: dict[str, str],
+    pipe: Connection, parcel: Parcel, file: SharedFile, slot_bytes: int, environment: dict[str, str]
 ) -> None:
     """Fill batches until the parent closes the pipe. The parent handles Ctrl-C.
 

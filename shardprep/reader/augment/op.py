@@ -303,12 +303,7 @@ _LEAST_WEIGHT = 1e-6
 
 
 def resample(
-    images: Any,
-    boxes: Any,
-    size: tuple[Any, Any],
-    *,
-    fill: float | None = None,
-    most: float = 1.0,
+    images: Any, boxes: Any, size: tuple[Any, Any], *, fill: float | None = None, most: float = 1.0
 ) -> Any:
     """Return a box of each image, resized to one size: bilinear, antialiased when shrinking.
 

@@ -152,8 +152,7 @@ def _condition(value: Any) -> Any:
 Labels = Annotated[Any, Kind(_several((str, int)), ("the name of a class or a list of them",))]
 Keys = Annotated[Any, Kind(_keys, ("a list of keys or the path of a file of them",))]
 Where = Annotated[
-    Any,
-    Kind(_condition, ("a text, a dict of columns and values or a pyarrow.compute.Expression",)),
+    Any, Kind(_condition, ("a text, a dict of columns and values or a pyarrow.compute.Expression",))
 ]
 
 

@@ -16,14 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from shardprep.dataset.kinds import KINDS
-from shardprep.dataset.schema import (
-    IMAGE,
-    LABELS,
-    MISSING,
-    TEXTS,
-    Feature,
-    Schema,
-)
+from shardprep.dataset.schema import IMAGE, LABELS, MISSING, TEXTS, Feature, Schema
 from shardprep.errors import DatasetError, RecordError
 from shardprep.machine import usable_cores
 from shardprep.reader.array_types import Ints

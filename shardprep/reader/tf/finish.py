@@ -8,21 +8,12 @@ sometimes up to a minute. (TensorFlow wakes that thread before it sets the flag 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from shardprep.dataset.schema import (
-    BOX,
-    BOX_LABEL,
-    IMAGE,
-    IMAGES,
-    KEYPOINTS,
-    POINTS,
-    ROWS,
-    Schema,
-)
+from shardprep.dataset.schema import BOX, BOX_LABEL, IMAGE, IMAGES, KEYPOINTS, POINTS, ROWS, Schema
 from shardprep.errors import DatasetError, some_of
 from shardprep.machine import free_bytes, usable_cores
 from shardprep.reader.config import BoxFormat, ReadConfig, Request
@@ -199,6 +190,11 @@ class Finisher:
         """Return the changed element, whose parts tf.data passes as separate arguments."""
         return self(element if len(element) > 1 else element[0])
 
+    @property
+    def has_own_code(self) -> bool:
+        """Whether `augment` has a function of the user, whose branches AutoGraph may convert."""
+        return self._augment is not None and not _are_of_package([self._augment])
+
     def check(self) -> None:
         """Raise the DatasetError, if any, that `augment` raised or caused while it was traced."""
         if self._fault is not None:
@@ -258,9 +254,8 @@ def is_of_package(op: Any) -> bool:
     return type(op).__module__.startswith("shardprep.reader.augment.")
 
 
-def is_all_of_package(op: Any) -> bool:
-    """Return True if an op and the ops that it contains are of this package."""
-    return is_of_package(op) and all(map(is_all_of_package, getattr(op, "ops", ())))
+def _are_of_package(ops: Iterable[Any]) -> bool:
+    return all(is_of_package(op) and _are_of_package(getattr(op, "ops", ())) for op in ops)
 
 
 def images_alone(op: Any, verb: str, beside: Sequence[str]) -> DatasetError:

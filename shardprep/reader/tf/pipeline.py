@@ -52,7 +52,6 @@ from shardprep.reader.tf.finish import (
     batched,
     count_steps,
     counted,
-    is_all_of_package,
     num_batches,
     options_of,
     padded,
@@ -288,8 +287,7 @@ class _Stages:
         if not finish.is_needed:
             return dataset
         function = finish if finish.wants_seed else finish.untagged
-        augment = self._request.augment
-        if augment is None or is_all_of_package(augment):  # functions of users may need AutoGraph
+        if not finish.has_own_code:
             function = as_written(function)
         dataset = self._mapped(dataset, function, self.calls.finish)
         finish.check()

@@ -79,9 +79,7 @@ def as_written(function: _Function) -> _Function:
 
 
 def in_python(
-    function: Callable[..., Any],
-    inputs: Sequence[Any],
-    specs: Sequence[Any],
+    function: Callable[..., Any], inputs: Sequence[Any], specs: Sequence[Any]
 ) -> list[Any]:
     """Return the results of a Python function of arrays, as tensors with `specs` in a graph."""
     held = _held(function)

@@ -242,9 +242,7 @@ def _num_objects(document: dict[str, Any]) -> int:
     return len(objects) + bad.total()
 
 
-def _objects(
-    document: dict[str, Any],
-) -> tuple[dict[tuple[str, object], _Part], Counter[str]]:
+def _objects(document: dict[str, Any]) -> tuple[dict[tuple[str, object], _Part], Counter[str]]:
     """Return the objects by label and group, and the number of dropped shapes by reason."""
     objects: dict[tuple[str, object], list[_Part]] = {}
     bad: Counter[str] = Counter()
