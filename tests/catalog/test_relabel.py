@@ -27,7 +27,9 @@ def relabelled(folder: Path, table: str, **keys: Any) -> tuple[dict[str, str | N
 def test_only_named_images_with_a_label_get_another(tmp_path: Path) -> None:
     """A whole key is that image alone; an end of a key and a name do as in other tables."""
     table = "key,label\ncat/1.png,dog\n4,wolf\ndog/3.png,\ntest/5.png,cat\nno.png,cat\n"
-    before, _ = relabelled(tmp_path / "1", "key,label\ncat/2.png,cat\n")
+    before, same = relabelled(tmp_path / "1", "key,label\ncat/2.png,cat\n")
+    (warning,) = (one for one in same.findings if one.startswith("warning: --relabel: 1 row of "))
+    assert "0 labels changed; labels are read from " in warning
     assert before == dict(zip(KEYS, ("cat", "cat", "cat", "dog", "dog", None), strict=True))
     after, made = relabelled(tmp_path / "2", table, classes=("cat", "dog", "wolf"))
     assert after == before | {"cat/1.png": "dog", "dog/4.png": "wolf"}
