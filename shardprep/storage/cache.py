@@ -29,7 +29,8 @@ def cache_root() -> Path:
 
 def without_cache(value: Any) -> Any:
     """Return a text without this machine's path of the cache; other values are unchanged."""
-    return value.replace(f"{cache_root()}/", "") if isinstance(value, str) else value
+    is_path = isinstance(value, str) and "/" in value
+    return value.replace(f"{cache_root()}/", "") if is_path else value
 
 
 def with_cache(value: Any) -> Any:
