@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from shardprep.cli.app import program
 from shardprep.dataset.fetch import fetch_dataset
 from shardprep.dataset.locate import locate
 from shardprep.dataset.remote_files import RemoteFiles
@@ -33,6 +31,7 @@ from tests.support.builders import (
     write_folder,
     zip_bytes,
 )
+from tests.support.command import invoke
 from tests.support.object_store import Bucket, Fault, Proxy, nth, process_environment
 from tests.support.processes import wait_until
 
@@ -201,12 +200,8 @@ def test_the_next_command_finishes_an_interrupted_publishing(
     elif how == "finalize":
         finalize_dataset(find_workspace(address), num_threads=2)
     else:
-        assert (
-            CliRunner()
-            .invoke(program(), ["verify", address, "--repair", "--source", str(source)])
-            .exit_code
-            == 0
-        )
+        repaired = invoke("verify", address, "--repair", "--source", str(source))
+        assert repaired.exit_code == 0
     assert there.tree() == {f"{WHERE}/{name}": data for name, data in new.items()}
 
 
