@@ -9,7 +9,7 @@ from shardprep.recipe.recipe import Recipe
 from shardprep.writer.build import build_dataset
 from shardprep.writer.engine.job import Workers
 from shardprep.writer.finalize import BuildResult
-from tests.support.builders import by_chunks, in_process
+from tests.support.builders import MANY_ITEMS, by_chunks, in_process
 from tests.support.command import invoke
 
 
@@ -17,7 +17,9 @@ def encode_here(monkeypatch: pytest.MonkeyPatch, *, cuts_tiles: bool = False) ->
     """Let the command line encode in this process; worker processes cut tiles."""
 
     def quick(recipe: Recipe, _: Workers, watcher: Any, **more: Any) -> BuildResult:
-        return build_dataset(recipe, Workers(by_chunks(in_process), 1), watcher, **more)
+        return build_dataset(
+            recipe, Workers(by_chunks(in_process, num_items=MANY_ITEMS), 1), watcher, **more
+        )
 
     monkeypatch.setattr("shardprep.writer.build.build_dataset", quick)
     if not cuts_tiles:
