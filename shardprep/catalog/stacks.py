@@ -213,8 +213,7 @@ def stack_patterns(keys: Sequence[str], tables: Sequence[Table]) -> list[str]:
         inner, folders = names.pop(), [folder.parent for folder in folders]
     elif suffix.lower() not in _DICOM and not any(id_column(table, names) for table in tables):
         return []
-    found = series_pattern(folders, f"{inner}/*{suffix}" if inner else f"*{suffix}")
-    return [found] if found else []
+    return [*filter(None, [series_pattern(folders, f"{inner}/*{suffix}".removeprefix("/"))])]
 
 
 def series_pattern(folders: Sequence[PurePosixPath], files: str) -> str:
@@ -298,9 +297,8 @@ def id_column(table: Table, names: Collection[str]) -> str:
     for place, title in enumerate(table.header[:_MOST_COLUMNS]):
         whole = table.cells(place)[:_MOST_ROWS].ends(0)
         for cells in (whole, whole.stems(0)):
-            if booleans(pc.is_in(asked.array, cells.array)).mean() < _MOST_OF_THEM:
-                continue
-            found, is_many = positions(asked, cells)
-            if (found[~is_many] >= 0).sum() >= _DIFFERENT * len(names):
-                return title
+            if booleans(pc.is_in(asked.array, cells.array)).mean() >= _MOST_OF_THEM:
+                found, is_many = positions(asked, cells)
+                if (found[~is_many] >= 0).sum() >= _DIFFERENT * len(names):
+                    return title
     return ""

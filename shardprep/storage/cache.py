@@ -27,10 +27,9 @@ def cache_root() -> Path:
     return Path(root).expanduser()
 
 
-def without_cache(value: Any) -> Any:
+def without_cache(text: Any) -> Any:
     """Return a text without this machine's path of the cache; other values are unchanged."""
-    is_path = isinstance(value, str) and "/" in value
-    return value.replace(f"{cache_root()}/", "") if is_path else value
+    return text.replace(f"{cache_root()}/", "") if isinstance(text, str) and "/" in text else text
 
 
 def with_cache(value: Any) -> Any:

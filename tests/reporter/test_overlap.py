@@ -1,10 +1,10 @@
 """`shardprep leaks` names the images of a dataset that have a copy in another one."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 from PIL import Image, ImageOps
 
 import shardprep
@@ -51,8 +51,7 @@ def found(one: Path, other: Path) -> list[tuple[str, str, str]]:
     return sorted((one.kind, one.key, one.copy) for one in overlap.shared)
 
 
-def command(*arguments: object) -> Result:
-    return invoke("leaks", *map(str, arguments), catch_exceptions=False)
+command = partial(invoke, "leaks", catch_exceptions=False)
 
 
 def test_copies_in_another_dataset_are_found_also_mirrored_turned_and_cropped(

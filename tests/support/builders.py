@@ -237,10 +237,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def by_chunks(run: ChunkRunner, *, num_items: int = 0) -> Engine:
-    """Return an engine that writes shards in this process from the chunks of a runner.
-
-    Chunks are those of a build of `num_items`, or of this build.
-    """
+    """Return an engine that writes shards in this process, in chunks of a build of `num_items`."""
 
     def engine(
         job: ShardJob, shards: Sequence[ShardPlan], num_workers: int, on_progress: OnProgress

@@ -43,9 +43,10 @@ def _command(arguments: list[str]) -> Any:
     return command(arguments[0]) if is_named else _make(arguments)
 
 
-def invoke(*arguments: str, catch_exceptions: bool = True) -> Result:
+def invoke(*arguments: object, catch_exceptions: bool = True) -> Result:
     """Run a command in this process, without what `main` does around it."""
-    return CliRunner().invoke(command(arguments[0]), arguments, catch_exceptions=catch_exceptions)
+    words = [*map(str, arguments)]
+    return CliRunner().invoke(command(words[0]), words, catch_exceptions=catch_exceptions)
 
 
 def run(*arguments: object, cwd: Path, environment: Mapping[str, str] | None = None) -> Done:

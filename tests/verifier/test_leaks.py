@@ -1,12 +1,12 @@
 """`verify --leaks` finds copies in different splits, and certificates that do not hold."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from click.testing import Result
 from PIL import Image
 
 import shardprep
@@ -56,8 +56,7 @@ def _sound(tmp_path: Path) -> Path:
     return build(source, tmp_path / "out", **settings).path
 
 
-def verify(*arguments: object) -> Result:
-    return invoke("verify", *map(str, arguments), catch_exceptions=False)
+verify = partial(invoke, "verify", catch_exceptions=False)
 
 
 def search(path: Path) -> LeakSearch:

@@ -22,15 +22,7 @@ from shardprep.writer.engine.pool import write_shards
 from shardprep.writer.finalize import finalize_dataset
 from shardprep.writer.plan.fingerprint import make_fingerprint
 from shardprep.writer.workspace.states import find_workspace, workspace_of
-from tests.support.builders import (
-    Quiet,
-    animals,
-    build,
-    in_process,
-    tree,
-    write,
-    zip_bytes,
-)
+from tests.support.builders import Quiet, animals, build, in_process, tree, write, zip_bytes
 from tests.support.builders import build_part as one_part
 from tests.support.command import invoke
 from tests.support.object_store import Bucket, Fault, Proxy, Request, nth, process_environment

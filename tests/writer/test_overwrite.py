@@ -92,6 +92,7 @@ def is_whole(bucket: Bucket, old: Mapping[str, bytes]) -> bool:
 
 
 WRONG: dict[str, dict[str, Any]] = {
+    "a missing source": {"file": "nothing.zip", "name": "pets"},
     "labels": {"labels": "csv:nothing.csv:id:y"},
     "classes": {"labels": "prefix", "classes": ["bird", "fish"]},
     "include": {"include": ["*.bmp"]},
@@ -106,29 +107,19 @@ def test_a_failed_build_leaves_the_old_dataset(
     option: str, source: Path, there: Bucket, old: dict[str, bytes], tmp_path: Path
 ) -> None:
     here = write_folder(tmp_path / "out" / WHERE, old).parents[1]
+    keys = {**NEW, "max_rejected": 1, **WRONG[option]}
+    source = source.with_name(keys.pop("file", source.name))
     for out in (there.url, here):
         with pytest.raises(ShardprepError):
-            build(source, out, replace=True, **{**NEW, "max_rejected": 1, **WRONG[option]})  # type: ignore[arg-type]
+            build(source, out, replace=True, **keys)  # type: ignore[arg-type]
     assert is_whole(there, old)
     assert tree(tmp_path / "out" / WHERE) == old
     if option != "too many rejections":
         assert there.tree() == {f"{WHERE}/{name}": data for name, data in old.items()}
 
 
-def test_a_missing_source_leaves_the_old_dataset(
-    source: Path, there: Bucket, old: dict[str, bytes]
-) -> None:
-    with pytest.raises(ShardprepError, match="no such file"):
-        overwrite(source.with_name("nothing.zip"), there, name="pets")
-    assert there.tree() == {f"{WHERE}/{name}": data for name, data in old.items()}
-
-
 def test_an_interrupted_build_leaves_the_old_dataset_and_can_be_resumed(
-    source: Path,
-    there: Bucket,
-    proxy: Proxy,
-    old: dict[str, bytes],
-    new: dict[str, bytes],
+    source: Path, there: Bucket, proxy: Proxy, old: dict[str, bytes], new: dict[str, bytes]
 ) -> None:
     release = threading.Event()
     proxy.rule = lambda r: Fault(hold=release) if r.path.endswith("00001-of-00002") else None

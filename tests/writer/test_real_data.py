@@ -86,11 +86,9 @@ def test_tfds_tensorflow_and_our_reader_give_the_same_dogs_and_cats(cats: BuildR
 @pytest.mark.parametrize("labels", ["auto", "csv:labels.csv"])
 def test_dog_breeds_are_read_from_the_table_in_the_archive(tmp_path: Path, labels: str) -> None:
     manifest = build("dog-breed-identification.zip", tmp_path, labels=labels, size="64x64").manifest
-    assert (manifest.splits["train"].num_records, manifest.splits["train"].num_unlabelled) == (
-        500,
-        0,
-    )
-    assert (manifest.splits["test"].num_records, manifest.splits["test"].num_unlabelled) == (60, 60)
+    train, test = manifest.splits["train"], manifest.splits["test"]
+    assert (train.num_records, train.num_unlabelled) == (500, 0)
+    assert (test.num_records, test.num_unlabelled) == (60, 60)
     assert len(manifest.labels.names) == 120
     assert manifest.labels.num_rows_without_image == 9722
 
@@ -106,10 +104,7 @@ def test_blood_cells_have_several_labels_each(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_odd_and_hostile_images_all_end_as_written_or_rejected(tmp_path: Path) -> None:
-    """None hangs, none is lost, and every shard is whole.
-
-    Each fourth is built. `tests/image/test_policy.py` processes all of them, without workers.
-    """
+    """None of each fourth hangs or is lost; `image/test_policy.py` processes all in one process."""
     source = tmp_path / "torture_images.tar"
     with (
         tarfile.open(SHARED_DATA / "torture-images.tar") as every,
