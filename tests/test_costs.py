@@ -20,7 +20,7 @@ def test_costs_of_earlier_runs_stay_until_a_test_runs_again(tmp_path: Path) -> N
     assert costs.kept(path) == {}
 
 
-def test_a_phase_costs_the_processor_time_since_the_phase_before(
+def test_a_test_costs_the_processor_time_since_the_test_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(costs, "_programs", [])
@@ -36,7 +36,7 @@ def test_a_phase_costs_the_processor_time_since_the_phase_before(
 
 
 def _reported(meter: costs.Meter) -> float:
-    report = pytest.TestReport("a.py::test", ("a.py", 1, "test"), {}, "passed", None, "call")
+    report = pytest.TestReport("a.py::test", ("a.py", 1, "test"), {}, "passed", None, "teardown")
     phase = meter.pytest_runtest_makereport()
     next(phase)
     with pytest.raises(StopIteration):

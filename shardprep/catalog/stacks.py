@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 import numpy as np
+import pyarrow.compute as pc
 
 from shardprep.catalog.arrays.array_images import ImageListing
 from shardprep.catalog.names import MASK_ENDING, given_split, masks_by_folder, natural_order
@@ -23,7 +24,7 @@ from shardprep.errors import OptionName, RecipeError, SourceError, counted, show
 from shardprep.recipe.recipe import Recipe
 from shardprep.recipe.rules import parse_stack_rule
 from shardprep.source.members import Member, Members, StackExtent
-from shardprep.source.string_column import Coded, Texts, positions
+from shardprep.source.string_column import Coded, Texts, booleans, positions
 
 _OPTION = OptionName("stack")
 _DIFFER = "channels differ in their number of planes"
@@ -212,8 +213,7 @@ def stack_patterns(keys: Sequence[str], tables: Sequence[Table]) -> list[str]:
         inner, folders = names.pop(), [folder.parent for folder in folders]
     elif suffix.lower() not in _DICOM and not any(id_column(table, names) for table in tables):
         return []
-    found = series_pattern(folders, f"{inner}/*{suffix}" if inner else f"*{suffix}")
-    return [found] if found else []
+    return [*filter(None, [series_pattern(folders, f"{inner}/*{suffix}".removeprefix("/"))])]
 
 
 def series_pattern(folders: Sequence[PurePosixPath], files: str) -> str:
@@ -297,8 +297,8 @@ def id_column(table: Table, names: Collection[str]) -> str:
     for place, title in enumerate(table.header[:_MOST_COLUMNS]):
         whole = table.cells(place)[:_MOST_ROWS].ends(0)
         for cells in (whole, whole.stems(0)):
-            found, is_many = positions(asked, cells)
-            are_there = (found >= 0).mean() >= _MOST_OF_THEM
-            if are_there and (found[~is_many] >= 0).sum() >= _DIFFERENT * len(names):
-                return title
+            if booleans(pc.is_in(asked.array, cells.array)).mean() >= _MOST_OF_THEM:
+                found, is_many = positions(asked, cells)
+                if (found[~is_many] >= 0).sum() >= _DIFFERENT * len(names):
+                    return title
     return ""

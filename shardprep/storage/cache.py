@@ -27,9 +27,9 @@ def cache_root() -> Path:
     return Path(root).expanduser()
 
 
-def without_cache(value: Any) -> Any:
+def without_cache(text: Any) -> Any:
     """Return a text without this machine's path of the cache; other values are unchanged."""
-    return value.replace(f"{cache_root()}/", "") if isinstance(value, str) else value
+    return text.replace(f"{cache_root()}/", "") if isinstance(text, str) and "/" in text else text
 
 
 def with_cache(value: Any) -> Any:

@@ -58,7 +58,6 @@ _NUMBERED = {f"images/{i}.jpg": jpeg(8, 8, seed=i) for i in range(4)} | {
     f"masks/{i}.png": grey(*range(8 + i * 20, 0, -1)) for i in range(4)
 }
 _WIDE = {f"masks/{i}.png": grey(0, 300, 4000, 4000, mode="I;16") for i in range(4)}
-_TALL = {"a.jpg": jpeg(6, 8), "t.csv": table("id,rle", "a,1 3 9 3")}
 
 OF_OBJECTS = [
     Row(

@@ -26,6 +26,7 @@ from shardprep.catalog.selection import NOT_LISTED
 from shardprep.errors import BuildError, ShardprepError, SourceError
 from shardprep.storage.cache import cache_root
 from tests.support.builders import animals, encoded, jpeg, write, write_folder, zip_bytes
+from tests.support.quick_command import encode_here
 from tests.writer.records import records
 
 PHOTOS = {f"{'ab'[i % 2]}/{i}.jpg": jpeg(seed=i) for i in range(6)}
@@ -53,6 +54,7 @@ def labels_of(found: Plan) -> dict[str, str]:
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
+    encode_here(monkeypatch)
 
 
 ROWS: Rows = [{"image": f"{i}.jpg", "label": "xy"[i % 2], "split": "train"} for i in range(4)]

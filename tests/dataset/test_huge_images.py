@@ -85,11 +85,10 @@ def used(folder, out):
         tried("view", lambda: pictures.record(number).problem)
     pictures.close()
     tried("mean_std", lambda: reader.mean_std(folder))
-    if "tensorflow" in sys.modules:
-        crops = {"center_crop": (8, 8), "batch_size": 2}
-        tried("load", lambda: sum(1 for _ in reader.load(folder)))
-        tried("load crops", lambda: sum(1 for _ in reader.load(folder, **crops)))
-        tried("diagnose", lambda: reader.diagnose(reader.load(folder, **crops), seconds=0.1))
+    crops = {"center_crop": (8, 8), "batch_size": 2}
+    tried("load", lambda: sum(1 for _ in reader.load(folder)))
+    tried("load crops", lambda: sum(1 for _ in reader.load(folder, **crops)))
+    tried("diagnose", lambda: reader.diagnose(reader.load(folder, **crops), seconds=0.1))
 
 out, *folders = sys.argv[1:]
 for number, folder in enumerate(folders):
@@ -107,16 +106,11 @@ DECODERS = {
 """Huge image or mask → uses that must report it."""
 
 
-@pytest.mark.parametrize(
-    "framework", ["none", pytest.param("tensorflow", marks=pytest.mark.thorough)]
-)
 def test_a_huge_image_is_a_one_line_error_and_takes_no_memory(
-    framework: str, sets: dict[str, tuple[Path, Path]], tmp_path: Path
+    sets: dict[str, tuple[Path, Path]], tmp_path: Path
 ) -> None:
     whole, huge_sets = zip(*(sets[what] for what in DECODERS), strict=True)
-    done = Program(
-        USES, tmp_path, *whole, *huge_sets, framework=framework, SHARDPREP_CACHE=str(tmp_path)
-    ).wait()
+    done = Program(USES, tmp_path, *whole, *huge_sets, SHARDPREP_CACHE=str(tmp_path)).wait()
     assert done.returncode == 0, done.stderr[-2000:]
     megabytes, reports = [], list[set[str]]()
     for name, text in (line.split(": ", 1) for line in done.stdout.splitlines()):

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from shardprep.cli.app import program
 from shardprep.errors import RecipeError, ShardprepError
 from shardprep.reader import Dataset, iterate, load
 from shardprep.storage.url import ObjectUrl, local_path, parse_place
 from tests.support.builders import animals, tree, write, zip_bytes
+from tests.support.command import invoke
 from tests.support.paths import DATA
 
 
@@ -58,7 +57,7 @@ def test_an_address_is_not_a_path() -> None:
 
 
 def command(*arguments: str) -> Callable[[], object]:
-    return lambda: CliRunner().invoke(program(), arguments, catch_exceptions=False)
+    return lambda: invoke(*arguments, catch_exceptions=False)
 
 
 ADDRESS = "s3a://bucket/pets"
@@ -102,7 +101,6 @@ def test_paths_of_a_dataset_may_have_a_colon(here: Path) -> None:
     write(here / "in:1" / "labels.csv", f"id,kind\n{rows}".encode())
     write(here / "in:1" / "more.csv", f"id,place\n{rows}".encode())
     write(here / "in:1" / "pets.zip", zip_bytes(animals(6)))
-    run = CliRunner()
     for arguments in (
         ("build", "in:1/pets.zip", "--out", "run:1", "--size", "8x8", "--shards", "2",
          "--labels", "csv:in:1/labels.csv:id:kind", "--join", "in:1/more.csv"),
@@ -111,9 +109,9 @@ def test_paths_of_a_dataset_may_have_a_colon(here: Path) -> None:
         ("inspect", "run:1"),
         ("verify", "run:1/pets", "--decode"),
     ):  # fmt: skip
-        done = run.invoke(program(), arguments)
+        done = invoke(*arguments)
         assert done.exit_code == 0, (arguments, done.output, done.exception)
-    found = json.loads(run.invoke(program(), ["inspect", "run:1", "--json"]).stdout)
+    found = json.loads(invoke("inspect", "run:1", "--json").stdout)
     assert found["path"] == "run:1/pets/1.0.0"
     there, plain = tree(here / "run:1/pets/1.0.0"), tree(here / "plain/pets/1.0.0")
     shards = [name for name in there if "tfrecord-" in name]

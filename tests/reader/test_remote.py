@@ -18,10 +18,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from shardprep.api.json_types import FetchJson
-from shardprep.cli import app
 from shardprep.dataset.fetch import fetch_dataset
 from shardprep.dataset.folder import index_name
 from shardprep.dataset.local_files import LocalFiles
@@ -36,6 +34,7 @@ from shardprep.storage.url import ObjectUrl
 from shardprep.verifier.dataset import verify_dataset
 from tests.reader.datasets import pets, put
 from tests.support.builders import Told, animals, build, tree, write, zip_bytes
+from tests.support.command import invoke
 from tests.support.json_page import printed
 from tests.support.object_store import (
     Bucket,
@@ -445,7 +444,7 @@ def test_an_address_given_as_a_path_is_an_error() -> None:
 
 def run(*arguments: str) -> Any:
     """Run a command in this process; return its exit code and output."""
-    return CliRunner().invoke(app.program(), arguments, catch_exceptions=False)
+    return invoke(*arguments, catch_exceptions=False)
 
 
 def test_inspect_prints_the_same_as_for_the_folder(local: Path, url: str) -> None:

@@ -1,21 +1,16 @@
 """`shardprep leaks` names the images of a dataset that have a copy in another one."""
 
 import json
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer.main
-from click.testing import CliRunner, Result
 from PIL import Image, ImageOps
 
 import shardprep
-from shardprep.cli.app import program
 from tests.support.builders import build, encoded, write, zip_bytes
-from tests.support.command import error_of, run
+from tests.support.command import error_of, invoke, run
 from tests.support.planted import file, photo
-
-_COMMAND: Any = typer.main.get_command(program(["leaks"]))
 
 
 @pytest.fixture(autouse=True)
@@ -56,8 +51,7 @@ def found(one: Path, other: Path) -> list[tuple[str, str, str]]:
     return sorted((one.kind, one.key, one.copy) for one in overlap.shared)
 
 
-def command(*arguments: object) -> Result:
-    return CliRunner().invoke(_COMMAND, ["leaks", *map(str, arguments)], catch_exceptions=False)
+command = partial(invoke, "leaks", catch_exceptions=False)
 
 
 def test_copies_in_another_dataset_are_found_also_mirrored_turned_and_cropped(

@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import pyarrow.parquet as pq
-from typer.testing import CliRunner
 
 from shardprep import reader
-from shardprep.cli.app import program
 from tests.soak.place import Place
 from tests.soak.truth import Tally, Truth, is_whole, looks_alike
+from tests.support.command import invoke
 
 _BATCH = 256
 _SAMPLES = 2000
@@ -33,7 +32,7 @@ class Reading(NamedTuple):
 def read_all(place: Place, truth: Truth) -> Reading:
     begun = time.monotonic()
     with mock.patch.dict(os.environ, place.environment, clear=True):
-        verified = CliRunner().invoke(program(), ["verify", place.out, "--decode"])
+        verified = invoke("verify", place.out, "--decode")
         lines = (verified.output.strip() or str(verified.exception)).splitlines()
         said = next((line for line in lines if " checked: " in line), lines[-1])
         ended = f"verify ended with {verified.exit_code}: {said}"

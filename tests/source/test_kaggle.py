@@ -29,14 +29,7 @@ from shardprep.source.kaggle.credentials import credentials
 from shardprep.source.kaggle.download import cache_folder, cached_archive, download
 from shardprep.source.kaggle.ref import KaggleRef, is_ref, parse_ref
 from tests.source.kaggle_clients import at_kaggle
-from tests.source.kaggle_server import (
-    KEY,
-    LAST_MODIFIED,
-    Answer,
-    Archive,
-    Body,
-    KaggleServer,
-)
+from tests.source.kaggle_server import KEY, LAST_MODIFIED, Answer, Archive, Body, KaggleServer
 from tests.support.builders import Quiet, tar_bytes, write, zip_bytes
 from tests.support.paths import DATA
 from tests.support.processes import wait_until

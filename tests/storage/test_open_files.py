@@ -16,8 +16,8 @@ from shardprep.storage.regular_file import OpenFiles, most_open, read_at, regula
 from tests.support.builders import animals, build, write, zip_bytes
 from tests.support.processes import Program
 
-NUM_SHARDS = 120
-LIMIT = 96
+NUM_SHARDS = 72
+LIMIT = 64
 
 
 def num_open() -> int:
@@ -116,7 +116,7 @@ del two
 print(shardprep.report(folder, output=out + '.html').num_measured)
 assert not shardprep.verify(folder, decode=True).problems
 shardprep.export(folder, to='webdataset', out=out)
-shardprep.repack(folder, out + '2', shards=110)
+shardprep.repack(folder, out + '2', shards=68)
 with shardprep.view(folder) as viewer:
     opener = build_opener(HTTPCookieProcessor())
     opener.open(viewer.url).read()

@@ -1,5 +1,6 @@
 """Real archives, images and datasets, made where a test needs them; watchers, engines of builds."""
 
+import dataclasses
 import functools
 import io
 import os
@@ -164,6 +165,8 @@ class Quiet(Watch):
 
 
 Told = Quiet
+MANY_ITEMS = 2000
+"""A build of so many has 32 images in a chunk. A small build has one, which costs half an image."""
 
 
 def in_process(
@@ -194,7 +197,7 @@ def build(
     reuse: str | Path | None = None,
     **keys: Any,
 ) -> BuildResult:
-    recipe, workers, old = _asked(source, out, engine, reuse, keys)
+    recipe, workers, old = _asked(source, out, engine, reuse, keys, watcher)
     return build_dataset(recipe, workers, watcher or Quiet(), overwrite=replace, reuse=old)
 
 
@@ -208,14 +211,17 @@ def build_part(
     reuse: str | Path | None = None,
     **keys: Any,
 ) -> PartResult:
-    recipe, workers, old = _asked(source, out, engine, reuse, keys)
+    recipe, workers, old = _asked(source, out, engine, reuse, keys, watcher)
     return parts.build_part(recipe, part_of(part), workers, watcher or Quiet(), old)
 
 
-def _asked(source: Path, out: Path, engine: Any, reuse: str | Path | None, keys: Any) -> Any:
+def _asked(
+    source: Path, out: Path, engine: Any, reuse: str | Path | None, keys: Any, watcher: Quiet | None
+) -> Any:
     recipe = make_recipe({"source": str(source), "out": str(out), **keys}, "test")
     old = None if reuse is None else open_old_dataset(open_dataset(reuse))
-    return recipe, Workers(by_chunks(engine), 1), old
+    is_observed = engine is not in_process or watcher is not None
+    return recipe, Workers(by_chunks(engine, num_items=0 if is_observed else MANY_ITEMS), 1), old
 
 
 def finalize(out: Path, *, max_rejected: float | None = None) -> BuildResult:
@@ -230,12 +236,13 @@ def tree(folder: Path) -> dict[str, bytes]:
     }
 
 
-def by_chunks(run: ChunkRunner) -> Engine:
-    """Return an engine that writes shards in this process from the chunks of a runner."""
+def by_chunks(run: ChunkRunner, *, num_items: int = 0) -> Engine:
+    """Return an engine that writes shards in this process, in chunks of a build of `num_items`."""
 
     def engine(
         job: ShardJob, shards: Sequence[ShardPlan], num_workers: int, on_progress: OnProgress
     ) -> None:
+        job = dataclasses.replace(job, num_items=num_items or job.num_items)
         tasks = (task for shard in shards for task in job.tasks(shard))
         waiting = deque(shards)
         num_left = len(waiting[0].items)

@@ -5,6 +5,7 @@ exit codes run in this process; those of signals, streams and imports in one of 
 """
 
 import contextlib
+import functools
 import io
 import os
 import signal
@@ -13,16 +14,39 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
+import typer.main
+from click.testing import CliRunner, Result
+
 from shardprep import profiling
+from shardprep.api import COMMANDS
 from shardprep.cli import app, streams
 from tests.support.paths import DATA
 
 Done = subprocess.CompletedProcess[str]
 _PLAIN = {"COLUMNS": "80", "NO_COLOR": "1"}
 NARROW = {**os.environ, **_PLAIN}
+_make = app._command
 COMMAND_ERRORS = tomllib.loads((DATA / "command_errors.toml").read_text(encoding="utf-8"))
+
+
+@functools.cache
+def command(name: str) -> Any:
+    """Return the program with one of its commands, made once: that costs half a small build."""
+    return typer.main.get_command(app.program([name]))
+
+
+def _command(arguments: list[str]) -> Any:
+    is_named = bool(arguments) and arguments[0] in COMMANDS and app._COMPLETION not in os.environ
+    return command(arguments[0]) if is_named else _make(arguments)
+
+
+def invoke(*arguments: object, catch_exceptions: bool = True) -> Result:
+    """Run a command in this process, without what `main` does around it."""
+    words = [*map(str, arguments)]
+    return CliRunner().invoke(command(words[0]), words, catch_exceptions=catch_exceptions)
 
 
 def run(*arguments: object, cwd: Path, environment: Mapping[str, str] | None = None) -> Done:
@@ -30,16 +54,17 @@ def run(*arguments: object, cwd: Path, environment: Mapping[str, str] | None = N
 
     `environment` is all of it; where none is given, this process's, with lines of 80 columns.
     """
-    command = ["shardprep", *map(str, arguments)]
+    words = ["shardprep", *map(str, arguments)]
     out, errors = io.StringIO(), io.StringIO()
     code: object = None
     variables = {**os.environ, **_PLAIN} if environment is None else environment
     with (
         contextlib.chdir(cwd),
         mock.patch.dict(os.environ, variables, clear=True),
-        mock.patch.object(sys, "argv", command),
+        mock.patch.object(sys, "argv", words),
         mock.patch.object(signal, "signal"),
         mock.patch.object(app, "_end_at_once"),
+        mock.patch.object(app, "_command", _command if app._command is _make else app._command),
         _as_new(),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(errors),
@@ -49,7 +74,7 @@ def run(*arguments: object, cwd: Path, environment: Mapping[str, str] | None = N
         except SystemExit as end:
             code = end.code
     assert isinstance(code, int)
-    return Done(command, code, out.getvalue(), errors.getvalue())
+    return Done(words, code, out.getvalue(), errors.getvalue())
 
 
 def ran(*arguments: object, cwd: Path, environment: Mapping[str, str] | None = None) -> Done:
@@ -80,8 +105,8 @@ def _as_new() -> Iterator[None]:
 
 
 def run_process(*arguments: object, cwd: Path) -> Done:
-    command = [sys.executable, "-m", "shardprep", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, env=NARROW, capture_output=True, text=True, check=False)
+    words = [sys.executable, "-m", "shardprep", *map(str, arguments)]
+    return subprocess.run(words, cwd=cwd, env=NARROW, capture_output=True, text=True, check=False)
 
 
 def error_of(done: Done, code: int) -> str:

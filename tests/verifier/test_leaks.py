@@ -1,26 +1,24 @@
 """`verify --leaks` finds copies in different splits, and certificates that do not hold."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-import typer.main
-from click.testing import CliRunner, Result
 from PIL import Image
 
 import shardprep
-from shardprep.cli.app import program
 from shardprep.dataset.leak_check import LeakSearch, leak_check_differences
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.image.near_pairs import METHOD
 from shardprep.verifier.problem import Verification
 from tests.dataset.resigned import Signed
 from tests.support.builders import build, encoded, write, zip_bytes
+from tests.support.command import invoke
 from tests.support.planted import file, photo
 
-_COMMAND: Any = typer.main.get_command(program(["verify"]))
 _SETTINGS: dict[str, Any] = {"labels": "none", "size": "64x64"}
 
 
@@ -58,8 +56,7 @@ def _sound(tmp_path: Path) -> Path:
     return build(source, tmp_path / "out", **settings).path
 
 
-def verify(*arguments: object) -> Result:
-    return CliRunner().invoke(_COMMAND, ["verify", *map(str, arguments)], catch_exceptions=False)
+verify = partial(invoke, "verify", catch_exceptions=False)
 
 
 def search(path: Path) -> LeakSearch:

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from shardprep.cli.app import program
 from shardprep.dataset.locate import locate
 from shardprep.dataset.manifest import Manifest
 from shardprep.errors import BuildError, ShardprepError
@@ -16,6 +14,7 @@ from shardprep.verifier.dataset import verify_dataset
 from shardprep.verifier.problem import Verification
 from shardprep.verifier.repair import repair_dataset
 from tests.support.builders import Quiet, Told, animals, build, tree, write, zip_bytes
+from tests.support.command import invoke
 from tests.support.examples import flipped
 from tests.support.object_store import Bucket, Fault, Proxy, Request
 from tests.support.processes import wait_until
@@ -152,19 +151,19 @@ def test_the_command_repairs_by_source_or_recipe(
     monkeypatch.chdir(tmp_path)
     url = f"{there.url}/{WHERE}"
     flip(there, FIRST)
-    found = CliRunner().invoke(program(), ["verify", url])
+    found = invoke("verify", url)
     assert found.exit_code == 3
     assert f"shardprep verify {url} --repair" in " ".join(found.output.split())
-    lost = CliRunner().invoke(program(), ["verify", url, "--repair"])
+    lost = invoke("verify", url, "--repair")
     assert isinstance(lost.exception, ShardprepError)
     assert "add --source" in str(lost.exception)
-    done = CliRunner().invoke(program(), ["verify", url, "--repair", "--source", str(source)])
+    done = invoke("verify", url, "--repair", "--source", str(source))
     assert done.exit_code == 0, done.output
     assert is_as_built(there, good)
     flip(there, SECOND)
     recipe = f'source = "{source}"\nout = "{there.url}/"\nlabels = "prefix"\nshards = 4\n'
     write(tmp_path / "shardprep.toml", recipe.encode())
-    assert CliRunner().invoke(program(), ["verify", "--repair"]).exit_code == 0
+    assert invoke("verify", "--repair").exit_code == 0
     assert is_as_built(there, good)
 
 

@@ -19,11 +19,9 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
-from typer.testing import CliRunner
 
 from benchmarks.made_zip import write_made_zip
 from shardprep.catalog.items import Item
-from shardprep.cli.app import program
 from shardprep.errors import ShardprepError, name_options_as_flags
 from shardprep.image.annotation_types import IS_CROWD, Annotation
 from shardprep.source.byte_range import PlainExtent, RefusedExtent, ZipExtent
@@ -42,6 +40,7 @@ from tests.support.builders import (
     write_folder,
     zip_bytes,
 )
+from tests.support.command import invoke
 from tests.support.layouts import LAYOUTS, write_source
 from tests.support.paths import DATA
 
@@ -206,7 +205,7 @@ def planned(case: Case, folder: Path) -> BuildPlan | str:
         mock.patch.object(near_copies, "run_chunks", handing_over(in_process)),
         mock.patch.dict("os.environ", {"SHARDPREP_CACHE": str(folder / "cache")}),
     ):
-        done = CliRunner().invoke(program(), arguments)
+        done = invoke(*arguments)
     if isinstance(done.exception, ShardprepError):
         return str(done.exception)
     assert done.exit_code == 0, done.output

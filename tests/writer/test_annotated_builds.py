@@ -255,24 +255,32 @@ def test_nuclei_keep_every_mask_and_every_pixel(tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.any(masks, axis=0), np.any(expected, axis=0))
 
 
+COCO40: dict[str, Any] = {"root": "coco40", "size": "none", "fit": "none", "format": "keep"}
+WHOLE: dict[str, Any] = {**COCO40, "unlisted": "background"}  # six photos have no file
+
+
+@pytest.fixture(name="by_boxes", scope="module")
+def _by_boxes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a dataset of forty photos of COCO with YOLO's boxes."""
+    out = tmp_path_factory.mktemp("boxes")
+    return build(TASKS, out, boxes="yolo:object_detection/config.yaml", **WHOLE).path
+
+
 @real
 @pytest.mark.thorough
-def test_forms_of_the_same_objects_agree(tmp_path: Path) -> None:
+def test_forms_of_the_same_objects_agree(by_boxes: Path, tmp_path: Path) -> None:
     """YOLO's boxes and polygons, and masks of classes, of forty photos of COCO.
 
     The set's polygons run through the centres of pixels: boxes are up to 3 px smaller, masks a rim.
     """
-    plain: dict[str, Any] = {"root": "coco40", "size": "none", "fit": "none", "format": "keep"}
-    whole = {**plain, "unlisted": "background"}  # six photos have no file
     outlines = "yolo:instance_segmentation/config.yaml"
-    by_boxes = build(TASKS, tmp_path / "b", boxes="yolo:object_detection/config.yaml", **whole)
     by_outlines = build(
-        TASKS, tmp_path / "p", boxes=outlines, masks=outlines, instances=True, **whole
+        TASKS, tmp_path / "p", boxes=outlines, masks=outlines, instances=True, **WHOLE
     )
     by_masks = build(
-        TASKS, tmp_path / "m", masks="semantic_segmentation/masks/train2017/{stem}.png", **plain
+        TASKS, tmp_path / "m", masks="semantic_segmentation/masks/train2017/{stem}.png", **COCO40
     )
-    found = [records(one.path) for one in (by_boxes, by_outlines, by_masks)]
+    found = [records(one) for one in (by_boxes, by_outlines.path, by_masks.path)]
     distances, shares = [], []
     for key, features in found[1].items():
         masks = [png(data) == 1 for data in features["objects/mask"]]
@@ -299,9 +307,10 @@ def test_forms_of_the_same_objects_agree(tmp_path: Path) -> None:
 
 @real
 @pytest.mark.thorough
-def test_panoptic_masks_agree_with_masks_of_classes_and_with_boxes(tmp_path: Path) -> None:
+def test_panoptic_masks_agree_with_masks_of_classes_and_with_boxes(
+    by_boxes: Path, tmp_path: Path
+) -> None:
     """The same forty photos: every pixel of 34 masks, and boxes that both forms have."""
-    plain: dict[str, Any] = {"root": "coco40", "size": "none", "fit": "none", "format": "keep"}
     document = "coco:panoptic_segmentation/annotations/panoptic_train2017.json"
     files = "semantic_segmentation/masks/train2017/{stem}.png"
     table = tmp_path / "classes.yaml"
@@ -310,12 +319,11 @@ def test_panoptic_masks_agree_with_masks_of_classes_and_with_boxes(tmp_path: Pat
         assert config is not None
         table.write_bytes(config.read())
     keys: dict[str, Any] = {"mask_values": str(table)}
-    by_segments = build(TASKS, tmp_path / "p", masks=document, **plain)
-    by_files = build(TASKS, tmp_path / "m", masks=files, **keys, **plain)
-    by_object = build(TASKS, tmp_path / "i", masks=document, instances=True, **plain)
-    by_boxes = build(TASKS, tmp_path / "b", boxes="yolo:object_detection/config.yaml", **plain)
+    by_segments = build(TASKS, tmp_path / "p", masks=document, **COCO40).path
+    by_files = build(TASKS, tmp_path / "m", masks=files, **keys, **COCO40).path
+    by_object = build(TASKS, tmp_path / "i", masks=document, instances=True, **COCO40).path
     names = [
-        (one.path / name).read_text().splitlines()
+        (one / name).read_text().splitlines()
         for one, name in (
             (by_segments, "segmentation_mask.labels.txt"),
             (by_files, "segmentation_mask.labels.txt"),
@@ -329,14 +337,14 @@ def test_panoptic_masks_agree_with_masks_of_classes_and_with_boxes(tmp_path: Pat
     for value, name in enumerate(names[0]):
         index[value] = names[1].index(name) if name in names[1] else 254
     index[255] = names[1].index("unlabeled")
-    found, others = records(by_segments.path), records(by_files.path)
+    found, others = records(by_segments), records(by_files)
     assert len(found) == len(others) == 34
     for key, features in found.items():
         mask = index[png(features["segmentation_mask"][0])]
         np.testing.assert_array_equal(mask, png(others[key]["segmentation_mask"][0]))
     distances = []
-    yolo = records(by_boxes.path)
-    for key, features in records(by_object.path).items():
+    yolo = records(by_boxes)
+    for key, features in records(by_object).items():
         masks = [png(data) == 1 for data in features["objects/mask"]]
         sides = (masks[0].shape * 2) if masks else ()
         of_yolo = yolo.get(key, {"objects/bbox": [], "objects/label": []})

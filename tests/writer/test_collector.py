@@ -5,13 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from shardprep.cli.app import program
 from shardprep.errors import SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.plan.source_plan import make_plan
 from tests.support.builders import Quiet, animals, build, write, zip_bytes
+from tests.support.command import invoke
 
 
 @pytest.fixture(name="source")
@@ -23,8 +22,8 @@ USES: dict[str, Callable[[Path, Path], object]] = {
     "make_plan": lambda source, work: make_plan(
         make_recipe({"source": str(source)}, "test"), work, Quiet()
     ),
-    "--dry-run": lambda source, _: CliRunner().invoke(
-        program(), ["build", str(source), "--dry-run"], catch_exceptions=False
+    "--dry-run": lambda source, _: invoke(
+        "build", str(source), "--dry-run", catch_exceptions=False
     ),
     "build": lambda source, work: build(source, work / "out", size="8x8"),
 }

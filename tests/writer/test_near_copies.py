@@ -106,10 +106,8 @@ def test_near_copies_are_written_to_one_split(source: Path, tmp_path: Path) -> N
     assert pairs_across(report) == 0
     assert "near-leaks" not in {one.name for one in report.findings}
     assert "10 groups of near copies, 30 images in all; the largest has 3" in told.lines
-    assert [report.contents.manifest.splits[one].num_records for one in ("train", "test")] == [
-        22,
-        22,
-    ]
+    splits = report.contents.manifest.splits
+    assert [splits[one].num_records for one in ("train", "test")] == [22, 22]
     whole = Quiet()
     build(source, tmp_path / "whole", group="near", watcher=whole)
     assert "one split only: give --split to keep them apart" in whole.lines

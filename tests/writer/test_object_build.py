@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from shardprep.cli.app import program
 from shardprep.errors import BuildError, DatasetError, StorageError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.build import build_dataset
@@ -24,16 +22,9 @@ from shardprep.writer.engine.pool import write_shards
 from shardprep.writer.finalize import finalize_dataset
 from shardprep.writer.plan.fingerprint import make_fingerprint
 from shardprep.writer.workspace.states import find_workspace, workspace_of
-from tests.support.builders import (
-    Quiet,
-    animals,
-    build,
-    in_process,
-    tree,
-    write,
-    zip_bytes,
-)
+from tests.support.builders import Quiet, animals, build, in_process, tree, write, zip_bytes
 from tests.support.builders import build_part as one_part
+from tests.support.command import invoke
 from tests.support.object_store import Bucket, Fault, Proxy, Request, nth, process_environment
 from tests.support.processes import wait_until
 
@@ -428,14 +419,14 @@ def test_finalize_without_an_argument_names_unfinished_parts_of_other_datasets(
     write(tmp_path / "shardprep.toml", recipe.encode())
     if is_there:
         build(source, out, **KEYS)  # type: ignore[arg-type]
-        result = CliRunner().invoke(program(), ["finalize"])
+        result = invoke("finalize")
         assert result.exit_code == 0, result.output
     one_part(source, out, "1/2", version="2.0.0", **KEYS)  # type: ignore[arg-type]
     one_part(source, out, "1/2", name="cats", **KEYS)  # type: ignore[arg-type]
-    result = CliRunner().invoke(program(), ["finalize"])
+    result = invoke("finalize")
     assert result.exit_code == 1
     line = str(result.exception)
     for other in ("cats/1.0.0", "pets/2.0.0"):
         assert f"`shardprep finalize {out}/{other}`" in line
-    asked = CliRunner().invoke(program(), ["finalize", f"{out}/pets/1.0.0"])
+    asked = invoke("finalize", f"{out}/pets/1.0.0")
     assert asked.exit_code == (0 if is_there else 1)

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from shardprep.cli.app import program
 from shardprep.dataset.fetch import fetch_dataset
 from shardprep.dataset.locate import locate
 from shardprep.dataset.remote_files import RemoteFiles
@@ -33,6 +31,7 @@ from tests.support.builders import (
     write_folder,
     zip_bytes,
 )
+from tests.support.command import invoke
 from tests.support.object_store import Bucket, Fault, Proxy, nth, process_environment
 from tests.support.processes import wait_until
 
@@ -93,6 +92,7 @@ def is_whole(bucket: Bucket, old: Mapping[str, bytes]) -> bool:
 
 
 WRONG: dict[str, dict[str, Any]] = {
+    "a missing source": {"file": "nothing.zip", "name": "pets"},
     "labels": {"labels": "csv:nothing.csv:id:y"},
     "classes": {"labels": "prefix", "classes": ["bird", "fish"]},
     "include": {"include": ["*.bmp"]},
@@ -107,29 +107,19 @@ def test_a_failed_build_leaves_the_old_dataset(
     option: str, source: Path, there: Bucket, old: dict[str, bytes], tmp_path: Path
 ) -> None:
     here = write_folder(tmp_path / "out" / WHERE, old).parents[1]
+    keys = {**NEW, "max_rejected": 1, **WRONG[option]}
+    source = source.with_name(keys.pop("file", source.name))
     for out in (there.url, here):
         with pytest.raises(ShardprepError):
-            build(source, out, replace=True, **{**NEW, "max_rejected": 1, **WRONG[option]})  # type: ignore[arg-type]
+            build(source, out, replace=True, **keys)  # type: ignore[arg-type]
     assert is_whole(there, old)
     assert tree(tmp_path / "out" / WHERE) == old
     if option != "too many rejections":
         assert there.tree() == {f"{WHERE}/{name}": data for name, data in old.items()}
 
 
-def test_a_missing_source_leaves_the_old_dataset(
-    source: Path, there: Bucket, old: dict[str, bytes]
-) -> None:
-    with pytest.raises(ShardprepError, match="no such file"):
-        overwrite(source.with_name("nothing.zip"), there, name="pets")
-    assert there.tree() == {f"{WHERE}/{name}": data for name, data in old.items()}
-
-
 def test_an_interrupted_build_leaves_the_old_dataset_and_can_be_resumed(
-    source: Path,
-    there: Bucket,
-    proxy: Proxy,
-    old: dict[str, bytes],
-    new: dict[str, bytes],
+    source: Path, there: Bucket, proxy: Proxy, old: dict[str, bytes], new: dict[str, bytes]
 ) -> None:
     release = threading.Event()
     proxy.rule = lambda r: Fault(hold=release) if r.path.endswith("00001-of-00002") else None
@@ -201,12 +191,8 @@ def test_the_next_command_finishes_an_interrupted_publishing(
     elif how == "finalize":
         finalize_dataset(find_workspace(address), num_threads=2)
     else:
-        assert (
-            CliRunner()
-            .invoke(program(), ["verify", address, "--repair", "--source", str(source)])
-            .exit_code
-            == 0
-        )
+        repaired = invoke("verify", address, "--repair", "--source", str(source))
+        assert repaired.exit_code == 0
     assert there.tree() == {f"{WHERE}/{name}": data for name, data in new.items()}
 
 

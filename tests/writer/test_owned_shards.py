@@ -260,9 +260,7 @@ def test_owners_commit_nothing_for_a_build_that_is_gone(tmp_path: Path) -> None:
     assert not tree(tmp_path / "out")
 
 
-def test_a_run_that_ends_early_keeps_whole_shards_and_nothing_else(
-    tmp_path: Path,
-) -> None:
+def test_a_run_that_ends_early_keeps_whole_shards_and_nothing_else(tmp_path: Path) -> None:
     """A shard whose worker ends between its rename and its receipt is written again."""
     shards = shards_of(8)
     job = job_in(tmp_path / "out")

@@ -1,6 +1,7 @@
 """Real archives, as people have them. Skipped where they are not at hand."""
 
 import json
+import tarfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -56,8 +57,11 @@ def test_tfds_tensorflow_and_our_reader_give_the_same_dogs_and_cats(cats: BuildR
     }
     for split, number in (("train", 1800), ("test", 200)):
         files = sorted(map(str, cats.path.glob(f"dogs_vs_cats-{split}.tfrecord*")))
-        plain = [tf.io.parse_single_example(r, features) for r in tf.data.TFRecordDataset(files)]
-        pairs = Counter((p["image/filename"].numpy(), int(p["label"])) for p in plain)
+        (records,) = tf.data.TFRecordDataset(files).batch(number + 1)
+        plain = tf.io.parse_example(records, features)
+        pairs = Counter(
+            zip(plain["image/filename"].numpy(), plain["label"].numpy().tolist(), strict=True)
+        )
         assert sum(pairs.values()) == number
         assert {label for _, label in pairs} == ({-1} if split == "test" else {0, 1})
         for builder in (
@@ -82,11 +86,9 @@ def test_tfds_tensorflow_and_our_reader_give_the_same_dogs_and_cats(cats: BuildR
 @pytest.mark.parametrize("labels", ["auto", "csv:labels.csv"])
 def test_dog_breeds_are_read_from_the_table_in_the_archive(tmp_path: Path, labels: str) -> None:
     manifest = build("dog-breed-identification.zip", tmp_path, labels=labels, size="64x64").manifest
-    assert (manifest.splits["train"].num_records, manifest.splits["train"].num_unlabelled) == (
-        500,
-        0,
-    )
-    assert (manifest.splits["test"].num_records, manifest.splits["test"].num_unlabelled) == (60, 60)
+    train, test = manifest.splits["train"], manifest.splits["test"]
+    assert (train.num_records, train.num_unlabelled) == (500, 0)
+    assert (test.num_records, test.num_unlabelled) == (60, 60)
     assert len(manifest.labels.names) == 120
     assert manifest.labels.num_rows_without_image == 9722
 
@@ -102,9 +104,16 @@ def test_blood_cells_have_several_labels_each(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_odd_and_hostile_images_all_end_as_written_or_rejected(tmp_path: Path) -> None:
-    """None hangs, none is lost, and every shard is whole."""
+    """None of each fourth hangs or is lost; `image/test_policy.py` processes all in one process."""
+    source = tmp_path / "torture_images.tar"
+    with (
+        tarfile.open(SHARED_DATA / "torture-images.tar") as every,
+        tarfile.open(source, "w") as some,
+    ):
+        for member in filter(tarfile.TarInfo.isfile, every.getmembers()[::4]):
+            some.addfile(member, every.extractfile(member))
     done = run_process(
-        "build", SHARED_DATA / "torture-images.tar", "--max-rejected", "100%", "--json",
+        "build", source, "--max-rejected", "100%", "--json",
         "--labels", "none", "--size", "64x64", "--timeout", 20, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -112,12 +121,12 @@ def test_odd_and_hostile_images_all_end_as_written_or_rejected(tmp_path: Path) -
     rows = pq.read_table(folder / "items.parquet").to_pylist()
     manifest = load_manifest(folder)
     totals = manifest.totals
-    assert json.loads(done.stdout)["manifest"]["totals"]["num_inputs"] == totals.num_inputs > 2500
+    assert json.loads(done.stdout)["manifest"]["totals"]["num_inputs"] == totals.num_inputs > 625
     assert totals.rejected.get("timeout", 0) == 0
     assert len(rows) == totals.num_inputs
     assert totals.num_inputs == totals.num_written + totals.num_rejected + totals.num_skipped
     assert all(row["status"] == "written" or row["reason"] for row in rows)
-    assert totals.num_written > 900
+    assert totals.num_written > 225
     for shard in manifest.splits["train"].shards:
         with (folder / shard.name).open("rb") as file:
             assert sum(1 for _ in read_records(file, shard.name)) == shard.num_records
