@@ -134,13 +134,13 @@ def relabelled(
     changed = sum(
         {*(new or ())} != {*(old or ())} for new, old in zip(cells.take(at), olds, strict=True)
     )
-    remark = f"{'' if changed else 'warning: '}{option}: {counted(is_new.sum(), 'row')} of "
-    remark += f"{table.name}, {counted(changed, 'label')} changed"
+    remark = f"{option}: {counted(is_new.sum(), 'row')} of {table.name}, "
+    remark += f"{counted(changed, 'label')} changed"
     num_rows = int((fixes.match.row_of >= 0).sum()) if fixes.match else 0
     if (num_old := num_rows - is_new.sum()) > 0:
         has = counted(num_old, "image", "has", "have")
         remark += f"; {has} no label, or an empty cell there"
-    remark += "" if changed else f"; labels are read from {fixes.how}"
+    remark = remark if changed else f"warning: {remark}; labels are read from {fixes.how}"
     found = classes_in(names.counts())
     whole = class_names({*known, *mapped, *naming.classes, *found})
     classes = naming.classes or tuple(dict.fromkeys(mapped.get(c, c) for c in whole if c in known))
