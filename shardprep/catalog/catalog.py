@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import cast
 
@@ -235,9 +236,10 @@ def _without_left_out(rows: Sequence[str], wanted: SourceImages) -> tuple[list[s
     table = table if match is None else match.table
     lost = {*(kept if match is None else match.rows_without_image)}
     own = [one for one in kept if one in lost]
-    is_of_items = bool(wanted.recipe.items) and table is wanted.listing.columns
+    is_of_items = bool(wanted.recipe.items) and table is not None and table.is_own
     if table is not None and (is_of_items or len(own) >= MANY * len(table.rows)):
-        remarks += unused_entries(table.name, own, len(table.rows), wanted.index.keys)
+        keys = chain(wanted.index.keys, (one.key for one in wanted.listing.skipped))
+        remarks += unused_entries(table.name, own, len(table.rows), keys)
     return kept, remarks
 
 

@@ -86,22 +86,23 @@ def listed_files(recipe: Recipe) -> tuple[str, ...] | None:
     return files
 
 
-def listed_folders(recipe: Recipe) -> frozenset[str]:
-    """Return the folders below the source, and those above them, in which `--items` names files.
+def listed_folders(recipe: Recipe) -> dict[str, bool]:
+    """Return folder below the source → whether it has files that `--items` names, or only folders.
 
-    Empty if a path is relative: it may be the end of a longer one, in any folder.
+    Empty if a path is relative, or if the source is not the common folder of all paths: then all
+    folders of the source count.
     """
     items = read_titled(recipe)
     cells = [items.columns["image"], Texts.of(_path_cells(items, OF_FILES))]
     folders = {one for texts in cells for one in texts.folders.counts()}
-    if not all(map(os.path.isabs, folders)):
-        return frozenset()
     source = Path(recipe.source)
+    if not all(map(os.path.isabs, folders)) or Path(source_of(recipe.items)) != source.absolute():
+        return {}
     tops = {os.path.join(one, "") for one in (source.absolute(), source.resolve())}  # noqa: PTH118
-    both = {form(one) for one in folders for form in (os.path.normpath, os.path.realpath)}
-    below = {one[len(top) :] for one in both for top in tops if one.startswith(top)}
-    parts = (itertools.accumulate(one.split("/"), "{}/{}".format) for one in below)
-    return frozenset(itertools.chain.from_iterable(parts))
+    both = {f"{form(one)}/" for one in folders for form in (os.path.normpath, os.path.realpath)}
+    held = {one[len(top) : -1] for one in both for top in tops if one.startswith(top)}
+    parts = (itertools.accumulate(one.split("/"), "{}/{}".format) for one in held)
+    return {"": "" in held} | {one: one in held for one in itertools.chain.from_iterable(parts)}
 
 
 def _paths(recipe: Recipe) -> Iterator[tuple[str, ...]]:

@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from shardprep.catalog.objects.formats.coco import outline_of
 from shardprep.catalog.objects.object_table import NO_BOX
 from shardprep.catalog.tables.columns import RESERVED, mixed_note
 from shardprep.catalog.tables.row_matching import is_of_splits
+from shardprep.catalog.target_values import DECIMAL_COMMA
 from shardprep.catalog.targets import find_separator
 from shardprep.dataset.item_table import OWN
 from shardprep.dataset.schema import ROWS
@@ -61,7 +63,6 @@ _SIZE = ("height", "width")
 _FOLDS = ("fold", "folds", "kfold")
 _FORMS = ("xyxy", "xywh", "center", "yxyx")
 _NUMBER = r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*"
-_COMMA = r"\s*-?\d+,\d+\s*"
 _NUMBERS = rf"{_NUMBER}(\s{_NUMBER})+"
 _FILE = f"(?i:.*({'|'.join(map(re.escape, sorted(IMAGE_SUFFIXES)))}))"
 _RUNS = r"-1|(\d+ +\d+)( +\d+ +\d+)*"
@@ -147,12 +148,23 @@ def _check_single(items: GivenItems, recipe: Recipe) -> None:
     if "sample" in items.columns:
         for row in np.flatnonzero(items.columns["sample"].coded().fit("".__eq__)).tolist():
             items.refuse(row, "sample", "is empty")
+    if "order" in items.columns:
+        are_numbers = _share(_NUMBER, items.columns["order"]) > _HALF
+        is_odd = partial(_is_no_place, are_numbers=are_numbers)
+        for row in np.flatnonzero(items.columns["order"].coded().fit(is_odd)).tolist():
+            items.refuse(
+                row, "order", "is not a number as in other rows" if are_numbers else "is empty"
+            )
     if "split" in items.columns and not recipe.split:
         cells = items.columns["split"].coded()
         for row in np.flatnonzero(cells.fit(lambda cell: given_split([cell]) is None)).tolist():
             flag = OptionName("split", f"column:split:{cells[row]}=train,…")
             hint = f"; {flag} says what it is" if cells[row] else ""
             items.refuse(row, "split", f"is not train, validation or test{hint}")
+
+
+def _is_no_place(cell: str, *, are_numbers: bool) -> bool:
+    return not re.fullmatch(_NUMBER, cell) if are_numbers else not cell
 
 
 def _check_outlines(items: GivenItems) -> None:
@@ -446,7 +458,7 @@ def options_stated(items: GivenItems, recipe: Recipe) -> dict[str, Any]:
             stated |= {"target": "vector"} if _share(_NUMBERS, cells) else {}
         stated |= _TARGETS.get(targets[0], {})
         cells = columns.get("label") if targets[0] == "label" and not recipe.separator else None
-        if cells and max(_share(_NUMBER, cells), _share(_COMMA, cells)) < _HALF:
+        if cells and max(_share(_NUMBER, cells), _share(DECIMAL_COMMA.pattern, cells)) < _HALF:
             stated["target"] = "class"  # "auto" would look for several classes in each cell
     if "split" in columns:
         stated["split"] = "column:split"

@@ -87,6 +87,8 @@ def kept(table: Any, option: str) -> str:
     """
     if isinstance(table, str | os.PathLike):
         return os.fspath(table)
+    if isinstance(table, Mapping):
+        table = _checked_columns(table, option)
     suffix = "parquet" if option == "items" else "csv"
     data = None if isinstance(table, list) else _of_columns(table, suffix)
     if data is None:
@@ -95,6 +97,27 @@ def kept(table: Any, option: str) -> str:
     path = make_cache(cache_root() / _CACHE) / f"{hashlib.sha256(data).hexdigest()}.{suffix}"
     write_durably(path, data)
     return str(path)
+
+
+def _checked_columns(table: Mapping[Any, Any], option: str) -> Mapping[Any, Any]:
+    """Return a dict of columns; a dict of labels becomes two columns, ids and labels."""
+    if option in ("labels", "relabel") and all(isinstance(x, str | float) for x in table.values()):
+        return {"id": [*map(str, table)], "label": [*table.values()]}
+    sizes = {
+        key: -1 if isinstance(x, str) else len(x) if hasattr(x, "__len__") else -1
+        for key, x in table.items()
+    }
+    if -1 in sizes.values() or len({*sizes.values()}) > 1:
+        key = next((key for key, size in sizes.items() if size < 0), next(iter(sizes)))
+        what = (
+            f"{key!r} is not a list"
+            if sizes[key] < 0
+            else "the lists of the dict have different lengths"
+        )
+        raise RecipeError(
+            OptionName(option), what, "give a list for each column, all of one length"
+        )
+    return table
 
 
 def _of_columns(table: Any, suffix: str) -> bytes | None:

@@ -133,7 +133,7 @@ def scope_of(recipe: Recipe) -> Scope:
     of_source = _texts(replace(recipe, **on_disk))
     is_by_items = recipe.items and not (names_files or re.search(r"\.[a-z]|tables", of_source))
     is_closed = cache(lambda: is_by_items and are_files(recipe))
-    folders = cache(lambda: listed_folders(recipe) if is_by_items else None)
+    folders = cache(lambda: listed_folders(recipe) if is_by_items else {})
 
     def is_named(key: str) -> bool:
         stem = without_archive_suffix(key).lower()
@@ -153,9 +153,9 @@ def scope_of(recipe: Recipe) -> Scope:
     def unopened(key: str) -> str:
         return NOT_LISTED if is_closed() and not _is_in(options, key) else ""
 
-    def unlisted(key: str) -> str:
+    def has_files(key: str) -> bool | None:
         known = folders()
-        return NOT_LISTED if known and key not in known and not _is_in(options, key) else ""
+        return True if not known or (key and _is_in(options, key)) else known.get(key)
 
     def is_sample(key: str) -> bool:
         layouts = [one.layout for one in recipe.rules.images if is_named_by(one.file, key)]
@@ -163,7 +163,7 @@ def scope_of(recipe: Recipe) -> Scope:
 
     scope = Scope(
         outputs(recipe), recipe.root, is_named, unwanted, unopened, is_sample,
-        listed_files(recipe), unlisted,
+        listed_files(recipe), has_files,
     )  # fmt: skip
     return scope
 

@@ -106,6 +106,8 @@ def _splits_by_table(
         of_rows = Coded(np.append(tables.codes, -1)[match.row_of], tables.values)
         return _filled(of_rows, match, by_folder)
     cells = match.single(rule.column)
+    if not rule.places.keys() <= {*cells.firsts().values(), REST}:  # 0.0 of pandas beside NaN
+        cells = cells.map(lambda cell: cell if cell in rule.places else cell.removesuffix(".0"))
     known = {*cells.firsts().values()}
     if unused := rule.places.keys() - known - {REST}:
         there = some_of(_natural(known - {""}), _MOST_SHOWN)
@@ -221,17 +223,17 @@ def group_findings(items: Items, rule: str, ratios: Mapping[str, float]) -> list
     is_grouped = items.group.fit(bool)
     alone = int((~is_grouped).sum())
     number = len(np.unique(items.group.codes[is_grouped]))
-    mixed = _num_mixed(items, is_grouped, ratios)
     lines = [f"{counted(number, 'group')} by {rule}"]
     if alone:
         lines.append(f"{counted(alone, 'image')} without a group: each is a group of its own")
-    if mixed:
-        option = OptionName("split")
-        lines.append(
-            f"{counted(mixed, 'group', 'is', 'are')} in several of the given splits, a leak: "
-            f"{option} RATIOS that name these divide them anew"
-        )
-    return lines
+    return lines + divided_groups(items, ratios)
+
+
+def divided_groups(items: Items, ratios: Mapping[str, float]) -> list[str]:
+    """Return a remark on groups in several splits; `ratios` as in `group_findings`."""
+    mixed = _num_mixed(items, items.group.fit(bool), ratios)
+    what = f"{counted(mixed, 'group', 'is', 'are')} in several of the given splits, a leak: "
+    return [f"{what}{OptionName('split')} RATIOS that name these divide them anew"] if mixed else []
 
 
 def divided_patients(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ Ints = NDArray[np.int64]
 OF_COLUMNS = ("vector", "soft", "classes")
 """Kinds of targets that are made of several columns."""
 _NULL, _TARGET = OptionName("null"), OptionName("target")
+DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 _SEPARATORS = (";", ",", "|", " ")
 _SLACK = 1e-3
 """Largest difference from 1 of the sum of probabilities."""
@@ -294,6 +296,9 @@ def checked_number(key: str, what: str, text: str) -> float:
     """Return the number in a cell; SourceError, which begins with `what`, if it is not one."""
     number = as_number(text)
     if number is None:
+        if DECIMAL_COMMA.fullmatch(text):
+            hint = f"write {text.replace(',', '.')}"
+            raise SourceError(key, f"{what} has a decimal comma", hint)
         raise _not_number(key, what, "class")
     if is_beyond_float32(number):
         hint = f"name it with {_NULL}, or use {_TARGET} text"

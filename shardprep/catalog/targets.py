@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from shardprep.catalog.names import natural_order
 from shardprep.catalog.target_values import (
+    DECIMAL_COMMA,
     OF_COLUMNS,
     Targets,
     TargetValues,
@@ -45,7 +46,6 @@ _HEADER = re.compile(
 """First cell of the header of a class map."""
 _SEPARATORS = ("|", ",", ";", " ")
 _MANY_VALUES = 20
-_COMMA = re.compile(r"-?\d+,\d+")
 _NOTHING = frozenset({"na", "n/a", "#n/a", "nan", "null", "none", "nil", "?", "-", "missing"})
 """Folded names of classes that may mean an empty cell."""
 _MOST_NAMES = 10
@@ -299,7 +299,7 @@ def _kind(found: Mapping[Any, int], spec: TargetSpec) -> tuple[TargetKind, str]:
 
 
 def _check_commas(texts: Collection[str]) -> None:
-    found = [text for text in texts if _COMMA.fullmatch(text)]
+    found = [text for text in texts if DECIMAL_COMMA.fullmatch(text)]
     if len(found) > _MANY_VALUES and 2 * len(found) > len(texts):
         what = f"{found[0]!r} may be a number with a decimal comma, or several classes"
         hint = f"write {found[0].replace(',', '.')}, or give {OptionName('target', 'multilabel')}"

@@ -283,6 +283,10 @@ class Manifest(SparseDocument):
             "written, but damaged": totals.num_damaged,
             "copies across splits": totals.num_leaks,
             "skipped": totals.skipped,
+            "dropped objects": sum(
+                (Counter(one.dropped) for one in self.annotations.values()), Counter()
+            ),
+            "clipped objects": sum(one.num_clipped for one in self.annotations.values()),
             "rows without image": self.labels.num_rows_without_image,
             "size": f"{counted(len(self.shards), 'shard')}, {totals.num_bytes / 1e6:,.1f} MB",
         }

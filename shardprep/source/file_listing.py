@@ -53,8 +53,8 @@ class Scope:
     """Tells whether an archive is one sample, which becomes a rejected item if it is damaged."""
     files: tuple[str, ...] | None = None
     """The only files of a folder, which is not listed then; None for all files."""
-    unlisted: Callable[[str], str] = lambda _: ""
-    """Returns why a folder has no wanted file; "" to list it."""
+    has_files: Callable[[str], bool | None] = lambda _: True
+    """Tells whether a folder has files to list; None if the folders in it have none either."""
 
     def is_outside(self, key: str) -> bool:
         """Return True if neither the file or folder nor anything in it is below `root`."""
@@ -130,12 +130,11 @@ def _walk(root: Path, scope: Scope, *, follow_links: bool) -> Iterator[FoundFile
         outside = [name for name in links if not _leads_below(inside, within + name)]
         again = [name for name in links if _leads_below(real_top, within + name)]
         kept = sorted(set(folders).difference(outside, again))
-        problems = dict.fromkeys(outside, LEADS_OUTSIDE)
-        problems |= {name: why for name in kept if (why := scope.unlisted(below + name))}
-        folders[:] = [name for name in kept if name not in problems]
-        for name, problem in problems.items():
-            yield FoundFile(within + name, below + name, problem=problem)
-        for name in sorted(files):
+        folders[:] = [name for name in kept if scope.has_files(below + name) is not None]
+        has_files = scope.has_files(below[:-1])
+        for name in outside if has_files else ():
+            yield FoundFile(within + name, below + name, problem=LEADS_OUTSIDE)
+        for name in sorted(files) if has_files else ():
             yield _file(within + name, below + name, inside)
     yield from lost
 

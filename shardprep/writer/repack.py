@@ -188,6 +188,9 @@ class ParentImages:
             for name, value in specs[0].items()
             if all(name in other and other[name] == value for other in specs)
         }
+        stated = [one.manifest.fingerprint.options.get("min_visible") for one in self.parents]
+        if stated[0] is not None and stated.count(stated[0]) == len(stated):
+            options["min_visible"] = stated[0]
         used = [parent.manifest.fingerprint.versions for parent in self.parents]
         given = self.recipe.fingerprint_options()
         if self.encoding is not None:

@@ -6,6 +6,8 @@ import inspect
 import re
 import types
 import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -17,7 +19,7 @@ from shardprep.api.builds import Plan
 from shardprep.cli import reports
 from shardprep.cli.app import program
 from shardprep.dataset.fetch import Fetched
-from shardprep.recipe.keywords import Items, RecipeKeywords
+from shardprep.recipe.keywords import Ids, Items, RecipeKeywords
 from shardprep.recipe.options import BUILD_OPTIONS
 from shardprep.recipe.recipe import _TYPES
 from shardprep.reporter.report import Report
@@ -98,7 +100,14 @@ def test_the_types_of_an_option_include_the_declared_one() -> None:
     for name, hint in hints.items():
         declared = alternatives(_TYPES[name])
         assert declared <= alternatives(hint), name
-        more = alternatives(Items) if name in ("labels", "relabel", "items") else set()
+        tables: dict[str, Any] = {
+            "labels": Items,
+            "relabel": Items,
+            "items": Items,
+            "exclude_list": Ids,
+        }
+        tables |= {"join": Items | Sequence[Items], "class_map": Path | Mapping[str, str]}
+        more = alternatives(tables.get(name, str))
         assert alternatives(hint) - declared <= {str, int, list[str], dict[str, float], *more}
         assert (str in alternatives(hint)) >= (BUILD_OPTIONS[name].read is not None), name
 

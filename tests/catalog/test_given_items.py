@@ -24,7 +24,9 @@ from shardprep import reader
 from shardprep.api.builds import Plan
 from shardprep.catalog.selection import NOT_LISTED
 from shardprep.errors import BuildError, ShardprepError, SourceError
+from shardprep.recipe.recipe import make_recipe
 from shardprep.storage.cache import cache_root
+from shardprep.writer.plan.fingerprint import source_signature
 from tests.support.builders import animals, encoded, jpeg, write, write_folder, zip_bytes
 from tests.support.quick_command import encode_here
 from tests.writer.records import records
@@ -34,11 +36,16 @@ Rows = list[dict[str, Any]]
 RING = [8, 8, 40, 8, 40, 30, 8, 30]
 
 
-def planned(items: Any, members: Mapping[str, bytes] = PHOTOS, **options: Any) -> Plan:
+def planned(
+    items: Any,
+    members: Mapping[str, bytes] = PHOTOS,
+    source: str | Path = "set",
+    **options: Any,
+) -> Plan:
     """Return the plan of a build of a folder, in the current folder, with items."""
     if not Path("set").exists():
         write_folder(Path("set"), members)
-    return shardprep.build("set", items=items, dry_run=True, **options)
+    return shardprep.build(source, items=items, dry_run=True, **options)
 
 
 def items_of(found: Plan) -> dict[str, Any]:
@@ -633,8 +640,7 @@ def test_archives_are_not_opened_if_all_paths_are_files() -> None:
     found = shardprep.build(items="set/tables/items.csv", dry_run=True)
     assert (found.images, found.skipped) == ({"train": 2}, skipped)
     found = shardprep.build(items=rows, dry_run=True)
-    skipped = {"not in the table of items": 2 + 3 + len(["tables"])}
-    assert (found.images, found.skipped) == ({"train": 5}, skipped)
+    assert (found.images, found.skipped) == ({"train": 5}, {"not in the table of items": 2 + 3})
     with pytest.raises(SourceError, match="is truncated"):
         planned([{"image": "0.jpg"}, {"image": "7.jpg"}])
     Path("set/a/bad.zip").unlink()
@@ -643,8 +649,8 @@ def test_archives_are_not_opened_if_all_paths_are_files() -> None:
 
 
 @pytest.mark.parametrize("is_linked", [False, True])
-def test_folders_without_a_file_of_absolute_paths_are_not_read(*, is_linked: bool) -> None:
-    """Each is one skipped input. The folders of masks, and all that lead to an image, are read."""
+def test_without_a_source_only_folders_with_files_of_the_table_are_read(*, is_linked: bool) -> None:
+    """Nothing else below the common folder is an input, or may change while it is read."""
     write_folder(Path("home"), {f"work/set/{key}": image for key, image in PHOTOS.items()})
     write_folder(Path("home"), {f"masks/{i}.png": _mask() for i in range(3)})
     write_folder(Path("home"), {f"other/{i}.jpg": jpeg(seed=i) for i in range(9)})
@@ -659,12 +665,20 @@ def test_folders_without_a_file_of_absolute_paths_are_not_read(*, is_linked: boo
         for i, key in enumerate([*PHOTOS][:3])
     ]
     write(Path("out.txt"), b"2\n")
-    for source in ((), ("home",)):
-        found = shardprep.build(*source, items=rows, dry_run=True, exclude_list="out.txt")
-        assert {*items_of(found)} == {f"work/set/{key}" for key in [*PHOTOS][:2]}
-        assert {one.key for one in found.plan.skipped if one.reason == NOT_LISTED} == {
-            *(f"work/set/{key}" for key in [*PHOTOS][3:]), "other", "work/x",
-        }  # fmt: skip
+    found = shardprep.build(items=rows, dry_run=True, exclude_list="out.txt")
+    assert {*items_of(found)} == {f"work/set/{key}" for key in [*PHOTOS][:2]}
+    left = {one.key for one in found.plan.skipped if one.reason == NOT_LISTED}
+    assert left == {f"work/set/{key}" for key in [*PHOTOS][3:]}
+    recipe = make_recipe({"source": str(home), "items": _csv(rows)}, "")
+    before = source_signature(recipe)
+    write(home / "notes.txt", b"a log of another program")
+    write(home / "new/1.jpg", jpeg())
+    assert source_signature(recipe) == before
+    write(home / "masks/9.jpg", jpeg())
+    assert source_signature(recipe) != before
+    shutil.rmtree(home / "work/x")
+    counted = planned(rows, source=home.parent).skipped["not in the table of items"]
+    assert counted == 3 + 9 + len(["new/1.jpg", "masks/9.jpg"])
 
 
 def test_a_first_column_without_a_title_has_the_images_if_it_names_some() -> None:
@@ -1159,6 +1173,65 @@ def test_a_table_joins_by_the_titles_and_cells_of_the_table_of_items(title: str,
     alone: tuple[Any, ...] = (names, [names], pd.DataFrame(names), pa.Table.from_pylist(names))
     columns = [planned(rows, join=one, columns="title").plan.columns for one in alone]
     assert columns == [("title",)] * 4
+
+
+@pytest.mark.parametrize(
+    ("order", "fault"),
+    [
+        ([0, 1, None, 3], "row 3: order '' is not a number as in other rows"),
+        (["first", 1, 2, 3], "row 1: order 'first' is not a number as in other rows"),
+        (["a", "b", "", "c"], "row 3: order '' is empty"),
+    ],
+)
+def test_a_place_in_a_stack_is_stated_for_each_of_its_images(order: list[Any], fault: str) -> None:
+    rows = [{"image": f"{i}.jpg", "sample": "s", "order": one} for i, one in enumerate(order)]
+    with pytest.raises(SourceError, match=re.escape(fault)):
+        planned(rows)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "fault"),
+    [
+        ("items", {"image": ["0", "1"], "label": "cat"}, "items: 'label' is not a list"),
+        ("items", {"image": ["0", "1"], "label": ["a"]}, "items: the lists of the dict have"),
+        ("join", {"0": 3, "1": 4}, "join: '0' is not a list"),
+        ("exclude_list", {"0": 1}, "exclude.list: '0' is not a list"),
+    ],
+)
+def test_a_dict_that_is_no_table_is_an_error(option: str, value: Any, fault: str) -> None:
+    given: dict[str, Any] = {"items": ROWS, option: value}
+    with pytest.raises(ShardprepError, match=f"(--)?{fault}"):
+        shardprep.build(write_folder(Path("set"), PHOTOS), dry_run=True, **given)
+
+
+def test_a_dict_of_labels_is_a_table() -> None:
+    source = write_folder(Path("set"), PHOTOS)
+    labels: Any = {Path(key).stem: name for key, name in WANTED.items()}
+    assert labels_of(shardprep.build(source, labels=labels, dry_run=True)) == WANTED
+
+
+def test_an_id_in_another_case_is_named_with_its_image() -> None:
+    write_folder(Path("set"), {f"img_{i:02}.jpg": jpeg(seed=i) for i in range(6)})
+    rows = [{"image": f"{'IMG' if i < 1 else 'img'}_{i:02}", "label": "x"} for i in range(6)]
+    notes = planned(rows).plan.findings
+    what = (
+        "items: 1 of 6 entries (17%) fit no image, such as IMG_00 (img_00.jpg differs only in case)"
+    )
+    assert what in notes
+
+
+def test_whole_numbers_that_pandas_writes_as_fractions_are_cells_of_a_split() -> None:
+    rows = [{"image": f"{i}.jpg", "fold": float(i % 2), "x": None} for i in range(4)]
+    found = planned(pd.DataFrame(rows), split="column:fold:0=validation,*=train")
+    assert found.images == {"train": 2, "validation": 2}
+
+
+def test_a_column_of_numbers_with_decimal_commas_is_said() -> None:
+    rows = [{"image": f"{i}.jpg", "age": f"{i},5"} for i in range(4)]
+    note = "column 'age' is text: values such as '0,5' have a decimal comma"
+    assert note in planned(rows).plan.findings
+    with pytest.raises(SourceError, match="its target '0,5' has a decimal comma; write "):
+        planned(rows, labels="column:age", target="regression")
 
 
 def test_joined_rows_that_contradict_each_other_are_an_error() -> None:

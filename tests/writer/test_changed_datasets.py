@@ -299,6 +299,9 @@ def test_stored_columns_group_and_split(pets: Path, tmp_path: Path) -> None:
     facts = (f"{key},p{n // 20},{n % 4}" for n, key in enumerate(NAMES))
     first = table(tmp_path, "facts.csv", "image,who,fold", *facts)
     known = shardprep.repack(pets, tmp_path, name="known", join=first, columns="who,fold").path
+    grouped = shardprep.repack(known, tmp_path / "d", group="who").path
+    again = shardprep.repack(grouped, tmp_path / "e", split="column:fold:0=validation,*=train")
+    assert "2 groups are in several of the given splits, a leak: " in " ".join(again.notes)
     halves = shardprep.repack(known, tmp_path / "a", group="who", split="test=0.5")
     people = pd.DataFrame({"who": ["p0", "p1"], "age": [7, 9]})
     aged = shardprep.repack(known, tmp_path / "c", join=people, columns="age").path

@@ -140,7 +140,7 @@ def test_train_gets_the_rest_of_the_ratios() -> None:
 def test_a_cut_of_several_given_splits_is_said_everywhere(tmp_path: Path) -> None:
     source = source_of(tmp_path, {"train": 40, "test": 20})
     every = "train=0.8,test=0.2"
-    said = "--split cuts train (40 images) and test (20 images) of the source anew"
+    said = "--split cuts train (40 images) and test (20 images) anew"
     options = ("--split", every, "--size", "8x8", "--labels", "prefix")
     dry = run("build", source.name, "--dry-run", *options, cwd=tmp_path)
     assert said in " ".join(dry.stdout.replace("│", " ").split())

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from shardprep.catalog.tables.row_matching import TableMatch
 from shardprep.catalog.tables.table import Table
-from shardprep.catalog.target_values import as_number
+from shardprep.catalog.target_values import DECIMAL_COMMA, as_number
 from shardprep.dataset.example import is_beyond_float32
 from shardprep.dataset.schema import IMAGES, MISSING, PRESENT, PROVIDED, ROWS
 from shardprep.errors import OptionName, RecipeError, SourceError, counted
@@ -113,8 +113,18 @@ def text_notes(columns: Sequence[Column], values: Sequence[Coded[Value]]) -> lis
     texts = (
         (x.name, cells) for x, cells in zip(columns, values, strict=True) if x.dtype == "bytes"
     )
-    notes = (mixed_note(f"column {name!r} is text", cells) for name, cells in texts)
+    notes = (
+        mixed_note(f"column {name!r} is text", cells) or _comma_note(name, cells)
+        for name, cells in texts
+    )
     return [one for one in notes if one]
+
+
+def _comma_note(name: str, cells: Coded[Any]) -> str:
+    """Return a note if all values have a decimal comma, else ""."""
+    first = next(iter(cells.counts()), "")
+    are_numbers = bool(first) and all(map(DECIMAL_COMMA.fullmatch, filter(None, cells.counts())))
+    return f"column {name!r} is text: values such as {first!r} have a decimal comma" * are_numbers
 
 
 def mixed_note(what: str, cells: Coded[Any]) -> str:

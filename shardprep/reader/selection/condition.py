@@ -28,6 +28,7 @@ _COMPARE: dict[type, Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
     ast.Gt: operator.gt, ast.GtE: operator.ge,
 }  # fmt: skip
+_ORDER = ast.Lt | ast.LtE | ast.Gt | ast.GtE
 _QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|`([^`]+)`""")
 """Pattern of a text in quotes, or of the name of a column in backticks."""
 _SIGN = re.compile(r"(?<![=!<>])=(?!=)|[&|~]")
@@ -153,7 +154,7 @@ class _Parser:
             found = self._is_in(name, [self._value(one, column) for one in right.elts])
             return found if isinstance(op, ast.In) else ~found
         sides = [
-            pc.field(own) if own else self._value(node, column)
+            pc.field(own) if own else self._value(node, column, is_ordered=isinstance(op, _ORDER))
             for own, node in ((name, left), (other, right))
         ]
         given = [one for one in sides if not isinstance(one, pc.Expression)]
@@ -205,7 +206,7 @@ class _Parser:
         nothing = pc.scalar(pa.scalar(None, pa.bool_()))  # stays null in `not`
         return found if None in values else pc.if_else(field.is_null(), nothing, found)
 
-    def _value(self, node: ast.expr, column: str) -> Any:
+    def _value(self, node: ast.expr, column: str, *, is_ordered: bool = False) -> Any:
         try:
             value = ast.literal_eval(node)
             pa.scalar(value)
@@ -220,6 +221,8 @@ class _Parser:
             raise self._refused(node, "is not the number of a class", hint)
         what = f"is not a {'text' if is_text else 'number'} like the values of column {column}"
         hint = f"write it as a text: {str(value)!r}" if is_text else "write it without quotes"
+        if is_text and is_ordered:
+            hint = "texts are compared by letters: store the column as numbers"
         raise self._refused(node, what, hint)
 
     def _refused(self, node: ast.expr, what: str, hint: str = _FORM) -> DatasetError:

@@ -17,7 +17,13 @@ import pyarrow.compute as pc
 from shardprep.catalog.items import Items
 from shardprep.catalog.labels import Labelling, classes_in, relabelled
 from shardprep.catalog.selection import select
-from shardprep.catalog.splits import GivenSplits, given_splits, group_findings, group_keys
+from shardprep.catalog.splits import (
+    GivenSplits,
+    divided_groups,
+    given_splits,
+    group_findings,
+    group_keys,
+)
 from shardprep.catalog.tables.columns import column_notes, make_columns
 from shardprep.catalog.tables.key_index import KeyIndex, without_left_out
 from shardprep.catalog.tables.metadata_files import Documents
@@ -125,9 +131,14 @@ def changed_items(
             near_copies=near.digest,
             leaks=near.leak_check(made.items, recipe),
         )
+    return made.noted(_remarks(made.items, recipe))
+
+
+def _remarks(items: Items, recipe: Recipe) -> list[str]:
+    ratios = recipe.rules.split.ratios
     if recipe.rules.group.kind != "none":
-        made = made.noted(group_findings(made.items, recipe.rules.group.text, ratios))
-    return made
+        return group_findings(items, recipe.rules.group.text, ratios)
+    return divided_groups(items, ratios) if recipe.split else []
 
 
 def _check_join(recipe: Recipe) -> None:

@@ -192,8 +192,9 @@ def _recut(items: Items, ratios: Mapping[str, float]) -> list[str]:
         return []
     ordered = sorted(counts, key=lambda split: (split != "train", split))
     given = " and ".join(f"{split} ({counted(counts[split], 'image')})" for split in ordered)
-    stays = "a split that the ratios leave out stays whole, as in --split validation=0.1"
-    return [f"--split cuts {given} of the source anew, as one set; {stays}"]
+    option, alone = OptionName("split"), OptionName("split", "validation=0.1")
+    stays = f"a split that the ratios leave out stays whole, as in {alone}"
+    return [f"{option} cuts {given} anew, as one set; {stays}"]
 
 
 def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
