@@ -31,7 +31,7 @@ from shardprep.storage.url import ObjectUrl
 
 _STREAM_BYTES = 1 << 20
 _UPLOAD_BYTES = 8 << 20
-"""Bytes of one request of an upload. An object that is not larger is sent in one request."""
+"""Bytes of one request of an upload. Objects up to this size are sent in one request."""
 _UPLOADS_AT_ONCE = 4
 """Parallel requests of an upload. A slow network must send all within the time of one try."""
 _COPY_BYTES = 5 * 10**9
@@ -199,7 +199,7 @@ def _exchange(url: ObjectUrl, old: bytes | None, new: bytes) -> bool:
 
 
 def _content(url: ObjectUrl) -> tuple[bytes | None, str | dict[str, str]]:
-    """Return an object's content (None if missing), and a `put` mode that replaces only it."""
+    """Return an object's content, or None, and a `put` mode that fails if the content changed."""
 
     def read(store: Any, _: Wait) -> tuple[bytes, dict[str, str]]:
         answer = store.get(url.key)
