@@ -248,7 +248,7 @@ def _changes(before: ComparedSide, after: ComparedSide) -> list[pa.Table]:
 def _changes_of_records(
     before: ComparedSide, after: ComparedSide, rows: Rows, others: Rows, is_same_item: Mask
 ) -> dict[str, tuple[Any, Any, Any]]:
-    """Return the columns key, before and after for each kind of change inside records.
+    """Return kind → columns `key`, `before` and `after` of the changes inside records.
 
     `rows` and `others` are the row numbers of the items that both tables have, in the first and in
     the second table. `is_same_item` is True for items with equal original and target.

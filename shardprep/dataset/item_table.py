@@ -231,7 +231,7 @@ def bounded_table(
 
 
 def with_status(table: pa.Table, status: str) -> pa.Table:
-    """Return the rows that have this status."""
+    """Return the rows with this status, in their order."""
     return table.filter(pc.equal(table["status"].cast("string"), status))
 
 

@@ -116,7 +116,7 @@ class OpenDataset:
         return table
 
     def record_rows(self, columns: Sequence[str]) -> pa.Table:
-        """Return `columns` of the item table for all records, in the order of their numbers."""
+        """Return item table `columns` of all records, in order; DatasetError if rows are missing."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
