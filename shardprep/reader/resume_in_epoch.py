@@ -347,7 +347,7 @@ class Checkpoint(NamedTuple):
 
 
 def values_of(variables: list[Any]) -> list[Any]:
-    """Return the values of variables as arrays."""
+    """Return the values of Keras variables as NumPy arrays."""
     return [variable.numpy() for variable in variables]
 
 

@@ -341,7 +341,7 @@ def untuned() -> Any:
 
 
 def options_of(request: Request) -> Any:
-    """Return the `tf.data.Options` of a request."""
+    """Return the `tf.data.Options` of a request; `ReadConfig.options` has priority."""
     config = request.config
     options = untuned()
     # If the order need not be fixed, no result waits for a slower call before it.
