@@ -116,7 +116,7 @@ class OpenDataset:
         return table
 
     def record_rows(self, columns: Sequence[str]) -> pa.Table:
-        """Return item table `columns` of all records, in order; DatasetError if rows are missing."""
+        """Return item table `columns` of all records, in order; DatasetError if rows are wrong."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
