@@ -94,7 +94,7 @@ _CLASS_MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public name, imported at its first use to keep `import shardprep` fast."""
+    """Import and return a public name at its first use, so that `import shardprep` stays fast."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=None)
     if name == "__version__":

@@ -10,8 +10,8 @@ import gc
 import signal
 
 _ALLOCATIONS = 300_000
-"""Threshold of the garbage collector, in allocations: above the number that the imports of any
-command make. Imports create no garbage."""
+"""Threshold of the garbage collector, in allocations. The imports of any command allocate fewer
+objects, and create no garbage."""
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ _QUOTED = re.compile(r"""(?<!\w)(b?)(['"])((?:\\.|(?!\2)[^\\])*+)\2""", re.DOTAL
 _MAX_WHERE = 160
 _MAX_VALUE = 200
 _MAX_PART = 1000
-"""Maximum numbers of characters: of `where`, of a quoted value, and of `what` or `hint`."""
+"""Maximum numbers of characters of `where`, of a quoted value, and of `what` or `hint`."""
 _NO_MEMORY = ("can't start new thread", "failed to map segment from shared object")
 """Endings of error texts that mean "out of memory", from CPython and the dynamic loader."""
 _NO_EXCEPTION = ("without exception set", "without setting an exception")
@@ -124,10 +124,7 @@ class OptionName:
 
 
 class ShardprepError(Exception):
-    """Base class of all errors of this package.
-
-    `str(error)` has one line: where, the problem, and what to do.
-    """
+    """Base class of all errors; `str` gives one line: where, the problem, and what to do."""
 
     def __init__(self, where: str | OptionName, what: str = "", hint: str = "") -> None:
         """Create an error from a file or an option, the problem, and what to do about it.

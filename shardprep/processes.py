@@ -85,7 +85,7 @@ class _SpawnedProcess(SpawnProcess):
 
 
 class SpawnedContext(SpawnContext):
-    """`multiprocessing` context of spawned processes; only on Windows they import the program."""
+    """`multiprocessing` context of spawned processes, which import the program only on Windows."""
 
     Process = _SpawnedProcess
 
@@ -125,7 +125,7 @@ def start_server(preloaded: list[str]) -> ForkServerContext | SpawnContext:
 
 @contextlib.contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """Block Ctrl-C in processes that start in this block, until they set a handler.
+    """Block Ctrl-C in processes that start in this block, until they unblock or ignore it.
 
     Otherwise, Ctrl-C during the imports of a process would end it with a traceback. This process
     gets a blocked Ctrl-C after the block. Does nothing on Windows, which has no signal masks.
@@ -144,9 +144,9 @@ def _shorten_sockets() -> None:
     """Put `multiprocessing` sockets in /tmp if their paths would exceed 107 bytes (unix(7))."""
     before = tempfile.gettempdir()
     if len(os.fsencode(before)) > _MOST_FOLDER_BYTES:
-        tempfile.tempdir = "/tmp"  # noqa: S108 - a folder of our own is made in it
+        tempfile.tempdir = "/tmp"  # noqa: S108 - `get_temp_dir` creates a private folder in it
         try:
-            util.get_temp_dir()  # which caches the folder
+            util.get_temp_dir()  # caches the folder
         finally:
             tempfile.tempdir = before
 
@@ -167,7 +167,7 @@ class _NoPandas(MetaPathFinder):
 
 
 def hold_memory(num_bytes: int) -> None:
-    """Limit this process's memory, so that further allocations fail. 0 means no limit."""
+    """Limit this process's memory to `num_bytes`; allocations beyond fail. 0 means no limit."""
     if num_bytes and resource is not None:
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         if most == resource.RLIM_INFINITY or num_bytes < most:

@@ -31,9 +31,9 @@ class Way:
     name: str
     """Name of the pipeline: naive, tuned, load or dataset."""
     problem: str = ""
-    """Reason why it cannot run here; `rounds` is then empty."""
+    """Reason why the pipeline cannot run here; `rounds` is then empty."""
     yields: str = ""
-    """Dtype of its images."""
+    """Dtype of the images that the pipeline yields."""
     peak_bytes: int = 0
     """Peak memory of its process, libraries included; 0 if the system is not Linux."""
     rounds: tuple[Round, ...] = ()
@@ -80,7 +80,7 @@ class Benchmark(Card):
     """The speed of several pipelines that read the same split."""
 
     path: str
-    """The dataset: a folder."""
+    """Folder of the dataset."""
     split: str
     """The split that was read."""
     num_records: int

@@ -94,7 +94,7 @@ def _more(values: Any, most: int) -> str:
 
 
 def card(name: str, facts: Mapping[str, Any], pictures: Iterable[Pixels] = ()) -> str:
-    """Return an HTML table of `facts` and up to `MOST_PICTURES` pictures, or none if too large."""
+    """Return an HTML table of `facts`, and up to `MOST_PICTURES` pictures within `_MOST_BYTES`."""
     rows: list[str] = []
     num_characters = 0
     for title, value in facts.items():

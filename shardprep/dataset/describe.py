@@ -33,7 +33,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class ComponentFacts:
-    """Facts about one of several targets of the images, which is a number or a class."""
+    """Facts about one target (a number or a class) of images with several targets."""
 
     num_missing: int
     """Number of images that have other targets, but not this one."""
@@ -108,7 +108,7 @@ def size_text(width: Range, height: Range) -> str:
 
 
 def read_facts(dataset: OpenDataset) -> Facts:
-    """Return the facts about a dataset."""
+    """Return facts about a dataset; reads its item table."""
     further = [
         name for name in dataset.item_columns.names if name in item_table.TARGET_COLUMNS.names
     ]
@@ -148,7 +148,7 @@ def read_components(schema: Schema, written: pa.Table) -> dict[str, ComponentFac
 
 
 def component_columns(schema: Schema, written: pa.Table) -> dict[str, pa.ChunkedArray]:
-    """Return one column for each number, by its name, and each class, by its feature's name."""
+    """Return the columns of single targets: numbers by name, classes by feature name."""
     names = {TARGETS: schema.features[TARGETS].labels} if TARGETS in schema.features else {}
     names["classes"] = schema.class_features
     return {

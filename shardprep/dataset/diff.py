@@ -100,7 +100,7 @@ class Difference(Card):
     recipe: tuple[str, ...]
     """Options, versions and inputs that differ, in words: "quality (90, now 95)"."""
     features: tuple[str, ...]
-    """Features of the records that differ, in words."""
+    """Differences between the features of the records, in words."""
     classes_added: tuple[str, ...]
     """Class names that only the second dataset has."""
     classes_removed: tuple[str, ...]
@@ -130,7 +130,7 @@ class Difference(Card):
 
 
 def compare(before: OpenDataset, after: OpenDataset) -> Difference:
-    """Return the differences between two datasets."""
+    """Return the differences between two datasets; reads records only where necessary."""
     with ThreadPoolExecutor(2) as pool:
         one, two = pool.map(_side, (before, after))
     changes = pa.concat_tables(_changes(one, two))
@@ -248,7 +248,7 @@ def _changes(before: ComparedSide, after: ComparedSide) -> list[pa.Table]:
 def _changes_of_records(
     before: ComparedSide, after: ComparedSide, rows: Rows, others: Rows, is_same_item: Mask
 ) -> dict[str, tuple[Any, Any, Any]]:
-    """Return the columns key, before and after for each kind of change inside records.
+    """Return kind → columns `key`, `before` and `after` of the changes inside records.
 
     `rows` and `others` are the row numbers of the items that both tables have, in the first and in
     the second table. `is_same_item` is True for items with equal original and target.

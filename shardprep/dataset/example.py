@@ -111,7 +111,7 @@ def _start(name: str, num_bytes: int) -> bytes:
     return b"".join((b"\n", _varint(len(head) + num_bytes), head))
 
 
-@functools.lru_cache(maxsize=1 << 14)  # as sizes and classes recur in many examples
+@functools.lru_cache(maxsize=1 << 14)  # sizes and classes recur in many examples
 def _integer_entry(name: str, value: int) -> bytes:
     return _entry(name, _integers((value,)))
 
@@ -280,7 +280,7 @@ class ExampleDecoder:
     """Decoder for the examples of one schema, fast for the layout that `encode` writes."""
 
     def __init__(self, dtypes: Mapping[str, str], wanted: Container[str]) -> None:
-        """`dtypes` has all features of the schema; only the features in `wanted` are decoded."""
+        """Decode only the features in `wanted`; `dtypes` has all features of the schema."""
         self._entries = [
             _known_feature(name, _LISTS[dtypes[name]], wanted=name in wanted)
             for name in sorted(dtypes)

@@ -70,7 +70,7 @@ ANNOTATION_COLUMNS = pa.schema(
         pa.field("mask_pixels", pa.map_(pa.int64(), pa.int64())),
     ]
 )
-"""Columns of a dataset with boxes or masks. `num_objects` and `object_labels` are those of stored
+"""Columns of a dataset with boxes or masks. `num_objects` and `object_labels` are about the stored
 objects. `dropped` counts dropped objects by sorted reason. `mask_key` is the key of the item's
 first mask file, and `mask_pixels` counts the pixels of the stored class mask by ascending value.
 Null for items that were not written, and for features that the dataset does not have."""
@@ -100,7 +100,7 @@ _TYPES = {"int64": pa.int64(), "float32": pa.float64(), "bytes": pa.string()}
 LABEL_NAME, LABEL_NAMES = "label_name", "label_names"
 """Columns with the names of classes, which `reader.table` adds."""
 OWN = frozenset((*_FIXED.names, LABEL_NAME, LABEL_NAMES))
-"""Reserved names of columns; a user's column NAME of this set is called `column/NAME`."""
+"""Reserved column names; if a user's column has such a NAME, it is stored as `column/NAME`."""
 
 _MAX_ROWS_A_BYTE = 4
 """Maximum number of rows per byte of the file; a table of a million numbered names has 1.4."""
@@ -120,9 +120,10 @@ def index_text(table: pa.Table) -> str:
 
 
 def columns_of(schema: pa.Schema) -> pa.Schema:
-    """Return `COLUMNS`, with the groups of further columns that `schema` has completely.
+    """Return the columns that an item table with `schema` should have, in their order.
 
-    `POINT_COLUMNS` are included only with `ANNOTATION_COLUMNS`. The user's columns come last.
+    These are `COLUMNS`, the further groups that are complete in `schema` (`POINT_COLUMNS` only with
+    `ANNOTATION_COLUMNS`), and the user's columns.
     """
     names = {*schema.names}
     further = [one for one in _FURTHER if {*one.names} <= names]
@@ -152,7 +153,7 @@ def given_cells(values: Iterable[Any], are_there: Iterable[Any]) -> list[Any]:
 
 
 def columns_for(schema: Schema) -> pa.Schema:
-    """Return the columns of the table of a dataset with this schema."""
+    """Return the columns of the item table of a dataset with this schema."""
     has = (schema.target_lists, schema.annotations, {*ALL_POINTS} & schema.features.keys())
     further = [columns for columns, names in zip(_FURTHER, has, strict=True) if names]
     return pa.schema([*COLUMNS, *chain.from_iterable(further), *given_columns(schema).values()])
@@ -230,7 +231,7 @@ def bounded_table(
 
 
 def with_status(table: pa.Table, status: str) -> pa.Table:
-    """Return the rows that have this status."""
+    """Return the rows with this status, in their order."""
     return table.filter(pc.equal(table["status"].cast("string"), status))
 
 
@@ -248,7 +249,7 @@ def rows_by_shard(table: pa.Table) -> dict[str, pa.Table]:
 
 @dataclass(frozen=True, slots=True)
 class ShardRows:
-    """Offsets, lengths and keys of a shard's records, in order; an index gives no keys."""
+    """Offsets, lengths and keys of a shard's records, in order; no keys if read from an index."""
 
     offsets: Sequence[int]
     lengths: Sequence[int]
@@ -342,7 +343,7 @@ class ItemView:
         return self._columns[name]
 
     def value(self, name: str, number: int) -> Any:
-        """Return a value; its row group is cached, or the column after `_MOST_PARTS` groups."""
+        """Return a value; caches its row group, or the whole column after `_MOST_PARTS` groups."""
         if name in self._columns:
             return self._columns[name][number].as_py()
         row, parts = int(self.numbers[number]), self._parts.setdefault(name, {})
@@ -373,7 +374,7 @@ def target_text(
     classes: Sequence[int] | None,
     texts: Sequence[str] | None,
 ) -> str | None:
-    """Return "name=value, …" or the texts, or None if the image has no target."""
+    """Return several target values as "name=value, …" or "text | text"; None if all are missing."""
     parts: list[str] = []
     if numbers:
         names = schema.features[TARGETS].labels

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Moves = Literal["", "box", "points", "visibility", "pixels"]
-"""How values change if an image is cropped: not at all, or like corners of boxes, points, the
-visibility of points, or pixels."""
+"""How a crop changes values: not at all (""), or as corners of boxes, points, visibility of points
+or pixels."""
 
 KindName = Literal[
     "image", "label", "labels", "text", "scalar", "bbox", "flag", "mask", "vector", "texts",

@@ -189,13 +189,13 @@ REPACKED = "repack"
 
 
 _GIVEN = re.compile(r"items/[0-9a-f]{64}\.\w+")
-"""Matches the file in the cache of a table that was given as a value of Python."""
+"""Matches the cached file of a table that was passed as a Python object."""
 
 
 def fingerprint_differences(one: Fingerprint, two: Fingerprint) -> list[str]:
     """Return the differences between two fingerprints, in words: "quality (90, now 95)".
 
-    Of a built and a repacked dataset, which have different inputs, only common options count.
+    If only one dataset was repacked, only options and versions that both have are compared.
     """
     differences = []
     from_dataset = [REPACKED in side.versions for side in (one, two)]
@@ -206,7 +206,7 @@ def fingerprint_differences(one: Fingerprint, two: Fingerprint) -> list[str]:
     for section, lacking in (("inputs", ""), ("options", "not given"), ("versions", "not there")):
         before, now = getattr(one, section), getattr(two, section)
         keys = before.keys() | now.keys()
-        if is_mixed:  # "auto" was decided from the source, so the dataset states what it is
+        if is_mixed:  # the repacked dataset records the value that "auto" stood for
             known = before.keys() & now.keys() if section != "inputs" else ()
             keys = {key for key in known if "auto" not in (before[key], now[key])}
         for key in sorted(keys):

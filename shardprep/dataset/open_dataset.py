@@ -78,7 +78,7 @@ class OpenDataset:
         return ManifestMark(str(self), self.files.manifest_mark)
 
     def documents(self, *names: str) -> AbstractContextManager[Path]:
-        """Return a context of a folder with `names`; errors in its block name the dataset."""
+        """Return a context that yields a folder with `names`; errors in it name the dataset."""
         return self.files.documents(self.manifest, names)
 
     def item_file(self) -> ItemFile:
@@ -116,7 +116,7 @@ class OpenDataset:
         return table
 
     def record_rows(self, columns: Sequence[str]) -> pa.Table:
-        """Return `columns` of the item table for all records, in the order of their numbers."""
+        """Return item table `columns` of all records, in order; DatasetError if rows are wrong."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -164,7 +164,7 @@ class OpenDataset:
             raise self.damaged(number, error.what) from error
 
     def place(self, number: int) -> tuple[Shard, int]:
-        """Return the shard of a record, and the number of the record in that shard, from 0."""
+        """Return a record's shard and its number in it, from 0; IndexError if out of range."""
         record = number
         for shard in self.manifest.shards.values():
             if 0 <= record < shard.num_records:

@@ -52,11 +52,11 @@ MASK_PIXELS, FEATURE, RECORD = "mask", "feature", "record"
 _IMAGE_FEATURES = (IMAGE, IMAGES, HEIGHT, WIDTH)
 _IN_THE_TABLE = {FILENAME, *TARGET_FEATURES.values()}
 _IN_WORDS = {BOX, CROWD, OBJECT_MASK, KEYPOINTS, KEYPOINTS_VISIBLE}
-"""Features of objects that the words of a `_ComparedObject` do not list as name and values."""
+"""Features of objects that `words_with_details` does not list as name and values."""
 _ON_THE_GRID = {
     name for name in ANNOTATIONS if KINDS[PROVIDED[name].kind].moves in ("box", "points", "pixels")
 }
-"""Features with a place in the image, which another size of the image rounds."""
+"""Features with positions in the image: their values are rounded differently at another size."""
 _HALF = 0.501
 """Maximum distance in pixels of equal points in images of different sizes: 1/2, with rounding."""
 _BATCH_RECORDS = 256
@@ -206,7 +206,7 @@ class _Comparison:
             yield RecordChange(number, RECORD, "", "")
 
     def _objects(self, size: Sequence[int], *values: Values) -> tuple[str, str] | None:
-        """Return in words the objects that only one record has, for each record; None if equal."""
+        """Return, for each record, the objects that only it has, in words; None if equal."""
         lists = [
             _objects(one, side.dataset.schema, self._common, size)
             for one, side in zip(values, self._sides, strict=True)
@@ -224,7 +224,7 @@ class _Comparison:
         return before, after
 
     def _masks(self, *values: Values) -> tuple[str, str] | None:
-        """Return in words each mask's pixel counts of the classes that differ; None if equal."""
+        """Return each record's pixel counts of the differing classes, in words; None if equal."""
         names = [side.dataset.schema.features[MASK].labels for side in self._sides]
         if names[0] == names[1] and values[0][MASK] == values[1][MASK]:
             return None
@@ -271,10 +271,11 @@ def _size(values: Values, schema: Schema) -> Sequence[int]:
 
 
 def _snapped(one: list[Any], two: list[Any], coarse: Any) -> list[Any]:
-    """Return the points or masks of `two`; equal ones are replaced by those of `one`.
+    """Return the points or masks of `two`; an equal point or mask is replaced by the one of `one`.
 
-    Points are equal if they differ by half a pixel at most in an image of height and width
-    `coarse`; masks, if each pixel of the smaller is in 3 x 3 pixels of the resized larger mask.
+    Points are equal if they differ by at most half a pixel in an image of height and width
+    `coarse`. Masks are equal if each pixel of the smaller mask has an equal pixel among the 3 x 3
+    pixels around its position in the resized larger mask.
     """
     if len(one) != len(two) or not one:
         return two

@@ -191,7 +191,7 @@ class RemoteFiles:
 
 
 def is_document(name: str) -> bool:
-    """Return whether a path in a dataset looks like a document or an index."""
+    """Return whether a path in a dataset has the form of a document or an index."""
     return _DOCUMENT.fullmatch(name) is not None
 
 
@@ -228,7 +228,7 @@ def draft_in_force(
     try:
         manifest = parse_manifest(data, str(url / MANIFEST_FILE))
     except DatasetError:
-        return None  # likewise
+        return None  # opening the dataset reports this error, too
     for seal in seals:
         if listed[seal].num_bytes == len(data) and _read(url, listed[seal]) == data:
             return seal.removesuffix(f"/{MANIFEST_FILE}"), manifest

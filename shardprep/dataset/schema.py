@@ -105,7 +105,7 @@ PROVIDED = {
     TARGETS: Provided("vector", "targets"),
     TEXTS: Provided("texts", "texts"),
 }
-"""Name → each feature that a build can fill; a schema selects some of them."""
+"""Feature name → properties of each feature that a build can fill; a schema selects some."""
 ANNOTATIONS = tuple(
     name
     for name, one in PROVIDED.items()
@@ -355,7 +355,7 @@ class Schema(Document):
         annotations: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
         targets: Mapping[str, Feature] = MappingProxyType({}),
     ) -> Schema:
-        """Return a copy of this template with the values of one dataset.
+        """Return a copy of this template, filled in for one dataset.
 
         `size` is height and width, or None if images differ. `columns` maps names of further
         features to dtypes. `annotations` maps the wanted features of `ANNOTATIONS` to their class
@@ -397,7 +397,7 @@ class Schema(Document):
     def with_stacks(
         self, channels: tuple[str, ...], *, is_deep: bool, masks_repeat: bool = False
     ) -> Schema:
-        """Return a copy for stacks: `images` for `image`; with `masks_repeat`, the mask repeats."""
+        """Return a copy with `images` instead of `image`; `masks_repeat`: a mask for each image."""
         form = {
             "repeated": True,
             "doc": "The images of the sample, in order.",

@@ -48,7 +48,7 @@ def _masked(crc: Any) -> Any:
 
 
 def frame(payload: bytes) -> bytes:
-    """Return a payload with the header before it and the footer after it."""
+    """Return the frame of a record: header, payload and footer."""
     return b"".join((_header(len(payload)), payload, _CRC.pack(_masked_crc(payload))))
 
 

@@ -232,7 +232,7 @@ def distribute(strategy: Strategy, request: Request) -> Any:
 def mix(shares: Shares) -> Mix:
     """Return a mix of datasets, which readers accept wherever they accept a path.
 
-    Of each 1,000 records in training order, each dataset has exactly its share. In each batch, the
+    Each dataset has exactly its share of every 1,000 records in training order. In a batch, the
     number of its records differs from the share by less than two. Each dataset is shuffled by
     itself and repeated: all of its records are read once before any is read again. With
     `shuffle=False` it keeps the order of its shards. An epoch has as many records as all datasets

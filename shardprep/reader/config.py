@@ -314,7 +314,7 @@ class ReadOptions:
     drop_remainder: bool = False
 
     where = "reader"  # without an annotation, because it is not a field
-    """The call, for errors."""
+    """Name of the call in errors."""
 
     @cached_property
     def crop(self) -> Crop | None:
@@ -425,7 +425,7 @@ class KerasOptions(EpochOptions):
 
 
 def seed_of(given: int | None, num_hosts: int) -> int:
-    """Return `given`; if it is None, 0 for several hosts and a random seed for a single host.
+    """Return the given seed; by default 0 for several hosts, random for a single host.
 
     Hosts do not communicate: with different seeds, records would be read twice or not at all.
     """

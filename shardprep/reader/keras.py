@@ -75,7 +75,7 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # keras carrie
         self._is_in_epoch = True
 
     def on_epoch_end(self) -> None:
-        """Begin the next epoch if the last item was drawn. Keras calls this."""
+        """Begin the next epoch if the last item was drawn; called by Keras."""
         # Keras also calls this before the first epoch, after it may have drawn items to see their
         # shapes, and in the middle of an epoch if `steps_per_epoch` is given.
         with self._lock:

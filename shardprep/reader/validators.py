@@ -410,7 +410,7 @@ class WithOptions(Generic[_P, _Options]):
 
 
 def check_position(where: str, **given: int) -> None:
-    """Raise DatasetError unless 0 ≤ index < number: the first and second keyword."""
+    """Raise DatasetError unless 0 ≤ (first keyword) < (second keyword)."""
     (name, index), (of, number) = given.items()
     if not 0 <= index < number:
         what = f"{name}={index} is out of range for {of}={number}"

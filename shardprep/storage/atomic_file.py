@@ -12,16 +12,16 @@ _PIECE_BYTES = 128 << 10
 """Bytes per write. Larger writes need contiguous memory, and may take ten times as long."""
 
 _BUFFER_BYTES = 64 << 10
-"""Size of the buffer, smaller than a piece. Otherwise, each piece would be copied into it."""
+"""Size of the buffer, smaller than a piece: writes that fit into the buffer are copied first."""
 
 
 class DurableFile:
     """A file that appears under its name at `commit`. The context removes an uncommitted file."""
 
     def __init__(self, path: Path, *, is_shared: bool = False, token: str = "") -> None:
-        """Open a hidden temporary file next to `path`; replace one that a dead process left.
+        """Open a hidden temporary file next to `path`; IsADirectoryError if `path` is a folder.
 
-        With `is_shared` or a token, the temporary name is unique, for several writers of `path`.
+        With `is_shared` or a token, its name is unique, so that several processes may write `path`.
         """
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -48,7 +48,7 @@ class DurableFile:
         sync_folder(self.path.parent)
 
     def hand_over(self) -> Callable[[], None]:
-        """Return a function that commits in any thread; from now on, the context keeps the file."""
+        """Return a function that commits in any thread; the context no longer removes the file."""
         self._is_handed_over = True
 
         def commit() -> None:
@@ -60,7 +60,7 @@ class DurableFile:
         return commit
 
     def commit_new(self) -> bool:
-        """Commit and return True; return False, without writing, if `path` exists already."""
+        """Commit and return True; if `path` exists already, leave it unchanged and return False."""
         self._sync()
         try:
             self.path.hardlink_to(self._temporary)
@@ -95,7 +95,7 @@ def write_pieces(stream: BinaryIO, data: bytes | bytearray | memoryview) -> None
 
 
 def new_token() -> str:
-    """Return a random text for the name of a temporary file."""
+    """Return 16 random hexadecimal digits for the name of a temporary file."""
     return os.urandom(8).hex()
 
 

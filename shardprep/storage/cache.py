@@ -15,9 +15,9 @@ from shardprep.storage.atomic_file import DurableFile
 Arrays = dict[str, Any]
 
 DATA_FRAME = "the data frame"
-"""Name in messages of a table that was given as a value of Python."""
+"""Name, in messages, of a table that was passed as a Python object."""
 FRAME = re.compile(r"(?<!/)items/[0-9a-f]{64}\.(?:csv|jsonl|parquet)")
-"""Path of such a table below `cache_root()`."""
+"""Matches the path of the stored copy of such a table, relative to `cache_root()`."""
 _FORGOTTEN_S = 30 * 24 * 3600.0
 
 
@@ -28,12 +28,12 @@ def cache_root() -> Path:
 
 
 def without_cache(text: Any) -> Any:
-    """Return a text without this machine's path of the cache; other values are unchanged."""
+    """Remove the path of the cache folder from a text; return other values unchanged."""
     return text.replace(f"{cache_root()}/", "") if isinstance(text, str) and "/" in text else text
 
 
 def with_cache(value: Any) -> Any:
-    """Return a recorded option with the path in this cache of a data frame; others unchanged."""
+    """Insert the path of the cache folder before `FRAME` in a text; return others unchanged."""
     is_text = isinstance(value, str)
     return FRAME.sub(lambda it: str(cache_root() / it[0]), value) if is_text else value
 
@@ -50,7 +50,7 @@ def make_cache(folder: Path) -> Path:
 
 
 def array_file(folder: str, name: str) -> Path:
-    """Return the path of a file for `keep_arrays` in a folder of the cache."""
+    """Return the path of the file `name` for `keep_arrays`, in a folder of the cache."""
     return cache_root() / folder / f"{name}.npz"
 
 
@@ -72,7 +72,7 @@ def kept_arrays(path: Path) -> Arrays | None:
 
 
 def keep_arrays(path: Path, arrays: Arrays) -> None:
-    """Write arrays; remove files in the folder that were unused for 30 days. Ignore disk errors."""
+    """Write arrays by name; remove files of the folder unused for 30 days. Ignore disk errors."""
     import numpy as np  # noqa: PLC0415 - a download does not need it
 
     with contextlib.suppress(OSError, StorageError):

@@ -25,7 +25,7 @@ from shardprep.storage.space import shortage
 from shardprep.storage.url import ObjectUrl
 
 _MAX_READ_BYTES = 4 << 30
-"""Largest file that `LocalFolder.read` returns. The receipts of a build can be large."""
+"""Largest file that `LocalFolder.read` returns, in bytes; the receipts of a build can be large."""
 
 
 class Written(NamedTuple):

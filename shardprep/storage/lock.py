@@ -35,7 +35,7 @@ def locked(
 
     With `alone`, the lock is exclusive. Yields False if the file system has no locks. `who` names
     the other process in errors, and `flag` the option for another folder. The lock file is opened
-    for writing, because only then do network file systems ask the other machines.
+    for writing: otherwise, network file systems do not ask other machines. BuildError on failure.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

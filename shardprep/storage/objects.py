@@ -31,9 +31,9 @@ from shardprep.storage.url import ObjectUrl
 
 _STREAM_BYTES = 1 << 20
 _UPLOAD_BYTES = 8 << 20
-"""Bytes of one request of an upload. An object that is not larger is sent in one request."""
+"""Bytes of one request of an upload. Objects up to this size are sent in one request."""
 _UPLOADS_AT_ONCE = 4
-"""Parallel requests of an upload. A slow network must send all of them within one try."""
+"""Parallel requests of an upload. A slow network must send all within the time of one try."""
 _COPY_BYTES = 5 * 10**9
 _REPLACE_PAUSES_S = (0.2, 1, 4, 15)
 
@@ -199,7 +199,7 @@ def _exchange(url: ObjectUrl, old: bytes | None, new: bytes) -> bool:
 
 
 def _content(url: ObjectUrl) -> tuple[bytes | None, str | dict[str, str]]:
-    """Return an object's content (None if missing), and the `put` mode that replaces only this."""
+    """Return an object's content, or None, and a `put` mode that fails if the content changed."""
 
     def read(store: Any, _: Wait) -> tuple[bytes, dict[str, str]]:
         answer = store.get(url.key)
@@ -248,7 +248,7 @@ def head(url: ObjectUrl) -> ListedObject | None:
 
 
 def listing(url: ObjectUrl) -> list[ListedObject]:
-    """Return all objects below the key, sorted by name; StorageError without the bucket."""
+    """Return all objects below the key, sorted by name; StorageError if the bucket is missing."""
     skip = len(url.key) + 1 if url.key else 0
 
     def found(store: Any, wait: Wait) -> Iterator[ListedObject]:

@@ -115,7 +115,7 @@ def read_open(file: io.FileIO, most_bytes: int, path: Path | str = "") -> bytes:
 
 
 def read_named(path: Path | str, most_bytes: int) -> bytes:
-    """Return the bytes of a file named by the user; a link is followed."""
+    """Return the bytes of a file named by the user; follow links. Errors as in `read_regular`."""
     return read_regular(os.path.realpath(path), most_bytes)
 
 

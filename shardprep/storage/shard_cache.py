@@ -1,6 +1,6 @@
 """Local cache of remote shards: location, size limit and eviction order.
 
-All processes share the copies. A copy gets the SHA-256 of its content as its name, after a check.
+All processes share the copies. A complete copy is checked, then named with its SHA-256.
 When the limit is reached, the least recently read copies are removed. On POSIX, a removed copy
 stays readable while it is open.
 
@@ -35,7 +35,7 @@ _KEEP_FREE_BYTES = 1 << 30
 _SHARE_OF_FREE = 0.5
 _UNFINISHED = ".part"
 _OPEN_S = 1.0
-"""Unused copies are closed after this time. Until then, removed copies occupy disk space."""
+"""Seconds until an unused copy is closed. Until then, a removed copy occupies disk space."""
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 Outcome = Literal["here", "busy", "full", "stopped"]
@@ -80,7 +80,7 @@ class StagedShards:
     """The copies of remote shards on this machine."""
 
     def __init__(self, limit: int | None = None) -> None:
-        """Keep at most `limit` bytes; None: $SHARDPREP_CACHE_BYTES, or half of free + copies."""
+        """Keep copies of at most `limit` bytes; None for the default of `limit()`."""
         self._folder = cache_root() / "shards"
         self._limit = limit
         folder = self._folder  # with `self`, a cycle would keep the files open
@@ -93,6 +93,7 @@ class StagedShards:
         return self._folder / shard.sha256
 
     def limit(self) -> int:
+        """Return the limit: given, $SHARDPREP_CACHE_BYTES, or half of (free space + copies)."""
         if self._limit is not None:
             return self._limit
         said = os.environ.get(LIMIT_VARIABLE)

@@ -17,7 +17,7 @@ _MOST_KEPT_BYTES = 64 << 20
 
 
 def shortage(folder: Path, num_bytes: int, num_written: int = 0) -> str:
-    """Return a message if a disk cannot take `num_bytes` more and a reserve, otherwise "".
+    """Return a message if the disk of `folder` has no room for `num_bytes` and a reserve, else "".
 
     `num_written` is the number of bytes that the same work has written, which raises the reserve.
     """

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 _MOST_CELL = 1 << 30
 """Largest cell in characters; the limit of `csv` is 131,072."""
 INDEX = re.compile(r"|Unnamed: \d+")
-"""Matches a title that pandas gives to an index in a CSV."""
+"""Matches the title that pandas writes for an index in a CSV: "" or "Unnamed: 0"."""
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 

@@ -14,7 +14,7 @@ from shardprep.errors import RecipeError
 SCHEMES = ("s3", "gs", "az")
 _STARTS = ("s3://", "gs://", "az://")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)")
-"""Start of an address. A scheme has at least two letters, because one is a drive of Windows."""
+"""Start of an address. A scheme has at least two letters: one letter is a drive of Windows."""
 _CONTAINER = "az://CONTAINER/KEY, with the account in AZURE_STORAGE_ACCOUNT_NAME"
 _MEANT = {
     **dict.fromkeys(("s3a", "s3n"), "s3://BUCKET/KEY"),
@@ -23,7 +23,7 @@ _MEANT = {
     **dict.fromkeys(("file",), "the path alone, as in /data/photos"),
     **dict.fromkeys(("http", "https", "ftp", "hdfs"), ""),
 }
-"""Unsupported scheme → the address to write instead, or "" without one."""
+"""Unsupported scheme → form of the address to use instead, or "" if no form is known."""
 
 
 def is_url(text: str) -> bool:

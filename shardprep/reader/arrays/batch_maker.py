@@ -79,7 +79,7 @@ class BatchSource:
         return ExampleReader(self.records.in_order(self.order), self.decoder())
 
     def batch_bytes(self) -> int:
-        """Return the size of a batch in memory, or an estimate if its arrays differ in shape."""
+        """Return the bytes of a batch in memory, estimated if shapes of its arrays vary."""
         decoder, lengths, size = self.decoder(), self.records.frames.length, 0
         for name, (shape, dtype) in decoder.shapes().items():
             if name == decoder.image_name and None in shape:
@@ -159,7 +159,7 @@ class BatchMaker:
         self._examples = examples = source.examples() if examples is None else examples
         self._records = source.records
         if isinstance(examples, ExampleReader):
-            self._records = examples.records  # which may read ahead
+            self._records = examples.records  # these may read ahead
         self._options = source.options
         self._note = note
         self._bad: dict[int, RecordError] = {}
@@ -170,7 +170,7 @@ class BatchMaker:
         self._free = FreePieces[memoryview](self._memory, num_kept)
 
     def begin(self, name: BatchName, new_images: NewArray | None = None) -> Filling:
-        """Start to fill a batch of 1 row or more; `new_images` allocates its images of one size."""
+        """Start to fill a batch of at least 1 row; `new_images` allocates images of equal size."""
         order = self._source.order
         tags = self._source.tags(name)
         if isinstance(name, tuple):

@@ -107,8 +107,8 @@ def _shared(arrays: Sequence[Any], starts: Sequence[int], size: int) -> Any:
     storages: Any = torch.UntypedStorage
     strategy = torch.multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
     if strategy == "file_descriptor" and hasattr(os, "memfd_create"):
-        # This takes half of the time of a copy to new mapped memory, which is filled with zeros
-        # first, and page by page. And such a file is not in /dev/shm, which is small in containers.
+        # Writing takes half of the time of a copy to new mapped memory, which is first filled with
+        # zeros, page by page. The file is not in /dev/shm, which is small in containers.
         with os.fdopen(os.memfd_create("shardprep"), "wb") as file:
             for one in arrays:
                 file.write(one.data)

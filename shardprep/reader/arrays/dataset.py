@@ -90,7 +90,7 @@ class Dataset:
         Args:
             path: folder of the dataset, or a folder above it (the newest version is read), or the
                 address of either in object storage: "s3://bucket/key", "gs://…", "az://…"; or the
-                result of `reader.mix`, whose items are those of each dataset in turn.
+                result of `reader.mix`, with all items of one dataset after the other.
             split: "train", "train[:90%]", "train[100:200]", "train+validation", a part returned by
                 `even_splits`, or a `Selection`. Records are in the order of the shards; the parts
                 of "a+b" follow each other.
@@ -120,7 +120,7 @@ class Dataset:
         self._target = target_of(self.schema)
         self._transforms_both = bool(transform and self.schema.annotations)
         is_v2 = type(transform).__module__.startswith("torchvision.transforms.v2")
-        self._is_typed = is_v2 and decode  # these ignore arrays
+        self._is_typed = is_v2 and decode  # v2 transforms ignore arrays
         if self._transforms_both:
             if not as_supervised:
                 what = f"{_TRANSFORM} gets the target, but as_supervised=False has no target"
@@ -139,7 +139,7 @@ class Dataset:
         return f"shardprep.reader.Dataset({name!r}, {self.split!r}, {records})"
 
     def _repr_html_(self) -> str:
-        """Return HTML for notebooks: a table, and up to eight pictures of a dataset in a folder."""
+        """Return HTML for notebooks: a table, and for a local dataset up to eight pictures."""
         try:
             return card("Dataset", self._facts(), self._pictures())
         except Exception:

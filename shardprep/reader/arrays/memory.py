@@ -51,7 +51,7 @@ class HostMemory:
         return _has_ended
 
     def release(self) -> None:
-        """Wait for copies to the device, then end the device's access to this memory."""
+        """Wait for copies to the device, then end its access to memory; by default, do nothing."""
 
 
 class FreePieces(Generic[_Piece]):

@@ -43,7 +43,7 @@ class Ticket:
         self.task = task
         self.answer: Answer | None = None
         self.num_deaths = 0
-        self._pool = weakref.proxy(pool)  # which holds the ticket until it is answered
+        self._pool = weakref.proxy(pool)  # the pool holds the ticket until it is answered
         self._slots: Slots | None = pool.slots
         """None when the slot belongs to an array."""
         self._values: Any = None

@@ -2,7 +2,7 @@
 
 Pixels are gathered by index along one axis at a time, with separate indices for each image. Unlike
 `tf.image.crop_and_resize` and `ImageProjectiveTransformV3`, this keeps uint8 and is compiled by
-XLA. Colours are only averaged, so floats may have any range, except for the colour of frames.
+XLA. Pixels are only averaged, so floats may have any range; `fill` assumes a range of 0 to 1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""MixUp and CutMix: mix each image and its label with the previous ones in the batch."""
+"""MixUp and CutMix: mix each image and label with the previous image and label of the batch."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class CutMix(_Mix):
     """Paste a box of the previous image over each image (Yun and others, 2019).
 
     The box covers a share 1 − λ of the image, with λ drawn from Beta(alpha, alpha). Its centre is
-    uniform in the image, so part of it may be outside. Labels are blended by visible pixels.
+    uniform in the image, so part of it may be outside. Labels are blended by shares of pixels.
 
     Args:
         alpha: with 1, λ is uniform.

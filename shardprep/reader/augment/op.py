@@ -7,8 +7,7 @@ changes the result. (TensorFlow's random floats differ: XLA makes them from othe
 Labels are as in `reader.load`. Ops move a single mask or target image, or in a dict
 `segmentation_mask`, `target_image`, `points`, and the `boxes`, `labels`, `crowds`, `masks` and
 `keypoints` of objects. Boxes are ymin, xmin, ymax, xmax, 0 to 1. An object that is cut away becomes
-a padding row; padding rows come last.
-A keypoint that is cut away becomes 0, 0 with visibility 0.
+a padding row; padding rows come last. A keypoint that is cut away becomes 0, 0 with visibility 0.
 
 `resample` resizes one window of each image, which may reach beyond the image. It applies a triangle
 filter, as in Pillow, along one axis at a time. Input pixels are gathered for each tap of the
@@ -143,7 +142,7 @@ def centers(size: Any) -> Any:
 
 
 def spatial_labels(labels: Any) -> Labels:
-    """Return the labels that move with pixels, by key; {} if there are none.
+    """Return the labels that move with pixels, by key; {} without such labels.
 
     A tensor instead of a dict is a mask (key `CLASSES`), or a target image if it has 3 channels.
     """
@@ -190,7 +189,7 @@ def map_labels(
 
 
 def follow(labels: Labels, windows: Any, size: tuple[Any, Any], min_visible: float) -> Labels:
-    """Return the labels of images that are replaced by windows of themselves.
+    """Return the labels of images, moved to a window of each image.
 
     `windows` are float32[batch, 4]: top, left, bottom, right as shares of the image, which can be
     outside 0 to 1. `size` is the height and width of the results. An object is cut away if less
@@ -309,7 +308,7 @@ def resample(
 
     The result equals Pillow's `Image.resize(size, BILINEAR, box)`: a triangle filter, scaled to the
     output pixels if these cover more than one input pixel. `boxes` are float32[batch, 4]: top,
-    left, bottom, right as shares of the image. Only with `fill`, boxes may be outside 0 to 1;
+    left, bottom, right as shares of the image. With `fill`, boxes may reach outside of the image;
     `fill` is the colour there as a share of white. `size` is height and width, integers or int32[].
     `most` is the largest share of an axis that a box covers.
     """

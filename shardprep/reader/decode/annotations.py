@@ -223,7 +223,7 @@ def stacked(rows: Sequence[Array], value: float | str, length: int | None = None
 
 
 def resized_mask(data: bytes, size: tuple[int, int] | None) -> bytes:
-    """Return the PNG of a mask, resized to a (height, width) by the nearest pixel centers."""
+    """Return a mask's PNG, resized to (height, width) by nearest pixel centers; None: unchanged."""
     with open_stored(data, "PNG") as image:
         if size is None or (image.height, image.width) == size:
             return data

@@ -158,7 +158,7 @@ def moved(
 
 
 def _same_part(pixels: Array, window: CropWindow, size: Size, wanted: Size) -> Any:
-    """Return the part of a target image that shows the same as a window of an image of `size`."""
+    """Return the part of a target image that corresponds to a window of an image of `size`."""
     out = np.empty((*wanted, pixels.shape[2]), pixels.dtype)
     ratios = (pixels.shape[0] / size[0], pixels.shape[1] / size[1]) * 2
     sides = (side * ratio for side, ratio in zip(window[:4], ratios, strict=True))

@@ -93,7 +93,7 @@ class FeatureDecoder:
         return (*length, *(self.image_size or (None, None)), self._num_channels)
 
     def columns(self, num_rows: int) -> Columns:
-        """Return uninitialized arrays for a batch by feature, without images of one shape."""
+        """Return uninitialized arrays by feature; without images if all have one shape."""
         columns = {name: self._column(name, num_rows) for name in self._plain_features}
         if self.image_shape is None:
             columns[self.image_name] = np.empty(num_rows, object)
@@ -252,7 +252,7 @@ class FeatureDecoder:
             self._fill_annotations(self.annotations.values(raw, size), window, size, columns, row)
 
     def _stack_row(self, rows: Array, row: int, shape: tuple[int, ...]) -> Array:
-        """Return the part of a row for a stack of `shape` without channels; zero the padding."""
+        """Return a row's part for a stack of `shape`, without channels; fill the padding with 0."""
         if rows.dtype == object:
             rows[row] = images = np.empty((*shape, self._num_channels), self.dtype)
             return images
@@ -383,7 +383,7 @@ class DecodedExamples:
 
 
 def middle_image(stack: Any) -> Pixels:
-    """Return the middle image of a decoded stack as uint8 RGB; of 16 bits, the upper 8 remain."""
+    """Return a decoded stack's middle image as uint8 RGB; 16-bit values keep their upper 8 bits."""
     image = stack[len(stack) // 2]
     if image.dtype == np.uint16:
         return np.repeat((image >> 8).astype(np.uint8), 3, axis=2)

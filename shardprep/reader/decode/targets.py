@@ -1,7 +1,7 @@
 """Targets of an example in both readers: a value or, with boxes or several features, a dict.
 
 Boxes are (ymin, xmin, ymax, xmax) in 0 to 1, and are converted to the format of the user last.
-Keypoints are (y, x) in 0 to 1; those with visibility 0 are (0, 0). Padding rows follow the rows of
+Keypoints are (y, x) in 0 to 1, and (0, 0) if their visibility is 0. Padding rows follow the rows of
 objects: label −1, box −1, crowd False, mask 0, keypoints −1, visibility 0.
 """
 
@@ -85,7 +85,7 @@ def element_names(schema: Schema, *, as_supervised: bool) -> tuple[str, ...]:
 
 
 def padding(values: Mapping[str, Any]) -> dict[str, int]:
-    """Return name → padding value of the object features in `values`; {} without boxes."""
+    """Return name → padding value of object features, named as in `values`; {} without boxes."""
     if BOX in values:
         return PADDING
     return {KEYS[name]: value for name, value in PADDING.items()} if KEYS[BOX] in values else {}

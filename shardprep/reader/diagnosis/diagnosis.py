@@ -1,12 +1,12 @@
 """Measure what limits the speed of training, and say it in one sentence.
 
-A round has up to six runs: training as it is, the model alone on one batch, the same batch in the
+A round has up to six runs: training unchanged, the model alone on one batch, the same batch in the
 memory of a GPU, the pipeline alone, the pipeline without `augment` and `dtype`, and the records
 alone. The load of a machine changes within seconds, so rounds follow each other until two in a row
 agree. The cost of a stage is the time per image that it adds to the pipeline.
 
-The advice is what usually helps. It is not tried: a gain that is smaller than the changes of the
-load cannot be measured in a few seconds.
+The advice is a change that usually helps. It is not measured: in a few seconds, the load of the
+machine may vary by more than the gain.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ _LIMITS: dict[Bound, str] = {
 _AGREE = 1.1
 """Largest ratio of two measurements of one speed that agree."""
 _LEAST_ROUNDS, _MOST_RUNS = 2, 12
-"""Minimum number of rounds, and number of runs in `seconds`, about three rounds."""
+"""Minimum number of rounds, and number of runs (about three rounds) that fit in `seconds`."""
 _LEAST_STEPS, _ENOUGH_STEPS = 3, 12
-"""Minimum steps of a run, and steps below which a run goes on up to twice its time."""
+"""Minimum steps of a run, and number of steps below which a run takes up to twice its time."""
 _READ_BLOCK = 256
 _FITS = 0.5
 """Largest share of the free memory or disk that an advised cache fills."""
@@ -88,7 +88,7 @@ class Measured:
 
     @property
     def most(self) -> float:
-        """Rate that training can reach at most."""
+        """Maximum rate that training can reach."""
         return max(min(self.pipeline, self.model), self.training)
 
     @property
@@ -103,12 +103,12 @@ class Measured:
 
     @property
     def share_cores(self) -> bool:
-        """Whether training is slower than model and pipeline are alone: it runs both at once."""
+        """Whether model and pipeline share cores: training is slower than each of them alone."""
         return _AGREE * self.training < min(self.model, self.pipeline)
 
     @property
     def bound(self) -> Bound:
-        """What limits training: of the pipeline, the stage that adds most time to an image."""
+        """What limits training; in the pipeline, the stage that adds the most time per image."""
         if self.restart_limits:
             return "restart"
         if self.pipeline_limits and self.decode is not None:
@@ -175,9 +175,10 @@ def agree(rounds: Sequence[Measured]) -> bool:
 
 
 def _spread(rounds: Sequence[Measured]) -> float:
-    """Return the largest difference between rounds in a speed that the sentence has, as a share.
+    """Return the largest difference between rounds in a speed that `str` shows, as a share.
 
-    No part is slower than the whole: if training was, the load changed within the round.
+    Counts also by how much training was faster than the pipeline or the model alone, which means
+    that the load changed within a round.
     """
     ratios = [one.training / min(one.pipeline, one.model) for one in rounds]
     speeds = [one.training for one in rounds], [one.most for one in rounds]
@@ -212,7 +213,7 @@ def diagnose(dataset: Any, step: Any, seconds: float) -> Diagnosis:
 
 
 def _num_steps(source: Source, request: Request) -> int | None:
-    """Return the number of steps of an epoch, or None if the dataset is endless."""
+    """Return the number of steps of an iteration, or None if the dataset is endless."""
     if request.num_epochs is None:
         return None
     full, rest = divmod(source.subset.epoch_records * request.num_epochs, request.batch_size or 1)
@@ -222,7 +223,7 @@ def _num_steps(source: Source, request: Request) -> int | None:
 def _rounds(
     dataset: Any, train: _Train, batch: Any, num_steps: int | None, seconds: float
 ) -> Iterator[Measured]:
-    """Yield the figures of one round after the other."""
+    """Yield the figures of each round, without end."""
     source, request = dataset.loaded
     endless = replace(request, repeat=True)
     plain = replace(endless, augment=None, dtype="uint8")
@@ -260,10 +261,10 @@ def _run(
     train: _Train = lambda _: None,
     num_steps: int | None = None,
 ) -> tuple[Times, float]:
-    """Return the times of an epoch, or of a step if there is no epoch, and images per second.
+    """Return the times of an epoch (of a step if `num_steps` is None), and images per second.
 
-    The run takes `seconds` from the first batch on, and longer if it would have few steps: the
-    batches that were prepared with the first one come at once, and say nothing of the pipeline.
+    The run takes `seconds` from the first batch on. It takes longer if it would have few steps,
+    because batches that were prepared with the first one do not show the speed of the pipeline.
     """
     watch, steps, num_images, source = Stopwatch(), list[Times](), 0, None
     begin = 0.0
@@ -301,7 +302,7 @@ def _on_device(batch: Any) -> Any:
 def advice_for(
     source: Source, request: Request, num_steps: int | None, bound: Bound, measured: Measured
 ) -> str:
-    """Return a change to try against a bound, or "" if no change of reading helps."""
+    """Return a change to try if `bound` limits training, or "" if no change of reading helps."""
     restarts_count = bound == "model" and measured.restart >= RESTART_COUNTS
     if num_steps is not None and (bound == "restart" or restarts_count):
         return restart_advice(num_steps)
@@ -320,7 +321,7 @@ def advice_for(
 
 
 def _cache_advice(source: Source, request: Request) -> str:
-    """Return the cache that has room for the decoded images, or ""."""
+    """Return a cache option with room for the decoded images, as text; "" if none fits."""
     needed, disk = decoded_bytes(source.subset, request), tempfile.gettempdir()
     if needed is None or request.cache == "memory":
         return ""

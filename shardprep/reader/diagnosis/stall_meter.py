@@ -1,7 +1,7 @@
 """A Keras callback that measures how long training waits for data.
 
-Keras draws batches inside its training function, where no callback can measure that. So the meter
-wraps the function, and draws the same batches in the same order just before each call.
+Keras draws batches inside its training function, where callbacks cannot measure the wait. So the
+meter wraps the function, and draws the same batches in the same order just before each call.
 """
 
 from __future__ import annotations

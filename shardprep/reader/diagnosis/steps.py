@@ -108,7 +108,7 @@ def epoch_of(steps: Sequence[Times], num_steps: int | None) -> Times:
 
 
 def _settled(run: Sequence[Times]) -> Sequence[Times]:
-    """Return the typical steps after the first one."""
+    """Return a run without its first steps, which are not typical (see `_SETTLING_SHARE`)."""
     ends = list(itertools.accumulate(step.total_s for step in run[1:]))
     adapting = 1 + sum(end < _SETTLING_SHARE * ends[-1] for end in ends)
     return run[max(adapting, min(_READY, len(run) - _LEAST)) :]

@@ -1,4 +1,4 @@
-"""The order of the records: which of them are in each global batch of each epoch.
+"""The order of the records: which records each global batch of each epoch has.
 
 Both readers use `order`, which also has the state of an iterator and the draws of a mix. `epoch`
 has the other orders within an epoch, `global_batches` the parts of hosts, `permutation` the random

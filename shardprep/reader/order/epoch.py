@@ -176,7 +176,7 @@ def positions_of(
 ) -> Ints:
     """Return the positions of `number` places, given as runs in lanes that begin at `starts`."""
     positions, runs = np.empty(number, np.int64), list(runs)
-    # Computed for all lanes together; `BlockShuffle.positions` then takes the results of its lane.
+    # Computed for all lanes together; `BlockShuffle.positions` then takes cached results.
     shuffled = [(blocks[run.span.lane], run.span) for run in runs if blocks[run.span.lane].shuffle]
     _permuted_blocks(*[(of, span.key) for of, span in shuffled])
     groups = [of.groups(span.key, span.start, span.stop) for of, span in shuffled]

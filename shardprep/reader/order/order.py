@@ -89,7 +89,7 @@ class MixedDraws:
         return slice(0, self.num_records)
 
     def lanes(self, batches: GlobalBatches) -> tuple[Lane, ...]:
-        """Return a lane for each dataset, or none with several hosts, which share all blocks."""
+        """Return a lane for each dataset, or () with several hosts, which share all blocks."""
         if batches.num_hosts > 1:
             return ()
         return tuple(map(Lane, self.blocks, self._starts))
@@ -160,7 +160,7 @@ _IN_BLOCKS = LaneShuffle | StoredOrder | MixedDraws
 _DRAWN = WeightedDraws | MixedDraws
 """Orders that may have a record several times in an epoch."""
 _STRETCH = 2048
-"""Number of places whose tags are computed together: many cost as much as one in a lane."""
+"""Number of places whose tags are computed together; in a lane, many cost as much as one."""
 
 
 @dataclass(frozen=True, slots=True)

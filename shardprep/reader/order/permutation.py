@@ -1,8 +1,8 @@
 """Random numbers and permutations as pure functions of a key.
 
 The order of an epoch must be the same on every host, and training must be able to resume at any
-place of it. So no generator that advances is used. Everything is a function of a *key*, a number
-from 0 to 2³¹ − 2:
+place of an epoch. So generators with a state are not used. Everything is a function of a *key*, a
+number from 0 to 2³¹ − 2:
 
 * `mix` derives a key from a key and numbers: seed → epoch → group. It uses integer operators only,
   so the same lines work on Python integers, int64 arrays and int64 tensors, and no product exceeds

@@ -122,10 +122,7 @@ def sizes_of_blocks(record_bytes: float, config: ReadConfig) -> tuple[int, int]:
 
 
 def _joined_schema(datasets: Sequence[OpenDataset]) -> Schema:
-    """Return the common schema of datasets; images may differ in size and be JPEG or PNG.
-
-    DatasetError for any other difference.
-    """
+    """Return the common schema; DatasetError if more than image sizes or JPEG and PNG differ."""
     first, *others = datasets
     if not others:
         return first.schema

@@ -201,7 +201,7 @@ class _Parser:
             if any(isinstance(one, bool) for one in values):  # stored as "true" or "True"
                 field = pc.utf8_lower(field)
                 values = [None if one is None else str(one).lower() for one in values]
-        kind = self._types[name] if {*values} <= {None} else None  # None: from the values
+        kind = self._types[name] if {*values} <= {None} else None  # None: inferred
         found = field.isin(pa.array(values, kind))
         nothing = pc.scalar(pa.scalar(None, pa.bool_()))  # stays null in `not`
         return found if None in values else pc.if_else(field.is_null(), nothing, found)

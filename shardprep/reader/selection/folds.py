@@ -206,9 +206,9 @@ def distribute_pairs(pairs: Ints, groups: Ints, k: int, key: int) -> Ints:
 
 
 def _level(filled: Any, number: int, sizes: Any) -> Any:
-    """Return the number of records that each fold gets of `number`, to level the emptiest folds.
+    """Return how many of `number` records each fold gets, so that the emptiest folds are levelled.
 
-    `filled` are the records of each fold before. Folds with small `sizes` get the remainder.
+    `filled` has the number of records of each fold before. Folds with small `sizes` get the rest.
     """
     order = np.argsort(filled, kind="stable")
     low = filled[order]

@@ -289,7 +289,7 @@ def _matches(rows: ItemRows, condition: Condition) -> Any:
             acero.Declaration("filter", acero.FilterNodeOptions(condition.expression)),
             acero.Declaration("project", acero.ProjectNodeOptions([pc.field(_ROW)])),
         ]
-        # Without Arrow's threads, for the reason given in `item_table.read_items`.
+        # Without Arrow's threads, for the reason given in `item_table.bounded_table`.
         matching = acero.Declaration.from_sequence(steps).to_table(use_threads=False)
     except (pa.ArrowException, ValueError, TypeError, NotImplementedError) as error:
         reason = shown(str(error).splitlines()[0], MAX_SHOWN)
@@ -413,7 +413,7 @@ def class_weights(path: Location, split: AnySplit = "train") -> dict[int, float]
     has weight 0.0. Records are not read, only their rows in the item table.
 
     Raises:
-        DatasetError: the dataset or split does not exist, or its records have no classes.
+        DatasetError: the dataset or split does not exist, or images do not have one class each.
     """
     dataset = open_dataset(path)
     labels = rows_of(dataset, split).labels

@@ -136,7 +136,7 @@ class Selection:
 
     @validated("Selection.save")
     def save(self, path: File) -> Path:
-        """Write the selection to a NumPy file (.npz) that `load` can read; return its path."""
+        """Write a NumPy file (.npz) for `load`, and return its path. DatasetError on failure."""
         file = Path(path)
         try:
             with DurableFile(file) as out:

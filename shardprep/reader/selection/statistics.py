@@ -40,7 +40,7 @@ def mean_std(path: Location, split: AnySplit = "train") -> MeanStd:
     call decodes each image; the result is cached on this machine for the same records.
 
     Raises:
-        DatasetError: the dataset or split does not exist.
+        DatasetError: the dataset or split does not exist, or its images have 16 bits.
         RecordError: a record is damaged.
     """
     dataset = open_dataset(path)

@@ -42,7 +42,7 @@ def num_batches(subset: Subset, request: Request) -> int:
 
 
 def counted(dataset: Any, total: int | None, size: int, *, drop: bool = False) -> Any:
-    """Return the dataset with the cardinality for `total` records; unchanged if `total` is None."""
+    """Return the dataset with its cardinality for `total` records; unchanged if `total` is None."""
     if total is None:
         return dataset
     if total > 0:
@@ -90,8 +90,8 @@ def padded(dataset: Any, subset: Subset, request: Request, num_calls: int) -> An
 def padding_values(spec: Any, value: float = 0) -> Any:
     """Return the padding value of each component of `spec`.
 
-    It is "" for texts, −1 or NaN for rows, `padding` for features of objects, and otherwise 0, or
-    `value` if `spec` is one component.
+    It is "" for texts, −1 or NaN for rows, as in `padding` for objects, and otherwise 0. For a
+    single component that is not a text, it is `value`.
     """
     if isinstance(spec, dict):
         rows = (name for name in spec if name.startswith(ROWS))
@@ -250,7 +250,7 @@ class Finisher:
 
 
 def is_of_package(op: Any) -> bool:
-    """Return True if the class of an op is of this package, so that labels stay right."""
+    """Return True for an op of this package, which keeps labels consistent with images."""
     return type(op).__module__.startswith("shardprep.reader.augment.")
 
 
@@ -259,7 +259,7 @@ def _are_of_package(ops: Iterable[Any]) -> bool:
 
 
 def images_alone(op: Any, verb: str, beside: Sequence[str]) -> DatasetError:
-    """Return the error for an op that gets or returns images without the labels beside them."""
+    """Return the error for an op that gets or returns images without their labels `beside`."""
     what = f"{verb} images alone, so {some_of(beside)} would not move with them"
     hint = "let it take labels, and return (images, labels)"
     return DatasetError(f"augment={short_repr(op)}", what, hint)
@@ -341,7 +341,7 @@ def untuned() -> Any:
 
 
 def options_of(request: Request) -> Any:
-    """Return the `tf.data.Options` of a request."""
+    """Return the `tf.data.Options` of a request; `ReadConfig.options` has priority."""
     config = request.config
     options = untuned()
     # If the order need not be fixed, no result waits for a slower call before it.

@@ -204,7 +204,7 @@ def _twin_records(
 ) -> Iterator[bytes]:
     """Yield the framed records of a twin in order: raw pixels, and masks resized to the image size.
 
-    The twin of a bad record is empty, and each reader looks for the replacement itself.
+    A bad record becomes an empty record, which each reader replaces itself.
     """
     examples, (height, width) = ExampleReader(records, decoder), decoder.image_size or (0, 0)
     masks = schema.annotations.keys() & MASKS

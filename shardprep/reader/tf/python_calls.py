@@ -118,7 +118,7 @@ def _held(function: Callable[..., Any]) -> Callable[[], Callable[..., Any]]:
 
 
 # Functions of `atexit` run in reverse order, and weakref registers its own at the first finalizer.
-# With one here, the finalizers that end worker processes run after `_wait`.
+# With a finalizer here, the finalizers that end worker processes run after `_wait`.
 weakref.finalize(_First, int)
 
 

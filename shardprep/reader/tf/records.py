@@ -28,7 +28,7 @@ _FOREVER = (1 << 62) - 1
 
 
 class Cursor(NamedTuple):
-    """Where an iteration begins: an epoch, and the number of own places of the epoch to skip."""
+    """Start of an iteration: an epoch, and the number of own places of the epoch to skip."""
 
     epoch: int = 0
     num_done: int = 0
@@ -36,7 +36,7 @@ class Cursor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EpochTags:
-    """Makes tf.data datasets of record tags, epoch after epoch, starting at a cursor."""
+    """Factory of tf.data datasets of tags, or of records with tags, that start at a cursor."""
 
     order: Order
     records: Records
@@ -44,7 +44,7 @@ class EpochTags:
     dtypes: Mapping[str, str]
     """Feature → dtype of its values in the records."""
     cursor: Callable[[], Cursor] = Cursor
-    """Called when an iteration begins; returns where it begins."""
+    """Returns the start of an iteration; called when the iteration begins."""
     is_whole: bool = False
     """Whether each iteration begins at the start of an epoch."""
 

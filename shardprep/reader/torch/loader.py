@@ -37,9 +37,9 @@ from shardprep.reader.decode.targets import target_of
 from shardprep.reader.torch.transform import Transform, mapped, received, tensor_of
 from shardprep.reader.validators import short_repr
 
-_CUDA: Any = torch.cuda  # which has no types
+_CUDA: Any = torch.cuda  # untyped
 _PAGE_BYTES = 1 << 20
-"""Slots are registered in multiples of this size: batches of nearly equal size do it once."""
+"""Unit, in bytes, of registered sizes: a slightly larger batch does not register its slot again."""
 
 
 class Cuda:

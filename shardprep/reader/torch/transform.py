@@ -1,6 +1,6 @@
 """The transform of `Dataset.loader`: from the arrays of a batch to the user's samples.
 
-It runs in worker processes, or without workers in the thread of the training loop. For each sample,
+The transform runs in worker processes, or without workers in the training loop. For each sample,
 the random generators of torch, NumPy and `random` start at a hash of seed, epoch and record, so
 results do not depend on processes. Workers send arrays, and `received` converts them to tensors
 that share their memory.
@@ -136,7 +136,7 @@ def _sent(value: Any) -> Any:
         return value
     kind, attributes = type(value), dict(value.__dict__)
     plain = value.detach().as_subclass(torch.Tensor).contiguous()
-    if plain.dtype == torch.bfloat16:  # which NumPy does not know
+    if plain.dtype == torch.bfloat16:  # NumPy has no such type
         return _TypedArray(plain.view(torch.int16).numpy(), plain.dtype, kind, attributes)
     array = plain.numpy()
     return array if kind is torch.Tensor else _TypedArray(array, plain.dtype, kind, attributes)
