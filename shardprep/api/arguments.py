@@ -46,7 +46,7 @@ _OF_TABLES = ("items", "labels", "relabel", "join", "predictions", "exclude_list
 def recipe_of(flags: dict[str, Any]) -> Recipe:
     """Return the recipe from `flags`, over ./shardprep.toml if both have the same source.
 
-    If `flags` have `items`, a file without `items` is ignored. RecipeError if no source is given.
+    If only `flags` have `items`, ./shardprep.toml is ignored. RecipeError if no source is given.
     """
     from shardprep.recipe.recipe import make_recipe
 
@@ -71,7 +71,7 @@ def recipe_of(flags: dict[str, Any]) -> Recipe:
 
 
 def with_files(flags: dict[str, Any]) -> dict[str, Any]:
-    """Return `flags` with files instead of tables that are objects, such as data frames.
+    """Return `flags` with files instead of table objects, such as data frames.
 
     An exclude list may be any iterable of ids, and a class map a dict.
     """
@@ -235,10 +235,7 @@ def unfinished(dataset: str | Path | None) -> Workspace:
 
 
 def repair_source(location: str, source: str | None) -> str:
-    """Return `source`, or the source in ./shardprep.toml if that file is for this dataset.
-
-    RecipeError if no source is known.
-    """
+    """Return `source`, or the source of this dataset in ./shardprep.toml, or raise RecipeError."""
     from shardprep.recipe.recipe import make_recipe
 
     if source is None and "source" in _keys_here():
@@ -293,10 +290,7 @@ def selected(dataset: OpenDataset, split: AnySplit | None) -> Selection | None:
 
 
 def files_at(dataset: str | Path | None, *, damaged: bool = False) -> DatasetFiles:
-    """Return the files of the dataset that `dataset_at` opens.
-
-    With `damaged`, the manifest may be missing.
-    """
+    """Return the files of the dataset of `dataset_at`; `damaged` allows a missing manifest."""
     from shardprep.dataset.locate import locate
 
     recipe = _recipe_here() if dataset is None else None

@@ -98,7 +98,7 @@ def verify(
 def _checked(
     place: DatasetFiles, source: str | None, watch: Watch, *, decode: bool, num_workers: int
 ) -> Verification:
-    """Return the problems of a dataset; with `source`, repair it and return those that remain."""
+    """Return the problems of a dataset; with `source`, the problems that remain after a repair."""
     from shardprep.dataset.locate import locate
     from shardprep.dataset.remote_files import RemoteFiles
     from shardprep.verifier.dataset import verify_dataset
@@ -179,8 +179,8 @@ def diff(
 ) -> Difference:
     """Return the differences between two datasets: items, splits, targets, classes, options.
 
-    Reads the manifests and item tables. Where these cannot decide, it compares the records of
-    shards that differ.
+    Reads the manifests and item tables. If they do not decide whether records are equal, reads
+    the records of shards that differ.
 
     Raises:
         DatasetError: a dataset, or one of its documents or shards, is missing or damaged.

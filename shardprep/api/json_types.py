@@ -48,7 +48,7 @@ class BuildJson(TypedDict):
     num_copied: int
     """How many of `num_new_items` were copied from the dataset of `--reuse`, not encoded."""
     elapsed_s: float
-    """Wall time of this run."""
+    """Wall time of this run in seconds."""
     manifest: Manifest
     """The dataset's `manifest.json`."""
     profile: NotRequired[dict[str, float]]
@@ -73,7 +73,7 @@ class PartJson(TypedDict):
     num_copied: int
     """How many of `num_new_items` were copied from the dataset of `--reuse`, not encoded."""
     elapsed_s: float
-    """Wall time of this run."""
+    """Wall time of this run in seconds."""
 
 
 class PlanJson(TypedDict):
@@ -94,8 +94,7 @@ class PlanJson(TypedDict):
     labels_from: str
     """Rule that found the labels, in words."""
     num_rows_without_image: int
-    """Number of rows of the label table, and images in annotations, without an image in the
-    source."""
+    """Number of rows of the label table, and annotations, whose image is not in the source."""
     annotations_from: NotRequired[str]
     """With boxes or masks: their formats, in words."""
     object_classes: NotRequired[list[str]]
@@ -105,14 +104,13 @@ class PlanJson(TypedDict):
     dropped: NotRequired[dict[str, int]]
     """With boxes or masks: number of dropped objects by reason, as far as known before encoding."""
     unmatched: NotRequired[Unmatched | None]
-    """With boxes or masks: annotations without an image, and images without an annotation; null if
-    all match."""
+    """With boxes or masks: annotations and images that do not match; null if all match."""
     num_masks: NotRequired[int]
     """With boxes or masks: number of mask files."""
     skipped: dict[str, int]
     """Number of skipped inputs by reason."""
     estimated_bytes: int
-    """Estimated size of all shards."""
+    """Estimated size of all shards in bytes."""
 
 
 class VerifyJson(TypedDict):
@@ -125,16 +123,15 @@ class VerifyJson(TypedDict):
     num_records: int
     """Number of records with an intact frame in these shards."""
     num_bytes: int
-    """Size of the shard files that were read."""
+    """Size of the shard files that were read, in bytes."""
     elapsed_s: float
-    """Wall time of the check."""
+    """Wall time of the check in seconds."""
     problems: tuple[Problem, ...]
     """Problems of documents, missing shards, shards by name and offset, then indexes."""
     unknown: tuple[str, ...]
     """Files that do not belong to the dataset. They do no harm."""
     repaired: NotRequired[tuple[Problem, ...]]
-    """With `--repair`: the problems before the repair, if any. `problems` are the problems after
-    it."""
+    """With `--repair`: problems before the repair, if any; `problems` has the remaining ones."""
     leaks: NotRequired[LeakSearch]
     """With `--leaks`, if the dataset has no problem: copies of images in different splits."""
 
@@ -153,7 +150,7 @@ class RecordJson(TypedDict):
 
 
 class CopiesJson(TypedDict):
-    """Images that are copies of each other."""
+    """Images that are copies of each other, or show one scene."""
 
     kind: Literal["exact", "near", "scene"]
     """`exact`: equal byte for byte; `near`: one picture; `scene`: one scene, with changes."""
@@ -215,7 +212,7 @@ class ReportJson(TypedDict):
     findings: tuple[Finding, ...]
     """Findings, the most harmful first."""
     copies: list[CopiesJson]
-    """Groups of copies: exact copies, then near copies."""
+    """Groups of images: exact copies, near copies, then images of one scene."""
     qualities: list[QualityJson]
     """Properties of the images and of their originals."""
     channels: ChannelsJson | None
@@ -226,7 +223,7 @@ class ViewJson(TypedDict):
     """A dataset that is being served; printed when the server is ready."""
 
     url: str
-    """Address to open. It contains a secret token."""
+    """Address to open, with a secret token."""
     name: str
     """Name of the dataset."""
     version: str
@@ -258,9 +255,9 @@ class FetchJson(_From):
     was_there: bool
     """True if the copy was already complete."""
     num_bytes: int
-    """Size of all shards."""
+    """Size of all shards in bytes."""
     num_new_bytes: int
-    """Size of the shards downloaded in this run."""
+    """Size of the shards downloaded in this run, in bytes."""
     renewed: list[str]
     """Missing or damaged files of a copy that were downloaded again."""
     left_out: list[LeftOutJson]
@@ -268,16 +265,16 @@ class FetchJson(_From):
 
 
 class ErrorFactsJson(TypedDict):
-    """Why the command has no result."""
+    """The error that ended the command."""
 
     where: str
-    """A file, an address, an option or a command; otherwise ""."""
+    """The file, address, option or command with the problem; "" if unknown."""
     what: str
     """The problem."""
     hint: str
     """What to do; "" if it is obvious."""
     exit: int
-    """The exit code."""
+    """The exit code: 1 error, 2 wrong usage, 130 interrupted."""
 
 
 class ErrorJson(TypedDict):

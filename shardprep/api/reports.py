@@ -243,7 +243,7 @@ def _with_predictions(options: ReportOptions, contents: Contents, text: str) -> 
     columns = (map(_probability, table.cells(table.column(title))) for title in titles)
     rows = [np.append(np.fromiter(column, float), np.nan) for column in columns]
     values = np.stack(rows, axis=1)[match.row_of]  # no row: −1, the final NaN
-    is_valid = (values >= 0).all(axis=1) & (np.abs(values.sum(axis=1) - 1) <= 0.02)  # or rounded
+    is_valid = (values >= 0).all(axis=1) & (np.abs(values.sum(axis=1) - 1) <= 0.02)  # rounding
     has_row, is_labelled = match.row_of >= 0, contents.label >= 0
     values[~(is_valid & is_labelled)] = np.nan
     lost = {

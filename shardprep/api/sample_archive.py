@@ -54,8 +54,8 @@ RECIPE = {
 def write_sample(directory: Path, *, num_images: int = 600, seed: int = 0) -> Path:
     """Write the archive and its recipe into `directory`; return the path of the archive.
 
-    Existing files with the same bytes are kept. If a file has other bytes, for example from another
-    seed or Pillow version, or if `num_images` is below 40, write nothing and raise SourceError.
+    Existing files with the same bytes are kept. SourceError, and nothing is written, if a file has
+    other bytes (of another seed or Pillow version) or if `num_images` is below 40.
     """
     if num_images < MIN_IMAGES:
         what = f"{num_images} images are not enough"

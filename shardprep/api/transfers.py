@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Download(Card):
-    """An archive from Kaggle."""
+    """Result of a download from Kaggle."""
 
     path: Path
     """The archive, or the folder where Kaggle has mounted its content."""
@@ -48,7 +48,7 @@ class Download(Card):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Upload(Card):
-    """An uploaded dataset."""
+    """Result of an upload to Kaggle."""
 
     path: Path
     """Folder of the dataset on this machine."""
@@ -63,9 +63,9 @@ class Upload(Card):
     num_files: int
     """Number of files of the dataset."""
     num_bytes: int
-    """Size of all files."""
+    """Size of all files in bytes."""
     elapsed_s: float
-    """Wall time of this run."""
+    """Wall time of this run in seconds."""
 
 
 _IMAGE_OPTIONS = ("size", "fit", "format", "quality")

@@ -122,7 +122,7 @@ def mask_table(masks: Mapping[str, MaskCounts]) -> Table:
 
 
 def bar(count: int, most: int) -> Text:
-    """Return a bar whose length is `count` as a share of `most`, which has 24 cells."""
+    """Return a bar for `count` out of `most`. The bar of `most` has 24 cells."""
     return Text("█" * round(_BAR_CELLS * count / max(most, 1)), style="cyan")
 
 

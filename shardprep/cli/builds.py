@@ -69,7 +69,8 @@ def _show_plan(found: Plan, *, as_json: bool) -> None:
 def finalize(call: Call, *, as_json: bool) -> None:
     """Join the shards of `build --part` into a dataset, when all parts are done.
 
-    It needs neither the source nor options. If shards are missing, it names the parts to run again.
+    The source and its options are not needed. If shards are missing, the error names the parts to
+    run again.
 
     Examples:
         shardprep finalize

@@ -180,8 +180,8 @@ def _print_overlap(terminal: Terminal, found: Overlap) -> None:
 def diff(call: Call, *, as_json: bool) -> None:
     """Show the differences between two datasets: items, splits, targets, classes, options.
 
-    Reads the manifests and item tables. Where these cannot decide, it compares the records of
-    shards that differ. Exits with 3 if records differ.
+    Reads the manifests and item tables. If they do not decide whether records are equal, reads
+    the records of shards that differ. Exits with 3 if records differ.
 
     Examples:
         shardprep diff tfrecords/pets/1.0.0 tfrecords/pets/1.1.0

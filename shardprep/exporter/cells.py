@@ -197,7 +197,7 @@ def point_cells(sample: ExportSample) -> list[float | None]:
 
 
 def cells_of(sample: ExportSample, schema: Schema) -> list[object]:
-    """Return a value for each column of `titles`; None if missing, a missing class index is −1."""
+    """Return a value for each column of `titles`: None if missing, −1 for a missing class index."""
     target, cells = sample.target, list[object]()
     if schema.target == TARGETS and isinstance(target, list):
         cells += target

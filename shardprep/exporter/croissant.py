@@ -59,7 +59,7 @@ _Classes = Mapping[str, Sequence[str]]
 def write_croissant(dataset: OpenDataset, *, overwrite: bool = False) -> Exported:
     """Write `croissant.json` into the folder of a dataset, and return what was written.
 
-    It describes the item table, the splits and the classes. BuildError if the file exists with
+    The file describes the item table, the splits and the classes. BuildError if it exists with
     other content, unless `overwrite`. RecipeError if the dataset is in object storage.
     """
     folder = dataset.folder("export --croissant")

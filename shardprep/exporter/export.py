@@ -1,8 +1,8 @@
 """Export a dataset to a folder. The folder is complete or absent, and an export can be resumed.
 
 Files are written to `<out>.incomplete/`, where `.export.json` identifies the export. If the same
-export runs again, it continues after the finished shards. `export.json` is written last. It has the
-build options that read the export. Then the folder is renamed to `<out>`.
+export runs again, it continues after the finished shards. `export.json`, with the build options
+that read the export, is written last. Then the folder is renamed to `<out>`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Exported(Card):
     num_bytes: int
     """Total size of the files in bytes."""
     elapsed_s: float = 0.0
-    """Wall time of this run."""
+    """Wall time of this run in seconds."""
 
 
 def export_dataset(
@@ -412,7 +412,7 @@ def _kind(schema: Schema) -> str:
 
 
 def _classes(layout: str, schema: Schema) -> tuple[str, ...]:
-    """Return the class names for `--classes`, in order; () if objects or masks also use one."""
+    """Return the class names for `--classes`, in order; () if objects or masks share a name."""
     parts = [one for one in (BOX_LABEL, MASK) if one in schema.features]
     has_more = parts or POINTS in schema.features
     labels: tuple[str, ...] = schema.labels if schema.target in (LABEL, LABELS) else ()

@@ -165,7 +165,7 @@ PARTS = ".parts"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Functions and properties of an export format."""
+    """An export layout: the functions that write it, and its properties."""
 
     write_shard: Callable[[Export, ShardPlace, Iterable[ExportSample]], Callable[[], None]]
     """Writes a shard. Returns a function to commit it, called while the next shard is written."""
@@ -199,7 +199,7 @@ def table_columns(schema: Schema) -> dict[str, str]:
 
 
 def sample_parser(schema: Schema) -> Callable[[memoryview, str, str], ExportSample]:
-    """Return a parser (payload, key, name) → sample with views of the payload, or RecordError."""
+    """Return a parser: payload, key, name → sample with views of the payload, or RecordError."""
     size, is_raw, pictures = schema.image_size, schema.image.encoding == "raw", schema.image_name
     known = {FILENAME} if size is None else {FILENAME, HEIGHT, WIDTH}
     decoder = ExampleDecoder(schema.dtypes, {*schema.dtypes} - known)

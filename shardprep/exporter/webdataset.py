@@ -85,7 +85,7 @@ def _header(name: str, num_bytes: int) -> bytes:
 
 @functools.lru_cache(1024)
 def _behind_name(num_bytes: int) -> tuple[bytes, int]:
-    """Return the header from name to checksum, and the checksum of all fields except the name."""
+    """Return the header between name and checksum, and the checksum of all but the name."""
     size = b"%011o" % num_bytes
     return _MODE_TO_GROUP + size + _TIME, _SUM + sum(size)
 

@@ -106,7 +106,7 @@ blend_avx2(
     const __m256i half = _mm256_set1_epi32(1 << (PRECISION - 1));
     const __m256i zero = _mm256_setzero_si256();
     for (size_t x = 0; x < width; x += 32) {
-        /* the last block overlaps the one before; below 32 bytes, the two halves of one overlap */
+        /* the last block overlaps the one before; below 32 bytes, the halves of a block overlap */
         if (x + 32 > width && width >= 32)
             x = width - 32;
         size_t right = width >= 32 ? 16 : width - 16;

@@ -26,7 +26,7 @@ enum { MAX_STEP = 8, PALETTE_BYTES = 3 * 256 };
 
 /* Return which of a, b and c is nearest to a + b - c, the first of them if several are.
 
-   Compare 3 c - a - b with the smaller and the larger of a and b: this has no absolute values. */
+   Compares 3 c - a - b with the smaller and the larger of a and b: no absolute values needed. */
 static inline uint8_t
 paeth(int a, int b, int c)
 {
@@ -172,7 +172,7 @@ undo_wide(
     uint8_t *out, const uint8_t *in, const uint8_t *above, size_t num, size_t step, int filter,
     int both)
 {
-    /* a function for each constant, so that the compiler unrolls them */
+    /* constant arguments, so that the compiler makes an unrolled loop for each case */
     if (step == 3 && filter == SUB)
         undo_pixels(out, in, above, num, 3, SUB, both);
     else if (step == 3 && filter == AVERAGE)
@@ -223,8 +223,9 @@ undo(uint8_t *out, const uint8_t *in, size_t height, size_t num, size_t step, co
 PyDoc_STRVAR(
     unfilter_doc,
     "unfilter(data, out, row_bytes, step)\n--\n\n"
-    "Fill out with the rows of PNG data, each the number of its filter and row_bytes bytes.\n\n"
-    "step is the bytes of a pixel, 1 to 8. Raises ValueError for wrong sizes and filters.");
+    "Write the unfiltered rows of PNG data to out.\n\n"
+    "A row of data is a filter number and row_bytes bytes; a pixel has step bytes, 1 to 8. Raises\n"
+    "ValueError for wrong sizes and filters.");
 
 static PyObject *
 py_unfilter(PyObject *Py_UNUSED(module), PyObject *args)
@@ -261,7 +262,7 @@ py_unfilter(PyObject *Py_UNUSED(module), PyObject *args)
 PyDoc_STRVAR(
     look_up_doc,
     "look_up(indices, palette, out)\n--\n\n"
-    "Fill RGB out with the colour of each index in a palette of 256 times RGB.\n\n"
+    "Write the RGB colour of each index to out; the palette has 256 RGB colours.\n\n"
     "Raises ValueError for wrong sizes.");
 
 static PyObject *
@@ -289,7 +290,7 @@ py_look_up(PyObject *Py_UNUSED(module), PyObject *args)
     return answer;
 }
 
-/* Divide by 255 and round, as Pillow does. */
+/* Return the weighted mean of two levels, divided by 255 and rounded as in Pillow. */
 static inline uint8_t
 blend(int above, int below, int alpha)
 {
@@ -300,8 +301,8 @@ blend(int above, int below, int alpha)
 PyDoc_STRVAR(
     flatten_doc,
     "flatten(pixels, out, background)\n--\n\n"
-    "Fill RGB out with pixels of RGBA, or of grey and alpha, seen over a background (r, g, b).\n\n"
-    "With None, alpha is ignored. Raises ValueError for wrong sizes.");
+    "Write RGBA or grey-alpha pixels over a background (r, g, b) to out, as RGB.\n\n"
+    "Without a background (None), alpha is ignored. Raises ValueError for wrong sizes.");
 
 static PyObject *
 py_flatten(PyObject *Py_UNUSED(module), PyObject *args)

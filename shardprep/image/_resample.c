@@ -18,11 +18,11 @@
 
 enum {
     MAX_CHANNELS = 4,
-    MAX_SIDE = 1 << 24, /* a float holds every place of a pixel up to here */
+    MAX_SIDE = 1 << 24, /* up to here, a float holds every pixel position exactly */
     STRIP = 2 * BLOCK,  /* rows that go through the horizontal pass together */
 };
 
-/* The inputs of one output row or column, and where its weights begin. */
+/* The inputs of one output row or column, and the index of its first weight. */
 typedef struct {
     int first; /* counted from Axis.first */
     int num;
@@ -267,10 +267,10 @@ check(const Image *in, const Image *out, const float box[4])
 PyDoc_STRVAR(
     resize_doc,
     "resize(pixels, out, box, down_first, simd=True, mirrored=False)\n--\n\n"
-    "Fill uint8 out[height, width, channels] with the box (left, top, right, bottom) of pixels.\n\n"
-    "Both are C-contiguous and do not overlap. The vertical pass comes first if down_first.\n"
-    "simd=False takes the portable path; mirrored=True exchanges left and right. The GIL is\n"
-    "released. Raises ValueError for wrong shapes and boxes.");
+    "Write the resized box (left, top, right, bottom) of pixels to out.\n\n"
+    "Both are uint8[height, width, channels], C-contiguous, and do not overlap. The vertical\n"
+    "pass comes first if down_first. simd=False takes the portable path; mirrored=True\n"
+    "exchanges left and right. The GIL is released. Raises ValueError for wrong shapes and boxes.");
 
 static PyObject *
 py_resize(PyObject *Py_UNUSED(module), PyObject *args)

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 RunOrder = Literal["column", "row", "relative"]
-"""Pixel order of run lengths: down the columns or along the rows, with pixels counted from 1; or
-down the columns with each start counted from the end of the previous run (0 for the first)."""
+"""Pixel order of run lengths. `column` (down) and `row` (across) count pixels from 1. `relative`
+goes down the columns, and counts each start from the end of the previous run (0 for the first)."""
 Frame = Literal["upright", "stored"]
 """Orientation of the annotated image: turned upright by its EXIF tag, or as stored."""
 FRAMES: Final[tuple[Frame, ...]] = ("upright", "stored")
@@ -54,7 +54,7 @@ class Counts(NamedTuple):
     counts: str | tuple[int, ...]
     """COCO's compressed text, or the numbers themselves."""
     size: tuple[int, int]
-    """Height and width."""
+    """Height and width in pixels."""
 
 
 class Segment(NamedTuple):
@@ -81,8 +81,7 @@ class Skeleton(NamedTuple):
     edges: tuple[tuple[int, int], ...] = ()
     """Pairs of keypoints to connect in drawings, by index."""
     mirrored: tuple[int, ...] = ()
-    """For each keypoint, the index of the keypoint that replaces it in a mirrored image; () if
-    none is replaced."""
+    """For each keypoint, the index of its counterpart in a mirrored image; () if all stay."""
 
 
 Points = NDArray[np.float32]
@@ -129,10 +128,7 @@ class Annotation:
         return tuple((self.attributes.get(IS_CROWD, np.empty(0)) != 0).tolist())
 
     def of(self, are_kept: Sequence[bool], reason: str) -> Annotation:
-        """Return the annotation with the objects whose flag in `are_kept` is True.
-
-        The other objects are counted as dropped for `reason`.
-        """
+        """Return the annotation of objects flagged in `are_kept`, others dropped for `reason`."""
         number, kept = len(self.labels) - sum(are_kept), np.array(are_kept, np.bool_)
         return replace(
             self,

@@ -47,7 +47,7 @@ _Made = TypeVar("_Made")
 
 _NONE = np.empty((0, 4), np.float32)
 _MAX_COPY = 16
-"""Maximum ratio of the pixels of the copy that was annotated to the pixels of the image."""
+"""Maximum number of pixels of the annotated copy for each pixel of the image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

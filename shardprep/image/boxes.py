@@ -29,13 +29,13 @@ SHORTFALLS = ("cut away", "too small")
 _CODES: dict[Reason, int] = {reason: code for code, reason in enumerate(get_args(Reason))}
 
 _TOLERANCE_PX, _TOLERANCE = 1e-3, 1e-6
-"""Maximum distance by which boxes and keypoints may exceed the edge: pixels, or for boxes this
-share of a side if that is larger."""
+"""How far boxes and keypoints may exceed the edge: the first number in pixels, or for boxes the
+second as a share of the side if that is more."""
 _MIN_SIDE = 1.0
 """Minimum side, in stored pixels, of a box that a crop has cut."""
 _Y_FIRST = np.array((1, 0, 3, 2))
 _FEW = 1000
-"""Maximum number of boxes to search for repeats by a set first, which is faster than a sort."""
+"""Up to this number of boxes, a set is searched for repeats first: it is faster than a sort."""
 _CUT = 1 - 1e-6
 """A box counts as cut if less than this share of its area is left."""
 
@@ -143,8 +143,8 @@ class Boxes:
     def shares(self, placement: Placement, min_visible: float) -> NDArray[np.float32]:
         """Return all boxes as shares of the stored image: ymin, xmin, ymax, xmax.
 
-        Drops objects of which a crop left less than a pixel of a side, or less than `min_visible`
-        of the area. Also drops boxes without an area after rounding to float32.
+        Drops an object if a crop left less than a pixel of a side, or less than `min_visible` of
+        the area. Also drops boxes without an area after rounding to float32.
         """
         shares = self.corners.take(_Y_FIRST, axis=1) / np.array(placement.size * 2, np.float64)
         shares = np.minimum(np.maximum(shares, 0.0), 1.0)
@@ -162,7 +162,7 @@ def are_cut_away(
 ) -> Flags:
     """Return which boxes a cut leaves too small, bool[n].
 
-    `left_over` has the sides of what is left of each box, float[n, 2]; `corners` are the boxes
+    `left_over` has the sides of each box after the cut, float[n, 2]; `corners` are the boxes
     before. A box is too small if a side is below `min_side`, or if less than the share
     `min_visible` of its area is left. Boxes that were not cut are never too small.
     """

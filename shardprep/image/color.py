@@ -39,7 +39,7 @@ class SrgbTransform(NamedTuple):
 
 
 class Levels(NamedTuple):
-    """Values of an image of more than 8 bits that become black and white."""
+    """Pixel values that become black and white, for an image of more than 8 bits."""
 
     black: float
     white: float

@@ -65,7 +65,7 @@ class Decoded(NamedTuple):
     scale: int = 1
     """Divisor of the sides in the file: 1, 2, 4 or 8. Quotients are rounded up."""
     levels: Levels | None = None
-    """Values that became black and white; None for an image of 8 bits, or of colours."""
+    """Values that became black and white; None for 8-bit and for colour images."""
 
 
 @stage("decode")
@@ -105,8 +105,8 @@ def decode(data: bytes, image: Image.Image, scale: int, spec: ImageSpec) -> Deco
     """Return the first frame of `data`, upright. `image` is the result of `open_image(data)`.
 
     A sound RGB or grey JPEG is decoded `scale` (1, 2, 4 or 8) times smaller, with sides rounded up,
-    unless it is lossless. The spec gives `background`, `depth_range` and `window`. May close
-    the image.
+    unless it is lossless. Uses background, `depth_range` and `window` of the spec. May close
+    `image`.
     """
     transform = srgb_transform(image)
     damage = ""
@@ -238,7 +238,8 @@ def _decode_by_pillow(image: Image.Image, spec: ImageSpec) -> Decoded:
         image.load()
         levels = deep_levels(image, spec.depth_range)
         pixels = eight_bit_pixels(image, spec, srgb_transform(image), levels)
-    # Only known now: a PNG may state it after its pixels, and Pillow rotates a TIFF while loading.
+    # The orientation is known only now: a PNG may state it after its pixels, and Pillow rotates a
+    # TIFF while loading.
     turn = _orientation(image)
     image.close()
     return Decoded(_upright(pixels, turn), is_srgb=False, orientation=before or turn, levels=levels)

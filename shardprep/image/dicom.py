@@ -54,8 +54,7 @@ _TAGS: Final = [
 """Elements that hold or describe the pixels; no others are parsed."""
 _PIXELS: Final = {"PixelData", "FloatPixelData", "DoubleFloatPixelData"}
 _FRAME_GROUPS: Final = ("PixelValueTransformationSequence", "FrameVOILUTSequence")
-"""Groups of elements in an enhanced image. Other images have the elements at the top level (PS3.3,
-C.7.6.16.2)."""
+"""Groups of elements in an enhanced image; others have the elements on top (PS3.3, C.7.6.16.2)."""
 _TEXT_VRS: Final = "AE AS CS DA DS DT FD FL IS LO LT PN SH SL SS ST TM UC UI UL UR US UT"
 """Value representations (VR) of elements that hold a text or a number (PS3.5, 6.2)."""
 _TRUNCATED: Final = "image file is truncated"
@@ -131,7 +130,7 @@ def num_frames(head: bytes) -> int:
 
 
 def frame_files(data: bytes, number: int) -> Iterator[bytes]:
-    """Yield each of the `number` frames of a DICOM file as a separate file, without decoding."""
+    """Yield each of the `number` frames as a DICOM file, undecoded; ValueError if truncated."""
     about = pydicom.dcmread(io.BytesIO(_inflated(data)))
     pixels, groups = about.PixelData, about.get("PerFrameFunctionalGroupsSequence")
     is_packed = about.file_meta.TransferSyntaxUID.is_encapsulated
@@ -156,7 +155,7 @@ _PLACE_TAGS: Final = (
 )  # fmt: skip
 _OWNER_TAGS: Final = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID")
 _PLACE_BYTES: Final = 256 << 10
-"""Bytes of a file that are searched for the elements of a `SlicePlace`, which precede pixels."""
+"""Bytes of a file that are searched for the elements of a `SlicePlace`; they precede the pixels."""
 _SAME_DIRECTION: Final = 1e-3
 """Largest difference of direction cosines within a series of parallel slices."""
 

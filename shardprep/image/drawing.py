@@ -33,7 +33,7 @@ SIDE = 112
 
 @dataclass(frozen=True, slots=True)
 class Thumbnail:
-    """A small WebP image."""
+    """A small WebP image, and its size in pixels."""
 
     data: bytes
     width: int
@@ -140,10 +140,7 @@ def draw_contact_sheet(
 
 
 def draw_marked(picture: AnnotatedPicture, legend: Legend, side: int) -> tuple[Image.Image, bool]:
-    """Return the drawing of a picture with its boxes and masks, and whether its masks can be read.
-
-    `side` is the longer side of the drawing in pixels.
-    """
+    """Return the drawing, `side` pixels on its longer side, and whether its masks could be read."""
     height, width = picture.pixels.shape[:2]
     scale = side / max(height, width, 1)
     size = max(1, round(width * scale)), max(1, round(height * scale))

@@ -313,10 +313,7 @@ class MaskFiles:
                     yield label, (ids == value).view(np.uint8), frame
 
     def ids(self) -> tuple[NDArray[np.uint32], Frame]:
-        """Return the segment ids in the mask file of a panoptic dataset, and the frame of the file.
-
-        MaskError if the image has no mask file or several.
-        """
+        """Return segment ids and frame of the only mask file; MaskError for none or several."""
         if len(self.data) != 1:
             raise MaskError(f"has {len(self.data)} mask files, but a panoptic image needs one")
         height, width = self.placement.upright

@@ -33,8 +33,8 @@ Cells = np.ndarray[Any, np.dtype[np.uint16]]
 CANDIDATE = np.dtype(
     [("inner", "<i8"), ("outer", "<i8"), ("turn", "u1"), ("window", "<i2"), ("apart", "<i8")]
 )
-"""The thumbnail `inner`, oriented by `turn`, may look like a window of the thumbnail `outer`.
-`apart` is lower if they are more alike."""
+"""The thumbnail `inner`, oriented by `turn`, may look like window number `window` of the thumbnail
+`outer`. `apart` is lower if they are more alike."""
 _STEPS = {32.0: (0.0,), 29.5: (0.0, 2.5), 27.0: (0.0, 2.5, 5.0)}
 """Length of a window's side in pixels → offsets."""
 _MOST_UNEQUAL = 3.0
@@ -94,7 +94,7 @@ _PROBES = 6
 _AT_ONCE = 1 << 8
 """Number of thumbnails or descriptors in one step of a thread."""
 _MOST_PRODUCTS = 1 << 21
-"""Maximum number of products in one step, in a large cell."""
+"""Maximum number of products of descriptors in one step; limits the memory for a large cell."""
 
 
 def _basis(offset: float, side: float) -> Floats:
@@ -129,7 +129,7 @@ def _descriptors(low: Floats) -> Descriptors:
 
 
 def _oriented(low: Floats, turn: int) -> Floats:
-    """Return the frequencies of `turned(thumbnails, turn)`, given those of the thumbnails."""
+    """Turn the frequencies of thumbnails as `turned` turns the thumbnails."""
     low = low.transpose(0, 2, 1) if turn & 4 else low
     low = low * _SIGNS[:, None] if turn & 2 else low
     return low * _SIGNS if turn & 1 else low
@@ -170,7 +170,7 @@ def turned_back(turn: int) -> int:
 
 
 def _relative() -> Ints:
-    """Return int64[8, 8]: turn of `inner` alone, by turn of `inner` (row) and `outer` (column)."""
+    """Return the turn that matches `inner` to an unturned `outer`, int64[8, 8], by both turns."""
     views = [turned(np.arange(4).reshape(2, 2), turn) for turn in range(8)]
     found = np.empty((8, 8), np.int64)
     for one, other, turn in product(range(8), repeat=3):
@@ -281,7 +281,7 @@ def _members(nearest: list[Cells], number: int) -> list[Ints]:
 
 
 def _alike_in(wholes: _Views, windows: _Views, asked: Ints, there: Ints) -> Ints:
-    """Return the best pairs of elements of `asked` and `there`, as rows like those of `_alike`."""
+    """Return the best pairs of thumbnails in `asked` and windows in `there`, as `_alike` yields."""
     theirs, found = windows.descriptors[there].astype(np.float32).T, [np.empty((0, 5), np.int64)]
     step = min(_AT_ONCE, _MOST_PRODUCTS // max(1, len(there)) + 1)
     for start in range(0, len(asked), step):

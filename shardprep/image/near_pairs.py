@@ -146,7 +146,7 @@ def edges(inner: Floats, seen: Floats, mask: Floats) -> Floats:
 def _correlation(inner: Floats, seen: Floats, mask: Floats) -> tuple[Floats, ...]:
     """Return correlation, gain, offset and the deviation of `inner`, where `mask` is 1.
 
-    `gain * seen + offset` fits `inner`.
+    `inner` is fitted by `gain * seen + offset`.
     """
     pixels = mask.shape[1] * mask.shape[2]
     mask, one, other = (
@@ -227,7 +227,8 @@ _LEAST_EDGES = 0.55
 _LEAST_CLEAR = 0.66
 """Minimum correlation of the edges that fit, minus the median error per deviation of grey."""
 _LEAST_BOTH = 1.28
-"""If the values limited by `_LEAST_EDGES` and `_LEAST_CLEAR` have this sum, one may be lower."""
+"""If the values limited by `_LEAST_EDGES` and `_LEAST_CLEAR` have this sum, the limits do not
+apply."""
 _COPY_EDGES, _COPY_SHARP, _COPY_BLUR = 0.68, 0.9, 2.5
 """Minimum correlation of all edges of copies: max(first, second - third * median error)."""
 _COPY_HALF = 0.04
@@ -242,7 +243,8 @@ _CHANGE = 0.8
 _COLOURS_APART, _COLOURS_SHARE = 12, 0.5
 """Maximum mean difference of colours in levels, or as a share of the mean colour."""
 _MOST_MOVES, _STILL_EDGES = 0.18, 0.78
-"""Maximum distance in pixels of `median_move` in copies, if the edges agree less than this."""
+"""Maximum `median_move` of copies in pixels, and correlation of edges from which any move is
+allowed."""
 _GREY = 3
 """Mean colour in levels below which an image counts as grey."""
 _AT_ONCE = 1 << 7
@@ -314,7 +316,7 @@ def joined(groups: Ints, pairs: Ints) -> Ints:
 
 
 def changes(images: Thumbnails, pair: Any, *, from_inner: bool = False) -> str:
-    """Return in words how `inner` of a `PAIR` differs, such as `mirrored, cropped to 82%`.
+    """Return how `inner` of a `PAIR` differs from `outer`, such as `mirrored, cropped to 82%`.
 
     With `from_inner`, return how `outer` differs from `inner`.
     """

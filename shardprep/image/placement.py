@@ -1,8 +1,7 @@
 """Placement: the affine map from an image file to the stored image, for pixels, boxes and masks.
 
 The image is turned upright by its EXIF orientation. Then a part of it is cut out, scaled on each
-axis and put on the canvas. `process` crops and scales pixels by the same numbers, so that boxes and
-masks stay on their pixels.
+axis and put on the canvas. `process` crops and scales pixels by the same numbers.
 """
 
 from __future__ import annotations

@@ -84,8 +84,7 @@ class OrdinaryPng(NamedTuple):
     def pixels(self, background: tuple[int, int, int]) -> Pixels:
         """Return pixels on a background, uint8[height, width, 3], or [height, width, 1] for grey.
 
-        Raises ValueError for a wrong size, filter or palette index. Errors of the inflater pass
-        unchanged.
+        ValueError for a wrong size, filter or palette index; errors of the inflater pass unchanged.
         """
         stored = self.values()
         if self.colour_type in (_GREY, _RGB):
@@ -206,7 +205,7 @@ def _inflated(compressed: list[_Chunk], num_bytes: int) -> bytes:
     pieces = [chunk.data for chunk in compressed]
     unpacker = _inflater.decompressobj()
     whole = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-    data: bytes = unpacker.decompress(whole, num_bytes + 1)  # one more shows a surplus
+    data: bytes = unpacker.decompress(whole, num_bytes + 1)  # one byte more reveals a surplus
     if len(data) != num_bytes or not unpacker.eof:
         size = "more" if len(data) > num_bytes else f"{len(data):,}"
         raise ValueError(f"expected {num_bytes:,} bytes of pixels, got {size}")

@@ -89,10 +89,9 @@ class ProcessedImage:
     damage: str = ""
     """Damage of the original that was recovered or tolerated; "" if it has none."""
     is_dark: bool = False
-    """Whether over 99% of the sampled pixels are nearly black; only in DICOM images and in images
-    of more than 8 bits."""
+    """Whether over 99% of sampled pixels are nearly black; only for DICOM and over 8 bits."""
     levels: Levels | None = None
-    """Values that became black and white; None for an image of 8 bits, or of colours."""
+    """Values that became black and white; None for 8-bit and for colour images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,8 +327,7 @@ JPEGS = ("jpeg", "mpo")
 def encode(pixels: Pixels, original_format: str, spec: ImageSpec) -> bytes:
     """Return pixels, uint8[height, width, 3] or [height, width, 1], encoded by `spec.format`.
 
-    "keep" means JPEG for a JPEG original, else PNG. Grey gives the same bytes as three equal
-    channels.
+    "keep" means JPEG for a JPEG original, else PNG. Grey is encoded as three equal channels.
     """
     is_jpeg = spec.format == "jpeg" or (spec.format == "keep" and original_format in JPEGS)
     if is_jpeg and pixels.shape[2] == 1:

@@ -131,8 +131,7 @@ except ImportError:  # no compiler at installation, or its result does not load 
 def flattened(pixels: Pixels, background: tuple[int, int, int] | None) -> Pixels:
     """Return RGBA or grey-alpha pixels as RGB over a background, byte-equal to Pillow's result.
 
-    Takes and returns uint8[height, width, channels], C-contiguous. If `background` is None, alpha
-    is ignored.
+    Takes and returns uint8[height, width, channels], C-contiguous. No background: alpha is ignored.
     """
     out = np.empty((*pixels.shape[:2], 3), np.uint8)
     if _pixels is not None:

@@ -25,8 +25,7 @@ _JPEG_BYTES_PER_PIXEL = (
     (1, 10, 30, 50, 75, 85, 90, 95, 98, 100),
     (0.02, 0.04, 0.08, 0.11, 0.17, 0.23, 0.29, 0.42, 0.59, 0.82),
 )
-"""JPEG qualities, and the bytes per pixel at each without the header: means over the photographs of
-four datasets at 224x224."""
+"""JPEG qualities, and bytes per pixel without header: means of photos in four datasets, 224x224."""
 _JPEG_HEADER_BYTES = 620
 
 

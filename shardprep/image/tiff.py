@@ -113,10 +113,7 @@ class TiffBands:
         return -(-height // rows) * -(-width // columns)
 
     def rows(self, top: int, height: int) -> Pixels:
-        """Return rows of the image, uint8[height, width, 3], or [height, width, 1] for grey.
-
-        Raises any Exception for broken parts.
-        """
+        """Return rows, uint8[height, width, 3 or 1 for grey]; any Exception for broken parts."""
         band = np.zeros((height, self.size[1], self._channels), self._dtype)
         for plane, page in enumerate(self._pages):
             for index in self._segments(page, top, top + height):

@@ -1,7 +1,6 @@
 """Cut an image into tiles: their windows, and the objects of each tile.
 
-Boxes, run lengths, the class mask and keypoints of a tile are in pixels of the tile. So a tile is
-stored like any other image.
+Boxes, run lengths, class mask and keypoints of a tile are in its pixels, as in any other image.
 """
 
 from __future__ import annotations

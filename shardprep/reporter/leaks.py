@@ -64,7 +64,7 @@ class SharedImage(NamedTuple):
     copy: str
     """Key of the first of its copies in the second dataset."""
     copy_split: str
-    """Split of this copy."""
+    """Split of that copy in the second dataset."""
     change: str
     """How the copy differs from the image, in words; "" for exact copies."""
 

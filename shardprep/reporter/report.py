@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Report(ReportData):
-    """The report that `shardprep.report` returns."""
+    """A report, with its HTML page; the result of `shardprep.report`."""
 
     page: Path | None = None
 

@@ -197,7 +197,7 @@ def _sum_problems(table: pa.Table) -> Iterator[Problem]:
 def _table_problems(
     manifest: Manifest, schema: Schema | None, table: pa.Table, rows: dict[str, pa.Table]
 ) -> Iterator[Problem]:
-    """Yield problems: rows of unknown shards, repeated keys, counts unlike in the manifest."""
+    """Yield problems: rows of unknown shards, repeated keys, counts other than the manifest's."""
     for shard in rows:
         if shard not in manifest.shards:
             what = f"has rows of {shard}, which the manifest does not name"

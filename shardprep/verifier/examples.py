@@ -51,7 +51,10 @@ class ExampleCheck:
     """A check of records against the schema of a dataset, and against their item rows."""
 
     def __init__(self, schema: Schema | None, *, decode: bool) -> None:
-        """Check by `schema`; if None, any Example is valid. `decode`: decode images and masks."""
+        """Create a check by `schema`. Without a schema, any Example is valid.
+
+        With `decode`, images and masks are decoded too.
+        """
         features = schema.features if schema else {}
         dtypes = schema.dtypes if schema else {}
         names = (schema.target, *schema.class_features) if schema else ()
@@ -72,7 +75,7 @@ class ExampleCheck:
             return Fault("example", error.what)
 
     def faults(self, features: Features, rows: RecordRows | None, record: int) -> Iterator[Fault]:
-        """Yield the faults of a record. `record` is its index in `rows`; None: compare no row."""
+        """Yield the faults of a record, also from the row `record` of `rows` if there are rows."""
         if not self._plain:
             return
         sound: dict[str, Sequence[Any]] = {}
@@ -186,7 +189,7 @@ class ExampleCheck:
                 yield Fault("items", what)
 
     def _labelled(self, sound: Mapping[str, Sequence[Any]]) -> list[int] | None:
-        """Return the labelled keypoints of each object, then of the image, as counts, or None."""
+        """Return the number of labelled keypoints per object, then of the image, or None."""
         names = [name for name in ALL_POINTS.values() if name in self._annotated]
         if not names or not sound.keys() >= {*names}:
             return None
@@ -375,7 +378,7 @@ def _jpeg_shape(data: bytes) -> tuple[int, int, int]:
 def _png_shape(data: bytes, *, is_deep: bool) -> tuple[int, int, int]:
     """Return height, width and channels of a PNG; any exception if damaged.
 
-    With `is_deep`, it must be 16-bit grey, else 8-bit grey, RGB or RGBA. If not, channels are 0.
+    Channels are 0 unless the pixels are 8-bit grey, RGB or RGBA, or with `is_deep`, 16-bit grey.
     """
     with open_stored(data, "PNG") as image:
         image.verify()

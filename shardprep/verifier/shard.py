@@ -63,7 +63,7 @@ class ShardTask:
     expected: Shard | None
     """The shard's entry in the manifest, or None if it has none."""
     table: pa.Table | None
-    """Rows of the shard's items, or None if `items.parquet` has none."""
+    """Rows of the shard's items, or None if `items.parquet` has no rows of the shard."""
     index: RecordRows | None
     """Offsets and lengths from the shard's index; None with `table` or a damaged index."""
     check: ExampleCheck

@@ -35,7 +35,7 @@ from shardprep.writer.workspace.states import DamagedDataset, Workspace, workspa
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PartResult(Card):
-    """Result of `build_part`: all shards of the part are written. Fields as in `BuildResult`."""
+    """A written part of a build. Fields with the same name mean the same as in `BuildResult`."""
 
     workspace: Workspace
     part: Part
@@ -90,7 +90,10 @@ def build_dataset(
 def build_part(
     recipe: Recipe, part: Part, workers: Workers, watcher: Watch, reuse: OldDataset | None = None
 ) -> PartResult:
-    """Write the shards of one part of a build; `finalize_dataset` joins all parts."""
+    """Write the shards of one part of a build; `finalize_dataset` makes a dataset of all parts.
+
+    A finished dataset stays unchanged. BuildError if a build or dataset of other options exists.
+    """
     start = time.monotonic()
     workspace, fingerprint = workspace_of(recipe), make_fingerprint(recipe)
 
@@ -100,7 +103,7 @@ def build_part(
             return finished
         try:
             with workspace.held(alone=False):
-                finished = workspace.finished()  # another run may have published it
+                finished = workspace.finished()  # another run may have published the dataset
                 if finished is not None:
                     return finished
                 states.refuse_other_build(workspace, fingerprint)

@@ -31,8 +31,7 @@ class ImageObjectCounts(NamedTuple):
     pixels: Mapping[int, int] | None
     """Class mask value, ascending → number of pixels; None if the dataset has no class masks."""
     labelled_points: tuple[int, ...] | None = None
-    """Number of labelled keypoints of each stored object, then of the image; None if the dataset
-    has no keypoints."""
+    """Number of labelled keypoints per stored object, then of the image; None without keypoints."""
     lost_points: Mapping[str, int] | None = None
     """Reason → number of keypoints that are not stored; None if the dataset has no keypoints."""
 
@@ -73,7 +72,7 @@ class Outcome(NamedTuple):
     """Counts of objects and mask pixels; None if rejected, or if the dataset has no annotations."""
     is_copied: bool = False
     has_own_levels: bool = False
-    """Whether the values of this stack define black and white, not its type or an option."""
+    """Whether this stack's own values define black and white, instead of its type or an option."""
 
     @classmethod
     def unread(cls, item: Item | Member, kind: str, reason: str) -> Outcome:
@@ -82,7 +81,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChunkTask:
-    """Some adjacent items of one shard."""
+    """Adjacent items of one shard that a worker encodes together."""
 
     shard: str
     start: int

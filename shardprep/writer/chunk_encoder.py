@@ -216,7 +216,7 @@ class ChunkEncoder:
     target: ImageSpec | None = None
     """How target images are stored, or None if the dataset has none."""
     has_target_lists: bool = field(init=False)
-    """Cached, because `Schema.target_lists` scans all features."""
+    """Whether there are target lists; cached, because `Schema.target_lists` scans all features."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "has_target_lists", bool(self.schema.target_lists))

@@ -172,8 +172,8 @@ def complete(
 ) -> Manifest:
     """Write all files except shards, and return the manifest, which is written last.
 
-    BuildError if it differs from `expected`. Without `expected`, BuildError if more images or
-    objects are bad than the outline allows.
+    BuildError if the manifest differs from `expected`. Without `expected`, BuildError if more
+    images or objects are bad than the outline allows.
     """
     with states.writing(workspace):
         folders.check_build()
@@ -181,7 +181,7 @@ def complete(
         if expected is None:
             check_rejections(workspace, folders, manifest, outline.max_rejected)
             check_dropped(folders, manifest, outline.max_dropped)
-        else:  # accepted when the dataset was first published
+        else:  # the limits were checked when the dataset was first published
             # An earlier version recorded no leak check, or one by another method. Receipts of
             # intact shards lack the two counts.
             names = "leaks", "num_rescaled", "num_own_levels"

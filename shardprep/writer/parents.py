@@ -49,7 +49,7 @@ class Parent(NamedTuple):
 
 
 def open_parent(dataset: OpenDataset, numbers: Numbers | None = None) -> Parent:
-    """Check a dataset, and return it with the records of `numbers`, or all items if None."""
+    """Check a dataset, and return a parent with the records of `numbers`, or all items if None."""
     manifest, schema = dataset.manifest, dataset.schema
     table = dataset.item_rows(intact=True)
     check_items(dataset, table)
@@ -115,8 +115,8 @@ def check_alike(parents: Sequence[Parent]) -> None:
 def renamed(parents: Sequence[Parent], class_map: Mapping[str, str]) -> list[Parent]:
     """Return the parents with new names of classes. Classes with one name become one in `united`.
 
-    RecipeError for a name that no class has, and for masks whose classes would become one: the
-    pixels of stored masks do not change.
+    RecipeError for a name that no class has, and if two classes of masks or of a class target would
+    become one: their stored values do not change.
     """
     option = OptionName("class_map")
     known = dict.fromkeys(chain(*(names for one in parents for names in _class_names(one.schema))))
@@ -246,7 +246,7 @@ def _titles(manifests: Sequence[Manifest]) -> list[str]:
 
 
 def skipped_reasons(parent: Parent) -> list[tuple[str, str]]:
-    """Return (reason, detail) of each skipped input; the manifest's `totals` has the reasons."""
+    """Return (reason, detail) of each skipped input; `totals` of the manifest lists the reasons."""
     texts = [text or "" for text in parent.skipped["reason"].to_pylist()]
     reasons = map(parent.manifest.totals.reason_of, texts)
     return [(one, text[len(one) + 2 :]) for one, text in zip(reasons, texts, strict=True)]

@@ -153,9 +153,9 @@ _BATCHES_A_REPORT = 8
 _COPIES_AT_ONCE = 3
 """Number of shards to copy at a time: one is read while others are hashed and written."""
 _SHARDS_AT_ONCE = 8
-"""Number of shards in progress, with syncs: a disk syncs many at once in half the time."""
+"""Number of shards being copied or synced: a disk syncs many at once in half the time."""
 _TRUSTED_BYTES = 64 << 20
-"""Larger batches are first checked record by record, as lengths in item tables may be wrong."""
+"""Larger batches are first checked record by record: item tables may state wrong lengths."""
 _LEAVE_S = 10.0
 """Seconds that running copies have to end when another copy fails."""
 _M_ARENA_MAX = -8  # malloc.h of glibc
@@ -186,16 +186,13 @@ class Buffer:
 class RecordCopier:
     """Copies the records of `ShardPlan.old` in several threads.
 
-    A record gets the labels of its row if `is_new` is true in the row, or if its key is new.
+    A record gets key, labels and added features of its item if `is_new` is set or its key is new.
     """
 
     def __init__(
         self, folders: Folders, schema: Schema, columns: Sequence[str], check: Callable[[], None]
     ) -> None:
-        """Create a copier; `columns` are the features that the items add to their records.
-
-        `check` raises an error if a parent dataset has changed.
-        """
+        """Create a copier. Items add features `columns`; `check` raises if a parent has changed."""
         self.folders, self.schema, self.check = folders, schema, check
         self.columns = columns
         self.reading = threading.RLock()

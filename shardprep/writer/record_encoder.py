@@ -134,9 +134,9 @@ class RecordEncoder:
 def stored_values(
     task: ChunkTask, schema: Schema, before_item: Callable[[], None]
 ) -> Iterator[tuple[Item, dict[str, Any], _Values | None]]:
-    """Yield each item, its `_FACTS` from `ChunkTask.old`, and its record, or None if rejected.
+    """Yield each item, its `_FACTS` from `ChunkTask.old`, and the values of its record.
 
-    RecordError or DatasetError if a record is damaged.
+    The values of a rejected item are None. RecordError or DatasetError if a record is damaged.
     """
     assert task.old is not None  # noqa: S101 - of a repack
     old, dtypes = task.old, schema.dtypes
@@ -162,7 +162,7 @@ def _payloads(records: StoredRecords, before_item: Callable[[], None]) -> Iterat
             wait_for(ahead)
             before_item()
             for number, record in enumerate(records.read(run.start, run.stop), run.start):
-                sound = records.read_alone(number) if record is None else record  # or its error
+                sound = records.read_alone(number) if record is None else record  # or raises
                 yield bytes(sound[tfrecord.HEADER_BYTES : -tfrecord.FOOTER_BYTES])
 
 

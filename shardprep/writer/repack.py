@@ -2,8 +2,8 @@
 
 A framed record is copied unchanged, or with another key, other class numbers or added features.
 With another size or format of images, all records are encoded anew instead. Shards are shuffled and
-cut as in a build, so repacking one whole dataset gives the shards that a build with this seed and
-number of shards would have written.
+cut as in a build. So a repack of one whole dataset gives the shards of a build with the same seed
+and number of shards.
 """
 
 from __future__ import annotations
@@ -125,7 +125,10 @@ class Encoding(NamedTuple):
 
 
 def encoding_of(parents: Sequence[Parent], recipe: Recipe, workers: Workers) -> Encoding | None:
-    """Return how `recipe` encodes stored images anew, or None if no image changes."""
+    """Return how `recipe` encodes stored images anew, or None if no image changes.
+
+    RecipeError for a format or size that stored images cannot get.
+    """
     wanted = recipe.settled(annotated=bool(parents[0].schema.annotations)).image_spec
     for parent in parents:
         known = parent.spec

@@ -147,7 +147,7 @@ class OldDataset:
         return f"; {counted(moves.total(), 'image')} change their split: {listed}" if moves else ""
 
     def changes(self, spec: ImageSpec) -> list[str]:
-        """Return in words the options and versions that differ and can change stored images."""
+        """Return the differing options and versions that can change stored images, as text."""
         now = versions() | fit_version(spec.fit)
         return fingerprint_differences(self.made_by, _making(spec, now, _formats(self.rows)))
 
@@ -177,7 +177,7 @@ def open_old_dataset(dataset: OpenDataset) -> OldDataset:
     recorded = manifest.fingerprint.options.keys()
     missing = {name for name in made_by.options if name not in recorded}
     several = {name for name in missing if not BUILD_OPTIONS[name].is_newer}
-    made_by.options.update(dict.fromkeys(several, "several"))  # of merged datasets
+    made_by.options.update(dict.fromkeys(several, "several"))  # merged datasets differ in these
     if manifest.num_encodings:
         made_by.versions["encodings"] = f"{manifest.num_encodings + 1}"
     if 0 < manifest.num_own_levels < manifest.totals.num_written:
@@ -348,9 +348,9 @@ class _ChunkCopy:
 
     @stage("frame")
     def _image(self, stored: Outcome, record: bytes, data: bytes) -> ProcessedImage | None:
-        """Return what `process_image` would return, without decoding, or None if impossible.
+        """Return the result of `process_image` without decoding, or None if this is impossible.
 
-        Annotations need the placement, which is known without decoding only for ordinary JPEGs.
+        Annotations and target images need the placement, which is known only for ordinary JPEGs.
         """
         encoder = self._reuse.encoder
         spec, placement = encoder.spec, None

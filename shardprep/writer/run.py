@@ -119,7 +119,7 @@ def make_shards(
 ) -> MadeShards:
     """Plan the dataset, and write the missing shards of a part. `replaced` is the old manifest.
 
-    If the images changed meanwhile, remove the receipts and raise BuildError or ChangedError.
+    If the images changed during the run, remove the receipts and raise BuildError or ChangedError.
     """
     with workspace.scratch() as scratch:
         plan = images.plan(scratch, watcher)

@@ -1,7 +1,7 @@
 """Write shards, the unit of commit, and their receipts.
 
 A shard file under its final name is complete. Its receipt has the rows of its items, and the length
-and hash of the file, and is kept until the dataset is published. A shard counts as written if file
+and hash of the file; it is kept until the dataset is published. A shard counts as written if file
 and receipt exist and agree. A build that was replaced by another build commits no further shard.
 """
 
@@ -44,7 +44,7 @@ RETRIED = ("unreadable", "crashed", "timeout")
 
 
 class ReceiptFacts(BaseModel):
-    """Facts about a shard in its receipt."""
+    """Facts about a written shard; stored in the metadata of its receipt."""
 
     shard: Shard
     mark: str

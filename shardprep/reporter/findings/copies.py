@@ -43,7 +43,7 @@ Part = tuple[float, ...]
 
 
 class _Link(NamedTuple):
-    """How an image differs from the first image of its group. The attributes are as in `Copies`."""
+    """How an image differs from the first of its group; `change` and `turn` as in `Copies`."""
 
     change: str = ""
     turn: int = 0
@@ -101,7 +101,7 @@ def exact_copies(contents: Contents) -> tuple[Copies, ...]:
 def near_copies(contents: Contents, measured: ScanResult) -> Iterator[Copies]:
     """Yield the groups of near copies, then of images of one scene, each by lowest record number.
 
-    Groups of only exact copies are left out, and scenes of only near copies.
+    Leaves out near-copy groups that have only exact copies, and scenes that have only near copies.
     """
     numbers, pairs = measured.numbers, measured.pairs
     ends = numbers[np.stack([pairs["inner"], pairs["outer"]], axis=1)].tolist()

@@ -27,7 +27,7 @@ TRAIN = "train"
 _IMBALANCE = 10
 """Ratio of the largest to the smallest class from which imbalance is a finding."""
 _TELLING = 0.9
-"""A property reveals a class if images of the class have more (or less) of it than other images in
+"""A property reveals a class if images of the class have more (or less) of it than other images, in
 more than this share of pairs. 0.5 is chance."""
 _LEAST_IMAGES = 20
 _DRIFT = 0.15
@@ -41,7 +41,7 @@ TINY = 8
 _SAME = 0.9
 """Two boxes are nearly equal if their intersection over union is above this."""
 _MOST_PAIRS = 5_000_000
-"""Maximum number of pairs to compare in a part: a hostile image may have a million equal boxes."""
+"""Maximum number of box pairs to compare per block: an image may have a million equal boxes."""
 _AT_ONCE = 1 << 10
 _SLACK = 1e-6  # tolerance of probabilities, as in cleanlab
 
@@ -123,7 +123,7 @@ def wrong_labels(contents: Contents, predicted: Numbers) -> list[WrongLabel]:
     scores = predicted[rows, given]
     counts = np.bincount(given, minlength=len(names))
     means = np.bincount(given, scores, minlength=len(names)) / np.maximum(counts, 1)
-    # A prediction is confident from the mean predicted probability of images with that label.
+    # A class is predicted with confidence at or above the mean probability of its labelled images.
     least = np.where(counts > 0, np.maximum(means - _SLACK, _SLACK), np.inf)
     is_confident = predicted >= least
     num_confident = is_confident.sum(axis=1)

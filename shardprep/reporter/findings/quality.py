@@ -57,7 +57,7 @@ class Quality:
     found: tuple[int, ...]
     """Records beyond the threshold, worst first."""
     nearest: tuple[int, ...]
-    """The records with the worst values, worst first, with those values in `values`."""
+    """Records with the worst values, worst first; `values` has their values."""
     values: tuple[float, ...]
 
 

@@ -45,7 +45,7 @@ def chip(label: int) -> Html:
 def stacked_bar(
     counts: Mapping[str, int], most: int, splits: Sequence[str], label: str, height: int = 12
 ) -> Html:
-    """Return a bar with one part per split. Counts with the sum `most` fill the width."""
+    """Return a bar with one part per split. A sum of counts equal to `most` fills the width."""
     at, parts = 0.0, []
     for name, count in counts.items():
         width = count / max(most, 1) * 100

@@ -63,7 +63,7 @@ def key(value: str) -> Html:
 
 
 def code(value: str) -> Html:
-    """Return inline code."""
+    """Return a text as a `code` element."""
     return tag("code", value)
 
 
@@ -116,6 +116,6 @@ def more(title: str, *children: str | int) -> Html:
 
 
 def section(anchor: str, title: str, *children: str | int) -> Html:
-    """Return a section with its heading."""
+    """Return a `section` element with the id `anchor` and a heading."""
     heading = tag("h2", title, id=f"{anchor}-title")
     return tag("section", heading, *children, id=anchor, aria_labelledby=f"{anchor}-title")

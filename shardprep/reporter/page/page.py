@@ -1,8 +1,7 @@
 """The whole page: a report and its pictures as one HTML file.
 
-Each section is made by a function of the report and, if needed, of the pictures. The function
-returns None for a section that does not apply. This module has the sections on left-out inputs,
-channels and provenance.
+A function for each section takes the report and, if needed, the pictures. It returns None if the
+section does not apply. This module has the sections on left-out inputs, channels and provenance.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ _RING, _CROSS = "m-2 0a2 2 0 1 0 4 0a2 2 0 1 0-4 0", "m-2-2l4 4m0-4l-4 4"
 """SVG paths of a visible and of a hidden keypoint, relative to its position."""
 _AT_ONCE = 16
 _NO_CLASS_TIMES = 4
-"""Number of gallery pictures of a dataset without classes, as a multiple of those of one class."""
+"""Factor of gallery pictures in a dataset without classes, which has only one group of them."""
 _MOST_NAMES, _MOST_LETTERS = 5, 40
 """Maximum number of classes named for a picture, and maximum length of a name."""
 _MOST_LEGEND = 30

@@ -255,7 +255,7 @@ class ItemList:
         return self._alone(self._selections, wanted)
 
     def counts(self, wanted: Filter) -> dict[str, Counter[str]]:
-        """Return condition → value → number of items with the value that meet all others."""
+        """Return condition → value → number of items that have it and meet all other conditions."""
         return self._alone(self._tallies, wanted)
 
     def _alone(self, work: Callable[[Filter], Made], wanted: Filter) -> Made:

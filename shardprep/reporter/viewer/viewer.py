@@ -46,7 +46,7 @@ _END_S = 0.5
 
 @dataclass(frozen=True, repr=False)
 class Viewer(Card):
-    """A server of a dataset for browsers on this machine, until `close` or the end of a `with`."""
+    """A server of a dataset for browsers on this machine, until `close` or the end of `with`."""
 
     url: str
     """Address to open. It contains a secret token."""

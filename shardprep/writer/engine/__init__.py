@@ -1,7 +1,7 @@
 """The engine of a build: processes of this machine write its shards.
 
-`job` describes what to write, `pool` runs the workers, and `worker_main` runs in them. The bytes do
-not depend on their number. How parent and worker work together:
+`job` describes what to write, `pool` runs the workers, and `worker_main` runs in them. Their
+number does not affect the bytes. How parent and worker work together:
 
 - The worker sends b"" when it is up. The parent sends one `ChunkOrder` at a time: a chunk to
   encode, and for an owned shard its head. The worker answers each order once: with `ChunkResult`
@@ -20,4 +20,4 @@ not depend on their number. How parent and worker work together:
 """
 
 PRELOADED = ["shardprep.writer.engine.preloaded"]
-"""Modules that the server of workers imports before it forks them."""
+"""Modules that the fork server imports before it forks workers."""

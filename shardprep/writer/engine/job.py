@@ -32,7 +32,7 @@ LEAVE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ShardJob:
-    """How to write the shards; pickled for every worker."""
+    """Folders, encoder and limits for writing shards; pickled for every worker."""
 
     folders: Folders
     encoder: Encode
@@ -112,7 +112,8 @@ class ShardSink:
     """Writes shards one after the other, from chunks in plan order.
 
     A full shard is committed in a thread while the next one is written. The end of the context
-    waits for all commits and raises their errors; after an exception, it removes unfinished shards.
+    removes an incomplete shard. It waits for all commits and raises their errors, or after an
+    exception, waits up to `LEAVE_S`.
     """
 
     def __init__(self, job: ShardJob) -> None:

@@ -2,9 +2,9 @@
 
 The first shards are owned: a worker reads, encodes, writes and commits the whole shard, and this
 process only counts. The last shards are shared: any idle worker encodes a chunk of them, and this
-process writes the chunk, so that no worker is idle while another one still has a shard. Of at most
-eight shards, all are shared if there are more workers than shards, or one shard is much larger than
-the others. The shards of a worker that died are shared too.
+process writes the chunk. So no worker is idle while another one still has a shard. Of at most eight
+shards, all are shared if there are more workers than shards, or one shard is much larger than the
+others. The shards of a worker that died are shared too.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class _Shards(_Chunks):
 
 
 def _num_owned(sizes: Sequence[int], num_workers: int) -> int:
-    """Return how many shards to own, from the first; sharing the others keeps workers busy."""
+    """Return how many of the first shards to own; the others are shared to keep workers busy."""
     uneven = max(len(sizes) % num_workers, num_workers // 2)
     most = max(0, len(sizes) - _MOST_SHARED)
     usual = max(most, len(sizes) - uneven)

@@ -47,8 +47,8 @@ class ChunkOrder(NamedTuple):
     head: ShardHead | None = None
     """The owned shard to write the chunk to, or None to send the records back."""
     is_suspect: bool = False
-    """Whether a worker died while it encoded this chunk. If so, a lack of memory is reported and
-    does not end the process."""
+    """Whether a worker died on this chunk. If so, a lack of memory is reported and ends no
+    worker."""
 
 
 class ChunkResult(NamedTuple):
@@ -228,7 +228,7 @@ def _send_bytes(pipe: Connection, data: bytes | bytearray) -> None:
 
 
 def receive_bytes(pipe: Connection, num_bytes: int) -> bytearray:
-    """Return bytes from the pipe, or raise EOFError at its end; faster than `recv_bytes`."""
+    """Return `num_bytes` bytes from the pipe; EOFError at its end. Faster than `recv_bytes`."""
     if not hasattr(os, "readv"):
         return bytearray(pipe.recv_bytes())
     data = bytearray(num_bytes)

@@ -59,7 +59,7 @@ class BuildPlan:
         return replace(self, shards=shards, estimated_bytes=estimate)
 
     def without_others(self, part: Part) -> BuildPlan:
-        """Return the plan without the items of other parts; their shards keep only a length."""
+        """Return the plan without items of other parts; their shards keep only an item count."""
         if part.count == 1:
             return self
         mine = {shard.name for shard in part.of(self.shards)}

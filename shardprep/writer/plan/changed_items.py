@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from shardprep.writer.plan.source_plan import Cut
 
 CHANGES = ("exclude_list", "class_map", "relabel", "classes", "split", "group", "join", "columns")
-"""Options that change items, but not their images. The parents already have the `class_map`."""
+"""Options that change items but not images. `class_map` is already applied to the parents."""
 _NO_SPLIT = "in no split"
 
 
@@ -75,7 +75,7 @@ class ChangedItems:
         return replace(self, rows=rows)
 
     def without(self, reasons: Mapping[int, str]) -> ChangedItems:
-        """Return a copy that skips items: position → reason; SourceError if no item is left."""
+        """Return a copy without the items in `reasons`: position → reason. SourceError if empty."""
         keys, sizes = self.items.members.keys, self.rows["original_bytes"].to_pylist()
         lost = [Skipped(keys[at], why, sizes[at] or 0) for at, why in sorted(reasons.items())]
         stay = np.delete(np.arange(len(self.items)), sorted(reasons))
@@ -148,7 +148,7 @@ def _check_join(recipe: Recipe) -> None:
 
 
 def _match(index: KeyIndex, given: ChangedItems, recipe: Recipe) -> TableMatch | None:
-    """Return the rows of the joined tables, otherwise of the stored columns, if they are needed.
+    """Match the joined tables, or without tables the stored columns, to the items; None if unused.
 
     If the first table of `--join` does not name images, it is joined to the stored columns.
     """
@@ -241,7 +241,7 @@ def _with_groups(given: ChangedItems, groups: Coded[str]) -> ChangedItems:
 
 
 def _with_near(given: ChangedItems, thumbnails: Thumbnails) -> tuple[NearCopies, ChangedItems]:
-    """Return the near copies, in key order as in a build, and the items with them as groups."""
+    """Return the near copies (in key order, as in a build), and the items grouped by them."""
     from shardprep.image.near_pairs import near_pairs
     from shardprep.writer.plan.near_copies import NearCopies
 

@@ -241,7 +241,7 @@ def _chunk(found: Sequence[bytes | Outcome]) -> EncodedChunk:
 
 
 class ThumbnailSource(NamedTuple):
-    """How to make the thumbnails of items, and which images these show."""
+    """The encoder that makes the thumbnails of items, and the identity of the images."""
 
     encode: Encode
     mark: str

@@ -178,7 +178,7 @@ def _outline(outline: Outline, size: tuple[int, int]) -> str:
 
 
 def _counts(runs: Runs, size: tuple[int, int]) -> str | list[int]:
-    """Return run lengths in COCO's form; [], which a build also rejects, if they are invalid."""
+    """Return compressed run lengths of COCO, or [] for invalid runs, which a build also rejects."""
     from pycocotools import mask as coco
 
     from shardprep.image.masks import MaskError

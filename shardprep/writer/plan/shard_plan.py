@@ -37,7 +37,7 @@ _CHUNKS_A_BUILD = 64
 
 
 class ShardPlan(NamedTuple):
-    """A shard to write."""
+    """Name, split and items of a shard to write."""
 
     name: str
     split: str

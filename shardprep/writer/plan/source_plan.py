@@ -1,10 +1,8 @@
 """Plan a build from a source: list, label and split the images, and cut the splits into shards.
 
 Ratios cut the train split, and every split that they name; other splits stay whole. The cut is a
-pure function of keys, labels, splits, groups and a seed. Items with groups or several classes use
-iterative stratification (Sechidis, Tsoumakas, Vlahavas: On the Stratification of Multi-label Data,
-ECML PKDD 2011), with groups instead of single examples: the rarest class is distributed first, its
-largest groups first, each to the split that still needs most of this class.
+pure function of keys, labels, splits, groups and a seed. Items with groups or several classes are
+distributed group by group: `_cut_together` explains the method.
 """
 
 from __future__ import annotations
@@ -62,7 +60,7 @@ from shardprep.writer.plan.tiles import cut_tiles, without_listed
 NO_LABEL = "no label, and --split makes this split of labelled images"
 _FEW_GROUPS, _SLACK = 32, 1e-9
 _FAR_OFF = 0.05
-"""Difference between the share of a split and the ratio that is worth a warning."""
+"""Largest difference between the share of a split and its ratio without a warning."""
 RECORD_OVERHEAD_BYTES = 200
 """Bytes of a record in addition to image and key: framing and feature names."""
 
@@ -279,7 +277,7 @@ def _without_target(annotations: Collection[str]) -> str:
 Ints = NDArray[np.int64]
 
 _NO_CLASS, _EVERY = -1, -2
-"""Keys beside the classes: items without a class, and all items."""
+"""Keys in addition to the classes: items without a class, and all items."""
 
 
 class Cut(NamedTuple):
@@ -294,8 +292,8 @@ def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) ->
     """Return the items with splits cut by ratio; each split has the same share of every class.
 
     Counts per class and split are exact shares, rounded down or up, or as near as undivided groups
-    allow. In a labelled source, unlabelled items keep their split, or are left out if the ratios
-    name that split.
+    allow. In a labelled source, unlabelled items are left out of splits in `ratios`, and stay in
+    others.
     """
     stay, left_out, _ = without_spoilers(items, ratios)
     pool = rows_to_cut(stay, ratios)
@@ -321,10 +319,7 @@ def rows_to_cut(items: Items, ratios: Mapping[str, float]) -> Ints:
 
 
 def without_spoilers(items: Sequence[Item], ratios: Mapping[str, float]) -> Cut:
-    """Return the items, with unlabelled ones left out of the splits that `ratios` name.
-
-    If no item has a label, all items stay.
-    """
+    """Return the items without unlabelled ones in splits of `ratios`, unless none has a label."""
     columns = Items.of(items)
     labelled = columns.are_labelled
     spoils = ~labelled & columns.split.fit(lambda split: split in ratios) & labelled.any()
@@ -371,8 +366,8 @@ def _cut_together(
 
     Groups that have the largest share of a class come first. A group goes to the split for which
     chi-square becomes smallest: the sum of (count − wanted count)² / wanted count over the splits,
-    of items and of items of each class. The last groups go to splits that are still empty. Few
-    groups are then moved and exchanged while chi-square becomes smaller.
+    of items and of items of each class. The last groups go to splits that are still empty. At most
+    `_FEW_GROUPS` groups are then moved and exchanged until chi-square stops falling.
     """
     alone = ~group.fit(bool)
     names = np.where(alone, len(group.values) + np.arange(len(group)), group.codes)

@@ -1,7 +1,7 @@
 """Cut the images of a build into tiles, once, before its shards are planned.
 
-Workers write the tiles of an image as Netpbm to one file of the work folder. The tiles of an image
-are spread over all shards, and a JPEG cannot be decoded in parts.
+The tiles of an image are spread over all shards, and a JPEG cannot be decoded in parts. So workers
+write all tiles of an image as Netpbm to one file of the work folder.
 """
 
 from __future__ import annotations

@@ -123,5 +123,5 @@ def new_build(fingerprint: Fingerprint) -> bytes:
 
 
 def hash_of(fingerprint: Fingerprint) -> str:
-    """Return the SHA-256 of a fingerprint in hexadecimal, by which receipts name their build."""
+    """Return the SHA-256 of a fingerprint in hexadecimal; receipts identify their build with it."""
     return hashlib.sha256(dump_build(Build(fingerprint))).hexdigest()

@@ -75,7 +75,7 @@ class LocalWorkspace:
         }
 
     def documents(self, output: Folder | None = None) -> Path:
-        """Return a local folder with the files of the dataset or `output`. It may lack shards."""
+        """Return a local folder with the files of the dataset or `output`, except maybe shards."""
         return self.final if output is None else self.incomplete
 
     @contextlib.contextmanager
@@ -135,6 +135,7 @@ class LocalWorkspace:
         output.write(MANIFEST_FILE, manifest.dumps().encode())
 
     def is_settled(self, manifest: Manifest) -> bool:
+        """Return whether the publication of a dataset is complete."""
         del manifest
         return True  # one rename publishes all files
 

@@ -18,8 +18,7 @@ store can write an object on a condition, but not remove one. Five rules make th
    equal dataset was published since this run began, this dataset is the result; otherwise the run
    begins again (`states.shared`).
 
-A run checks `BUILD_FILE` just before each write under a final name, and stops if another build has
-replaced it.
+A run checks `BUILD_FILE` before each write under a final name, and stops if it was replaced.
 """
 
 from __future__ import annotations
@@ -109,7 +108,7 @@ class ObjectWorkspace:
         return self._looked(lambda found: in_force(self.url, found))
 
     def _looked(self, look: Callable[[dict[str, ListedObject]], Found]) -> Found:
-        """Return `look(all objects)`; list them again if another run has moved some meanwhile."""
+        """Return `look(objects)`; list the objects again if another run has moved some of them."""
         for num_left in reversed(range(_MOST_LOOKS)):
             try:
                 return look(self._found())
@@ -161,7 +160,7 @@ class ObjectWorkspace:
             self._root.remove([f"{draft}/{name}" for name in files])
 
     def adopt(self, name: str) -> None:
-        """Do nothing: the draft is put in force above the files that are there."""
+        """Do nothing: the file stays in place, and the draft is put in force over it."""
 
     def remove_foreign(self, manifest: Manifest, output: Folder) -> None:
         if output == self._root:  # else `publish` removes them when the draft is in force

@@ -1,7 +1,6 @@
 """Find the workspace of a build, and lead the build from state to state.
 
-docs/architecture.md lists the states. A damaged dataset can be built again: its intact shards count
-as written.
+docs/architecture.md lists the states. Intact shards of a damaged dataset count as written.
 """
 
 from __future__ import annotations
@@ -160,8 +159,8 @@ def has_work(workspace: Workspace) -> bool:
 def begin(workspace: Workspace, fingerprint: Fingerprint, *, overwrite: bool) -> bool:
     """Continue the build of this fingerprint, or start a new one; return True if it is new.
 
-    An unfinished build of another fingerprint is removed with `overwrite`; without it, BuildError
-    is raised, except on a disk if no shard was written. A finished dataset is not changed.
+    An unfinished build of another fingerprint is removed with `overwrite`, or on a disk if it has
+    no shard. Otherwise it raises BuildError. A finished dataset is not changed.
     """
     there = workspace.state.read(BUILD_FILE)
     sealed = workspace.sealed() if there is None else None
@@ -333,7 +332,7 @@ class DamagedDataset:
 
     manifest: Manifest
     intact: Mapping[str, str]
-    """Name of each intact shard → its ETag in object storage; "" on a disk, where it is hashed."""
+    """Name of each intact shard → its ETag in object storage; "" on a disk, which has no ETags."""
     items: Path | None
     """Path of `items.parquet`, or None if damaged or missing; then all shards are written again."""
     foreign: Sequence[str]
@@ -369,7 +368,7 @@ def find_damage(
 ) -> DamagedDataset | None:
     """Return a finished dataset with its intact shards, or None if no file is missing or truncated.
 
-    Only names and shard lengths are checked. BuildError if it is damaged and `fingerprint` differs.
+    Only names and shard lengths are checked. BuildError for damage if `fingerprint` differs.
     """
     files = workspace.files()
     folder = workspace.documents()
