@@ -442,7 +442,7 @@ ROWS = [
         {"p1_a.jpg": "p1", "p1_b.jpg": "p1", "p2_c.jpg": "p2"},
     ),
     Row(
-        "… in several of the given splits, a leak: --split RATIOS that name these divide them anew",
+        "…--split RATIOS that name these divide them anew",
         images("train/p1_a.jpg", "val/p1_b.jpg", "train/p2_c.jpg", "val/p3_d.jpg"),
         {"labels": "none", "group": "regex:(p\\d)_"},
         {"split": Own("train=0.5,validation=0.5")},

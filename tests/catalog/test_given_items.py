@@ -678,7 +678,7 @@ def test_without_a_source_only_folders_with_files_of_the_table_are_read(*, is_li
     assert source_signature(recipe) != before
     shutil.rmtree(home / "work/x")
     counted = planned(rows, source=home.parent).skipped["not in the table of items"]
-    assert counted == 3 + 9 + len(["new/1.jpg", "masks/9.jpg"])
+    assert counted == 3 + 9 + len(["new/1.jpg", "masks/9.jpg"]) + len(PHOTOS)
 
 
 def test_a_first_column_without_a_title_has_the_images_if_it_names_some() -> None:

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from shardprep.catalog.names import document_split, folder_splits, given_split, stated_split, stem
+from shardprep.catalog.names import document_split, folder_splits, given_split, stated_split
 from shardprep.dataset.card import from_cell
 from shardprep.errors import SourceError, counted, printable, shown, some_of
 from shardprep.image.signatures import IMAGE_SUFFIXES
@@ -399,8 +399,9 @@ def unused_entries(where: str, lost: Sequence[str], number: int, keys: Iterable[
         )
         num_equal, key = max(beside)
         is_near = 2 * num_equal >= len(name.rpartition(".")[0] or name)  # random ids have one too
-        last = key.rpartition("/")[2].lower()
-        nearest = f"{shown(key)} differs only in case" if name in (last, stem(last)) else ""
+        ends = (f"/{one}".lower() for one in (key, key.removesuffix(f".{key.rpartition('.')[2]}")))
+        is_case = any(one.endswith(f"/{text}".lower()) for one in ends)
+        nearest = f"{shown(key)} differs only in case" if is_case else ""
         nearest = nearest or (f"the nearest key is {shown(key)}" if is_near else "")
         few.append(f"{shown(text)}{f' ({nearest})' if nearest else ''}")
     share = len(lost) / max(1, number)
