@@ -300,7 +300,7 @@ def _by_value(number: str) -> tuple[int, int, int, str, str]:
 
 
 def stem(key: str) -> str:
-    """Return the name of a file in form NFC, without folders and extension; "" without either."""
+    """Return a file name in form NFC without folders and extension; "" if it has no extension."""
     return composed(key.rpartition("/")[2].rpartition(".")[0])
 
 
