@@ -119,7 +119,7 @@ def stack_candidates(
 ) -> list[Reading]:
     """Return candidates that label stacks by tables that name over half of the samples.
 
-    `patterns` are values of `--stack`; None means those of `stack_patterns`.
+    `patterns` are values of `--stack`; None means the result of `stack_patterns`.
     """
     return [
         Reading({"stack": pattern, **one.options}, one.why)

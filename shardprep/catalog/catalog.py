@@ -216,7 +216,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
 
 
 def _items_or(match: TableMatch | None, wanted: SourceImages) -> TableMatch | None:
-    """Return the match of the table of items if there is one, otherwise `match`."""
+    """Return the match of the table of items; without `--items`, return `match`."""
     own = wanted.listing.columns if wanted.recipe.items else None
     return match if own is None else match_table(wanted.index, own)
 

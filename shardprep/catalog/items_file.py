@@ -100,7 +100,7 @@ def kept(table: Any, option: str) -> str:
 def _of_columns(table: Any, suffix: str) -> bytes | None:
     """Return a table as Parquet or CSV; None for columns of paths or of several types.
 
-    An unnamed index of pandas with numbers is left out, because it may look like image names.
+    An unnamed index of pandas with numbers is left out: they may be names of other images.
     """
     stream = io.BytesIO()
     try:

@@ -160,7 +160,7 @@ def relabelled(
 
 
 def classes_in(cells: Iterable[Cell | None]) -> set[str]:
-    """Return all classes in cells; a text is one class, a tuple several classes."""
+    """Return all classes in cells; a cell is a text with one class or a tuple of classes."""
     several = ((cell,) if isinstance(cell, str) else cell or () for cell in cells)
     return {name for own in several for name in own}
 

@@ -155,8 +155,8 @@ def _classes_named_as_splits(
     """Return names of folders that are classes, although the whole name means a split.
 
     Below a split, such a name is a class if other classes are next to it: `train` in `test/bus`,
-    `test/train`. Elsewhere, only `train` or `valid` may be a class: `test` may be an unlabelled
-    split.
+    `test/train`. Elsewhere, `test` may be an unlabelled split, so only `train` or `valid` can be
+    a class.
     """
     others = [name for name in below if name not in own]
     if not others or any(IMAGE_FOLDER.fullmatch(one) or _MASKS.fullmatch(one) for one in others):
@@ -200,7 +200,7 @@ class _NamedSplit(NamedTuple):
 
 
 def _named_split(name: str) -> _NamedSplit | None:
-    """Return the split in a folder's name; None if there is none, or several, or it has masks."""
+    """Return the split in a folder's name; None for no split, several splits or masks."""
     if (split := given_split([name])) is not None:
         return _NamedSplit(split, "", is_short=False, is_whole=True)
     name = without_archive_suffix(name)

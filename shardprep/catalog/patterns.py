@@ -74,7 +74,7 @@ def _cpu_limit(limit_s: float) -> Iterator[None]:
             yield
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, *timer)
-    finally:  # `handler` is None if the handler was not installed from Python
+    finally:  # None: Python did not install the handler
         signal.signal(signal.SIGVTALRM, signal.SIG_DFL if handler is None else handler)
 
 

@@ -72,7 +72,7 @@ def select(
         origins = Coded.constant(origin_of(file, is_firm=False), len(excluded))
         found = index.find_keys(excluded, file, origins).tolist()
         unused += [text for text, at in zip(excluded, found, strict=True) if at < 0]
-        if unused and len(wanted) < len(images):  # they may be of images that others leave out
+        if unused and len(wanted) < len(images):  # other options may leave these out
             every = WholeKeyIndex(images.keys)
             unused = [text for text in unused if not every.find(printable(text))]
         if len(unused) == len(excluded) and not recipe.tile:

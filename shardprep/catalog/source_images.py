@@ -319,7 +319,7 @@ def _with_other_labels(
 
 
 def no_image(source: str, listing: ImageListing) -> SourceError:
-    """Return the error for a source in which no image was found."""
+    """Return the error for a source without any image."""
     if num_links := num_links_outside(listing):
         what = f"holds no image, but {num_links:,} links that lead outside of it"
         return SourceError(source, what, f"add {OptionName('follow_links')} to follow them")

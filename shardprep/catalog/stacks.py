@@ -236,7 +236,7 @@ def series_pattern(folders: Sequence[PurePosixPath], files: str) -> str:
 
 
 def stack_masks(masks: Iterable[str]) -> str:
-    """Return the pattern of masks in the folders of samples; SourceError unless there is one."""
+    """Return the pattern of masks in the folders of samples; SourceError for several or none."""
     paths = [PurePosixPath(one) for one in masks]
     found = {f"{{id}}/{path.parent.name}/*{path.suffix}" for path in paths}
     if len(found) != 1:

@@ -23,7 +23,7 @@ _MOST_TOGETHER = 8
 """Maximum number of columns of classes that are proposed together."""
 _MANY_VALUES = 20
 _LONG = 1.5
-"""Minimum rows per image if rows are targets of an image; below it, rows are just repeated."""
+"""Minimum mean rows per image of a table with a row for each target; fewer are repeated rows."""
 
 
 def target_proposals(

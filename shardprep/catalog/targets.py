@@ -191,7 +191,7 @@ class Naming(NamedTuple):
     class_map: Mapping[str, str] = {}
     classes: tuple[str, ...] = ()
     is_of_labels: bool = False
-    """Whether images have labels, so that `classes` may be of the labels instead of the objects."""
+    """Whether images have labels, so that `classes` may name their classes instead of objects."""
     separator: str | None = None
     """Separator of classes in a cell, "" to detect it; None if a cell is a single class."""
 

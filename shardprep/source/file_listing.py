@@ -50,7 +50,7 @@ class Scope:
     unopened: Callable[[str], str] = lambda _: ""
     """Returns why an archive is not opened; "" to open it."""
     is_sample: Callable[[str], bool] = lambda _: False
-    """Tells whether an archive is one sample. If it is damaged, the sample is rejected."""
+    """Tells whether an archive holds one sample, which is rejected if the archive is damaged."""
     files: tuple[str, ...] | None = None
     """The only files to use, without listing the folder; None for all files."""
     unlisted: Callable[[str], str] = lambda _: ""

@@ -112,9 +112,9 @@ def list_source(  # noqa: PLR0913 - options of the walk and callbacks
     A source is a folder, an archive (recognised by its content), a volume of a split archive, the
     address of an archive, or an address with objects below it. The caller removes `work_dir`.
     Without `zip_encoding`, a name is UTF-8 if that is valid, otherwise cp437. SourceError for an
-    archive that cannot be opened, except an inner archive: if the `scope` does not want it, it is
-    skipped; if it is one sample, it becomes a rejected item. `check` is called with the `others`
-    found so far, before inner archives are unpacked, and may raise.
+    archive that cannot be opened. An inner archive is then skipped if the `scope` does not want it,
+    and rejected as an item if it is one sample. `check` is called with the `others` found so far,
+    before inner archives are unpacked, and may raise.
     """
     walk = _Walk(Unpacker(work_dir, notice, Budget(limits)), zip_encoding, scope)
     walk.root = str(source) if is_url(str(source)) else Path(source).name

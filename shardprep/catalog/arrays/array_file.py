@@ -87,7 +87,7 @@ class ArrayFile:
 
 
 class DamagedFileError(SourceError):
-    """A file of arrays cannot be read. If the file is one sample, the caller rejects the sample."""
+    """A file of arrays cannot be read. The caller rejects it if it is a single sample."""
 
 
 @contextlib.contextmanager

@@ -138,8 +138,8 @@ def _pixel_titles(titles: Sequence[str]) -> list[str]:
 def _titles_by_place(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return titles for the columns of a headerless CSV; [] if it is unclear which has the labels.
 
-    If there is one column more than pixels, the first or the last has the labels: the one that
-    varies, as corners of digits are black; if both vary, the one with the numbers 0 to n.
+    If there is one column more than pixels, the first or the last has the labels: the
+    column that varies (corners of digits are black), or if both vary, the one with 0 to n.
     """
     pixels = [f"pixel{place}" for place in range(len(rows[0]))]
     if possible_layouts((1, len(pixels)), has_rows=True):

@@ -87,7 +87,7 @@ class OpenedFile(NamedTuple):
 
 
 class ChosenColumn(NamedTuple):
-    """A column of images with its possible layouts, of which the first is used."""
+    """A column of images with its possible layouts; the first layout is used."""
 
     opened: OpenedFile
     name: str
@@ -167,7 +167,7 @@ class ArrayFiles:
         self.files: list[OpenedFile] = []
         self.used: set[str] = set()
         self.refused: dict[str, ShardprepError] = {}
-        """Key of a rejected file that is one sample → reason."""
+        """Key of each rejected file that contains one sample → reason."""
         self.notes: list[str] = []
         self.proposals: dict[str, tuple[str, ...]] = {}
         self._datasets: list[str] = []
@@ -289,7 +289,7 @@ class ArrayFiles:
         return opened, refused
 
     def _is_sample(self, key: str, kind: str = "") -> bool:
-        """Return whether the file is one sample, which is rejected if damaged, without an error."""
+        """Return whether a damaged file is a rejected sample instead of an error."""
         layouts = [one.layout for one in self.rules(key) if one.layout]
         if not layouts:
             return kind in _SAMPLES

@@ -101,7 +101,7 @@ def annotation_readings(view: View) -> Sequence[Reading]:
 
 
 def _with_classes(view: View, readings: Sequence[Reading]) -> Iterator[Reading]:
-    """Yield a reading for each column that may hold the classes of objects without classes.
+    """Yield readings with a column of classes added, for objects that have no class column.
 
     The column is added to `csv:FILE:ID:BOX` or `rle:FILE:ID:RLE`, which names no class column.
     """
@@ -265,7 +265,7 @@ def _of_the_rest(view: View, sign: Sign) -> list[Reading]:
 
 
 def _without_others(view: View, sign: Sign, readings: list[Reading]) -> list[Reading]:
-    """Return the readings; before a single one, the reading without folders that have no boxes."""
+    """Return the readings; a reading that excludes folders without boxes may be added in front."""
     folders, splits = view.members.keys.folders, view.index.splits
     paths = folders.values if len(folders.values) <= _MOST_FOLDERS else ()
     if len(readings) > 1 or sign.key != "boxes" or not sign.num_unlisted or len(paths) < 2:
@@ -339,7 +339,7 @@ def readings_of(sign: Sign) -> list[Reading]:
 
 
 def _different(view: View, signs: Sequence[Sign]) -> list[Sign]:
-    """Return the signs without repeats, which give sampled images as many boxes; all COCO signs."""
+    """Return the signs, except repeats of the box counts of sampled images; COCO signs stay."""
     if len(signs) < 2:
         return [*signs]
     every = np.linspace(0, len(view.members) - 1, _NUM_SAMPLES).astype(int)

@@ -114,7 +114,7 @@ def _of_level(paths: Sequence[Sequence[str]], depth: int) -> Iterator[Reading]:
 
 
 def as_numbers(depth: int, names: Collection[str]) -> Iterator[Reading]:
-    """Yield a reading of many folders with whole numbers as names as a regression target."""
+    """Yield a reading of numeric folder names as a regression target, if there are many names."""
     if len(names) >= _MANY_NUMBERS and all(map(str.isdecimal, names)):
         options = {"labels": f"folder:{depth}".removesuffix(":1"), "target": "regression"}
         yield Reading(options, f"{_shown(names)}, as numbers such as ages")

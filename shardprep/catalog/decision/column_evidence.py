@@ -151,7 +151,7 @@ def found_columns(
 
 
 def _numbers_together(match: TableMatch, found: Sequence[LabelColumns]) -> Iterator[LabelColumns]:
-    """Yield numeric columns as one vector, if several are strong or many weak; many as points."""
+    """Yield several strong numeric columns as a vector; many weak ones also as points."""
     strong = [one for one in found if one.strength == STRONG and len(one.titles) == 1]
     titles = [
         x.titles[0] for x in strong if x.options and x.options[0].get("target") == "regression"
@@ -287,7 +287,7 @@ def _are_set(match: TableMatch, flags: Sequence[str]) -> NDArray[np.bool_]:
 
 
 def _without_summaries(match: TableMatch, flags: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the flags without a flag that is set if any other is, and its negation; or ()."""
+    """Return the flags without a summary (set if any other flag is) and its negation; or ()."""
     rows = _are_set(match, flags)
     some = rows[
         :, :_MANY_IMAGES

@@ -242,7 +242,7 @@ def _without(view: View, rest: Sequence[str], top: str) -> Mapping[str, Any]:
 
 
 def _is_again(view: View, top: str) -> bool:
-    """Return whether most images in a folder have the name of an image elsewhere, with a letter."""
+    """Return whether most images in a folder share a name with letters with images elsewhere."""
     keys, (is_in, rows) = view.members.keys, _some_in(view, top)
     stems = [stem(keys[row]) for row in rows]
     named = [one for one in stems if any(map(str.isalpha, one))]

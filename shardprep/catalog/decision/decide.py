@@ -45,7 +45,7 @@ _ORDER = (
     "pivot", "target", "separator", "rows", "boxes", "masks", "mask_values", "instances", "points",
     "unlisted", "target_image", "split", "group",
 )  # fmt: skip
-"""Options that stages set, in the order in which they are shown to the user."""
+"""Options that stages set, in the order of their display."""
 
 
 def decide(view: View) -> View:
@@ -108,7 +108,7 @@ def _with_splits(view: View) -> View:
 
 
 def _with_parts(view: View, choices: Sequence[Choice]) -> Sequence[Choice]:
-    """Return the choices; after the first, choices that use one folder as the whole source."""
+    """Return the choices, and after the first few, choices that use only one folder."""
     known = {glob for one in choices for glob in one.options.get("exclude", ())}
     several = [] if any("root" in one.options for one in choices) else parts(view)
     if not known.isdisjoint(glob for one in several for glob in one.options.get("exclude", ())):

@@ -56,7 +56,7 @@ def class_pictures(view: View) -> Sequence[Reading]:
 
 
 def loose_images(view: View) -> Sequence[Reading]:
-    """Return two readings if the common folder has loose images: these alone, or folders alone."""
+    """Return two readings if the common folder has loose images: only these, or only folders."""
     counts = view.folders
     top = commonpath(counts) if all(counts) else ""
     if top not in counts or len(counts) <= _FEW:
@@ -76,7 +76,7 @@ def loose_images(view: View) -> Sequence[Reading]:
 
 
 def other_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> list[Reading]:
-    """Return readings of folders as kinds of pictures, parts of paths, takes or samples."""
+    """Return readings of folders as kinds of pictures, parts of paths or takes of a class."""
     found = [*_of_kinds(view, counts), *_of_strangers(counts)]
     return found or [*_of_paths(counts), *_of_takes(names), *_of_repeated(view, names)]
 

@@ -141,7 +141,7 @@ def _of_drawn(view: View, sets: Sequence[MaskSet], pictures: Sequence[Kind]) -> 
 
 
 def _apart(view: View, apart: Reading) -> Iterator[Reading]:
-    """Yield readings of masks without the pictures that `apart` excludes: masks fit these too."""
+    """Yield readings of masks after `apart`, which excludes pictures that the masks also fit."""
     found = mask_files(view.read_as(apart)) or [Reading({}, "")]
     for more in ([one for one in found if "masks" in one.options] or found)[:_MOST_RIVALS]:
         left = (*apart.options["exclude"], *more.options.get("exclude", ()))
@@ -320,7 +320,7 @@ def _joined(sets: Sequence[MaskSet], view: View) -> Sequence[MaskSet]:
 
 
 def _of_two_endings(sets: Sequence[MaskSet], keys: Sequence[str]) -> Sequence[MaskSet]:
-    """Return the sets, with those of a folder joined if each image has a mask from one of them."""
+    """Return the sets; sets of a folder are joined if each image has a mask in only one of them."""
     for one in sets:
         several = [other for other in sets if one.folder == other.folder != ""]
         text = one.pattern.replace(f"{{stem}}{one.ending}", "{stem}*")
@@ -425,7 +425,7 @@ def _has_classes(one: MaskSet, view: View) -> bool:
 
 
 def _are_equal(one: MaskSet, view: View) -> bool:
-    """Return whether all sampled masks are nearly equal, like those of a fixed field of view."""
+    """Return whether all sampled masks are nearly equal, like masks of a fixed field of view."""
     pictures, rows = view.pictures, [row for kind in one.kinds for row in kind.rows.values()]
     some = [view.candidates[row] for row in rows[:: len(rows) // NUM_PROBES + 1]]
     seen = [found.grey for member in some if (found := pictures.of(member)) is not None]

@@ -228,7 +228,7 @@ def _has_number(kind: Kind) -> bool:
 
 
 def named_alike(kinds: Sequence[Kind]) -> list[Kind]:
-    """Return the kinds of which a quarter of the sampled names also occur in another kind."""
+    """Return the kinds that share at least a quarter of their sampled names with another kind."""
     with_name: defaultdict[str, list[int]] = defaultdict(list)
     forms = [
         ([*kind.rows], [*kind.bases], [_TAIL.sub("", name) for name in kind.rows]) for kind in kinds

@@ -251,7 +251,7 @@ def are_wide(view: View) -> bool:
 
 
 def texts_or_none(view: View, texts: Reading) -> list[Reading]:
-    """Return `texts` and a reading without labels if another document names the images, or []."""
+    """Return `texts` and a reading without labels if another document names the images; or []."""
     document = _naming_document(view)
     if document is None:
         return []

@@ -317,7 +317,7 @@ def _num_annotated(view: View) -> int:
 
 
 def text_tables(view: View, *, of_splits: bool = False) -> Iterator[Table]:
-    """Yield the first texts that are tables; `of_splits` chooses by a word for splits in names."""
+    """Yield tables among the first texts that have (`of_splits`) or lack a word for splits."""
     texts = [one for one in view.documents.members(".txt") if one.extent.num_bytes <= _MOST_BYTES]
     fit = [x for x in texts if bool(PARTITION.search(x.key.rpartition("/")[2])) is of_splits]
     for one in fit[:_MOST_TABLES]:
@@ -365,7 +365,7 @@ def numbered_splits(view: View, own: Sequence[Table] = ()) -> Iterator[Reading]:
 
 
 def _partly_stated(view: View, table: Table) -> Iterator[Reading]:
-    """Yield the reading of a split column in which one or two other values mean train."""
+    """Yield the reading of a split column where one or two other values mean train."""
     for place, title in enumerate(table.header) if table.rows else ():
         split_of = {cell: given_split([cell]) for cell in table.cells(place).coded().values}
         others = [cell for cell, split in split_of.items() if split is None]

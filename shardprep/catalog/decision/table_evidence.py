@@ -77,7 +77,7 @@ _TEXT_LIST = re.compile(r'"(\w+)"\s*:\s*\[\s*"[^"\s]+(?: [^"\s]+){3,}"')
 
 
 def by_tables(view: View) -> Sequence[Reading]:
-    """Return the readings of labels in tables; [] if they are those of `auto`."""
+    """Return the readings of labels in tables; [] if `auto` finds the same."""
     if not (view.is_open(*_OPTIONS) and view.has_documents) or view.members.are_stacks.any():
         return []
     readings = _of_tables(view, view.tables) or _of_channels(view)
@@ -350,7 +350,7 @@ def _num_empty(one: LabelColumns) -> int:
 
 
 def _of_empty(one: LabelColumns, reading: Reading) -> Iterator[Reading]:
-    """Yield the reading with a split if exactly the rows of one of two values lack a label."""
+    """Yield the reading with a split column, if exactly the rows of one split have no label."""
     names = one.match.cells(one.titles[0])
     titles = [*filter(is_of_splits, one.match.table.header)] if len(one.titles) == 1 else []
     for title in titles if "split" not in reading.options else ():

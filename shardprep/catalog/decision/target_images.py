@@ -352,7 +352,7 @@ def _may_be_kinds(view: View, kinds: Sequence[_Kind]) -> bool:
 
 
 def _are_same(view: View, one: _Kind, other: _Kind) -> bool:
-    """Return whether sampled pictures show the scene of the other kind's picture of their name.
+    """Return whether sampled pictures show the scenes of the same-named pictures of the other kind.
 
     The other name may be longer. This is a cheaper check than `either_way`.
     """

@@ -285,7 +285,7 @@ def _names_image(index: KeyIndex, document: Member) -> bool:
 
 
 def _are_known(keys: Texts, names: set[str], numbers: Collection[str]) -> bool:
-    """Return whether the names or numbers contain those of most images."""
+    """Return whether most images have one of these names or numbers."""
     if not _ENOUGH <= len(numbers) / len(keys) <= 1 / _ENOUGH:
         numbers = ()
     some = [*keys[:: len(keys) // _MOST_IMAGES + 1]]

@@ -108,7 +108,7 @@ def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> Fil
 def _planes(members: Sequence[Member], image: Member, times: int) -> list[Member]:
     """Return the masks of an image, or of the images of a stack in order, each repeated `times`.
 
-    If axes of a mask have other directions than those of its stack, it has a `RefusedExtent`.
+    A mask gets a `RefusedExtent` if its axes point in other directions than in its stack.
     """
     directions: tuple[str, ...] = ()
     if isinstance(image.extent, StackExtent):
@@ -194,7 +194,7 @@ def holds_numbers(recipe: Recipe, beside: MasksBeside) -> bool:
 def numbered_objects(recipe: Recipe, images: SourceImages) -> Found | None:
     """Return the objects of masks with object numbers, each with its class and segment.
 
-    Classes are read from XML; from class masks if there is no XML, or with `--mask-values`. None if
+    Classes are read from XML; from class masks without XML, or with `--mask-values`. None if
     the source has neither. Boxes are NaN unless the recipe stores boxes.
     """
     if recipe.rules.boxes.is_given:

@@ -41,7 +41,7 @@ _MOST_VALUES = 64
 _PIXELS_OF_COLOUR = 8
 """Minimum pixels per colour of a mask, because a tiny photo has few colours, too."""
 _PIXELS_FIRST = 1 << 12
-"""Pixels of the first part in which colours are counted, because most photos fail there."""
+"""Number of pixels to count colours in first, because most photos exceed the limit there."""
 _SHOWN_COLOURS = 8
 _NAME_FILE = re.compile(
     r"(^|/)[^/]*(\.ya?ml|(class|label|palette|names|codes)[^/]*\.(csv|txt))$", re.IGNORECASE
@@ -245,7 +245,7 @@ def _parsed(text: str, file: str) -> list[tuple[int | Colour, str]]:
             found.append((_value(",".join(row[i] for i in numbers[-3:])), texts[0]))
         elif len(numbers) == 1 and texts:
             found.append((_value(row[numbers[0]]), texts[0]))
-        elif found:  # earlier lines may be a header
+        elif found:  # earlier lines are a header
             raise SourceError(file, f"{','.join(row)!r} is not a mask value with a name", _LINES)
     if not found:
         raise SourceError(file, "names no values of masks", _LINES)
@@ -253,7 +253,7 @@ def _parsed(text: str, file: str) -> list[tuple[int | Colour, str]]:
 
 
 class Seen(NamedTuple):
-    """The values or colours in a file that may be a mask."""
+    """The values or colours in a possible mask file."""
 
     values: frozenset[int]
     colours: frozenset[Colour] = frozenset()

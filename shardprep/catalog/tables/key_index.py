@@ -369,7 +369,7 @@ class KeyIndex:
         return folder_splits(self.keys)
 
     def _grouped(self, positions: Sequence[int], depth: int) -> dict[str, list[int]]:
-        """Return last `depth` folders → those of `positions` whose keys are in these folders."""
+        """Return last `depth` folders → the `positions` whose keys are in these folders."""
         groups: defaultdict[str, list[int]] = defaultdict(list)
         for i in positions:
             *folders, _ = self._names[i].rsplit("/", depth + 1)

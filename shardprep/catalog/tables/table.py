@@ -92,7 +92,7 @@ class Table:
     is_own: bool = False
     """Whether the table is of array files or items, so that its first column has keys of images."""
     written: Mapping[str, Texts] = field(default_factory=dict)
-    """Title in the file of `--items` → its original cells, by which other tables are joined."""
+    """Title in the file of `--items` → its original cells, for joins with other tables."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", Rows.of(self.rows, len(self.header)))

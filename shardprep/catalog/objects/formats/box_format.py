@@ -56,7 +56,7 @@ def is_relative(boxes: Floats) -> bool:
 
 
 def told_form(boxes: Floats, sizes: Floats) -> BoxForm | None:
-    """Return "xyxy" or "xywh", the form in which boxes, float64[n, 4], are valid; None if unclear.
+    """Return "xyxy" or "xywh", whichever makes boxes, float64[n, 4], valid; None if unclear.
 
     `sizes` are heights and widths of the images of the boxes, float64[n, 2], NaN if unknown.
     """
@@ -236,7 +236,7 @@ def _is_size(size: tuple[int, int]) -> bool:
 
 
 def _better(found: Found, boxes: _Boxes, values: Floats, size_of: SizeOf) -> _Reading | None:
-    """Return the form and unit in which nearly all boxes are inside their images, or None."""
+    """Return the form and unit that put nearly all boxes inside their images, or None."""
     ways = [(boxes.is_relative, boxes.sizes)]
     if boxes.is_relative:
         some = np.unique(boxes.images)

@@ -142,7 +142,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     for row, image in enumerate(match.key_of.tolist()):
         if image >= 0 and index.keys[image] not in blank:
             objects.list_image(image, _side(table.rows[row], sides) if sides else None)
-    if rule.kind != "column":  # rows of array files may be of masks or left-out images
+    if rule.kind != "column":  # rows of array files may belong to masks or left-out images
         objects.missing.update(_without_image(boxes, match))
     unit = "shares of the sides" if is_relative else "pixels"
     meaning = f"{box_format.WORDS[form]}{told}, in {unit}"

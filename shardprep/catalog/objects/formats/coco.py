@@ -57,7 +57,7 @@ _OUTLINE = re.compile(rb'"segmentation"\s*:\s*\[\s*\[([^],]*,){9}|"counts"\s*:')
 """Matches a polygon with more than four corners, or run lengths."""
 _SEGMENTS = re.compile(rb'"segments_info"\s*:')
 _MOST_SEGMENTS = 1 << 24
-"""Number of ids that a colour can encode; id 0 means that there is no segment."""
+"""Number of ids that a colour can encode; id 0 means "no segment"."""
 
 Size = tuple[int, int] | None
 

@@ -51,7 +51,7 @@ def read(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
             for name, (x, y) in places.items()
         }
         if image < 0:
-            if not table.is_own:  # rows of array files may be of masks; of items, already counted
+            if not table.is_own:  # rows of arrays may belong to masks; of items are counted
                 points.missing[next(texts)] += sum(any(pair) for pair in cells.values())
         elif is_whole and not words and image in points.listed:
             points.lose(image, REPEATED, sum(any(pair) for pair in cells.values()))

@@ -134,7 +134,7 @@ def _regions(entry: dict[str, Any]) -> list[dict[str, Any]]:
 def _class_attributes(entries: Iterable[dict[str, Any]]) -> list[str]:
     """Return the attributes that may hold the class, the likeliest first; [""] without attributes.
 
-    The result is one attribute with a usual name, otherwise all of the most frequent ones.
+    If an attribute has a usual name, only it is returned, otherwise the most frequent ones.
     """
     counts: Counter[str] = Counter()
     for entry in entries:

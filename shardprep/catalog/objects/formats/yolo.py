@@ -345,7 +345,7 @@ class _Lines(NamedTuple):
     objects: list[_Object]
     num_bad: int
     fault: str
-    """Description of the first malformed line; "" if there is none."""
+    """Description of the first malformed line, or ""."""
 
     @property
     def number(self) -> int:
