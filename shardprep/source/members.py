@@ -89,7 +89,7 @@ class Entry(NamedTuple):
     name: str
     num_bytes: int
     extent: StoredExtent | None
-    """None if the member has a problem."""
+    """Location of the bytes; None if the member has a problem."""
     problem: str
     """Reason not to use the member; "" for a good member."""
 
