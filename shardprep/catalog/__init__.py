@@ -1,5 +1,5 @@
 """The catalog: turn members and tables of a source into labelled items with splits and groups.
 
-Only a few pictures and masks are decoded, to find out what they are. The same members and options
-give the same items in the same order.
+Only samples of pictures and masks are decoded, to recognise their roles. The same members and
+options give the same items in the same order.
 """

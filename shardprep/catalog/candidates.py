@@ -22,11 +22,11 @@ from shardprep.errors import SourceError, counted
 from shardprep.recipe.rules import LabelRule
 
 _MOST_PARTS = 6
-"""Maximum number of sibling folders that count as parts of a source; more folders are classes."""
+"""Maximum number of sibling folders that are proposed as parts of a source, one at a time."""
 
 
 def candidates(view: View) -> list[Reading]:
-    """Return candidates by stacks, tables and texts; by paths only if `auto` finds no labels."""
+    """Return candidates from stacks, tables and texts; from paths only if `auto` has no labels."""
     tables = view.documents.tables
     found = stack_candidates(view.index.keys, tables)
     found += [one for table in view.tables for one in table_candidates(view.index, table, tables)]
@@ -37,7 +37,7 @@ def candidates(view: View) -> list[Reading]:
 
 
 def path_candidates(view: View) -> Iterator[Reading]:
-    """Yield readings with folder names as labels, and readings of single folders as the root."""
+    """Yield readings with folders as labels, and readings with a single folder as the root."""
     masks = find_masks(view.index.keys).no_classes
     for depth in (1, 2):
         labelling = label_keys(view.index, LabelRule("folder", depth=depth), ())
@@ -61,10 +61,10 @@ def _counts(labelling: Labelling) -> str:
 
 
 def table_candidates(index: KeyIndex, table: Table, tables: Sequence[Table]) -> list[Reading]:
-    """Return the candidates for columns of a table, the likely ones first; [] if it names no image.
+    """Return the candidates for columns of a table, likely ones first; [] if no row has an image.
 
-    A column of another table needs the option `join`. If an image has rows that differ, the last
-    candidate stores all rows with the option `rows`.
+    A column of another table needs the option `join`. If the rows of an image differ, the last
+    candidate stores all rows by the option `rows`.
     """
     try:
         match = match_ids(index, table)
@@ -76,7 +76,7 @@ def table_candidates(index: KeyIndex, table: Table, tables: Sequence[Table]) -> 
     parts = [one for one in tables if one.name in dict(table.parts)] or [table]
     others = [one for one in tables if not SUBMISSION.search(one.name)]
     for own, other in itertools.product(parts, others):
-        with contextlib.suppress(SourceError):  # the tables share no column, or several
+        with contextlib.suppress(SourceError):  # no shared column, or several
             if match.id_column not in other.header:
                 more = match_table(index, joined(own, other, ""), match.id_column)
                 found = found_columns(more, index, tables, more.table.header[len(own.header) :])
@@ -102,7 +102,7 @@ def _is_usable(one: LabelColumns) -> bool:
 
 
 def _titles_of_rows(match: TableMatch) -> list[str]:
-    """Return the columns whose cells differ between the rows of an image."""
+    """Return the columns that have different cells in the rows of an image."""
     cells = {title: match.table.cells(i).coded() for i, title in enumerate(match.table.header)}
     return [title for title, column in cells.items() if have_several(match.key_of, column)]
 
@@ -117,9 +117,9 @@ def _row_candidates(match: TableMatch) -> list[Reading]:
 def stack_candidates(
     keys: Sequence[str], tables: Sequence[Table], patterns: Sequence[str] | None = None
 ) -> list[Reading]:
-    """Return candidates that label stacks by a table that names more than half of the samples.
+    """Return candidates that label stacks by tables that name over half of the samples.
 
-    If `patterns` is None, the patterns of `stack_patterns` are tried.
+    `patterns` are values of `--stack`; None means the result of `stack_patterns`.
     """
     return [
         Reading({"stack": pattern, **one.options}, one.why)

@@ -1,6 +1,6 @@
 """The catalog: the wanted images of a source, each with its target and split.
 
-The other members become `Skipped` with a reason, except the annotations and masks of these images.
+Other members become `Skipped` with a reason, except annotations and masks of these images.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ from shardprep.source.string_column import Coded
 
 _NO_LABEL, _NO_TARGET = "no label", "no target image"
 TILE_COLUMNS = (Column("tile/y", "int64"), Column("tile/x", "int64"))
-"""First row and first column of a tile in its upright image."""
+"""Offset of a tile in its upright image, in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Catalog:
     """All items of a source, in the order of their keys."""
 
     recipe: Recipe
-    """The recipe, completed with what the source decides."""
+    """The recipe, completed with the options that were decided from the source."""
     items: Items
     skipped: list[Skipped]
     label_names: tuple[str, ...]
@@ -105,12 +105,12 @@ class Catalog:
     findings: list[str] = field(default_factory=list)
     annotations: AnnotationFacts | None = None
     target_features: Mapping[str, Feature] = field(default_factory=dict)
-    """Name → feature of each value, if targets have several values."""
+    """Name of each value → its feature, if a target has several values; otherwise {}."""
     excluded_tiles: tuple[str, ...] = ()
     """With `--tile`: entries of the exclude list that match no image, but may name tiles."""
 
     def in_tiles(self) -> Catalog:
-        """Return the catalog with the features and annotations of tiles; `items` do not change."""
+        """Return the catalog with features and annotations of tiles; `items` stay unchanged."""
         columns = (*self.columns, *TILE_COLUMNS)
         check_columns(columns)
         facts = self.annotations
@@ -122,8 +122,8 @@ class Catalog:
 def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> Catalog:
     """Return the catalog of the recipe's source.
 
-    Archives are unpacked in `work_dir`, which must exist as long as the items are used. `notice`
-    gets a line of text about each slow step.
+    Archives are unpacked in `work_dir`, which must be kept as long as the items are used. `notice`
+    gets a line of text before each slow step.
     """
     listing = list_images(
         recipe, work_dir, notice, lambda others: Documents(others, recipe).check_columns()
@@ -217,20 +217,20 @@ def _catalog(wanted: SourceImages) -> Catalog:
 
 
 def _items_or(match: TableMatch | None, wanted: SourceImages) -> TableMatch | None:
-    """Return the match of the table of items, otherwise of the table of labels."""
+    """Return the match of the table of items; without `--items`, return `match`."""
     own = wanted.listing.columns if wanted.recipe.items else None
     return match if own is None else match_table(wanted.index, own)
 
 
 def _unmatched_rows(wanted: SourceImages) -> tuple[str, ...]:
-    """Return the ids of rows without an image, in the tables of labels and of items."""
+    """Return the ids of rows that no image has, in the tables of labels and of items."""
     lost, own = wanted.labelling.rows_without_image, _items_or(None, wanted)
     is_same = wanted.labelling.match and wanted.labelling.match.table.is_own
     return lost if own is None or is_same else (*lost, *own.rows_without_image)
 
 
 def _without_left_out(rows: Sequence[str], wanted: SourceImages) -> tuple[list[str], list[str]]:
-    """Return `rows` without ids of images that options leave out, and remarks."""
+    """Return `rows` without ids of images that options leave out, and remarks about these."""
     kept, remarks = without_left_out(rows, [one.key for one in wanted.skipped])
     match, table = wanted.labelling.match, wanted.listing.columns
     table = table if match is None else match.table
@@ -262,7 +262,7 @@ def _relabelled(wanted: SourceImages, naming: Naming) -> tuple[Labelling, Labell
 def _strata(
     targets: Targets, wanted: SourceImages, given: Labelling, naming: Naming
 ) -> Coded[tuple[int, ...]]:
-    """Return the strata of the targets before `--relabel`, so that no image changes its split."""
+    """Return the strata by targets before `--relabel`, so that relabelling changes no split."""
     if wanted.labelling is given:
         return targets.strata()
     cells = classes_in(given.names.counts())
@@ -340,7 +340,7 @@ def _spec(labelling: Labelling, recipe: Recipe) -> TargetSpec:
 
 
 def _lacks(splits: Coded[str | None], targets: Coded[Target]) -> Coded[str]:
-    """Return why each image is left out, or "" to keep it. Splits without any target are kept."""
+    """Return the reason to leave out each image, or ""; unlabelled splits are kept."""
     has_target = targets.are_there
     is_labelled = np.zeros(len(splits.values) + 1, np.bool_)  # the last row means "no split"
     is_labelled[splits.codes[has_target]] = True
@@ -349,7 +349,7 @@ def _lacks(splits: Coded[str | None], targets: Coded[Target]) -> Coded[str]:
 
 
 def _pairs(wanted: SourceImages, lacks: Coded[str]) -> tuple[Coded[tuple[Member, ...]], Coded[str]]:
-    """Return the target image of each image, and `lacks` with a reason for images without one."""
+    """Return the target images of each image, and `lacks` with a reason if it has none."""
     if not wanted.recipe.target_image:
         return Coded.constant((), len(lacks)), lacks
     targets = [tuple(wanted.beside.of(key)) for key in wanted.index.keys]
@@ -403,7 +403,7 @@ def _findings(found: Found, items: Items, unlabelled: Sequence[Skipped]) -> list
 
 def _ask_about(unlabelled: Sequence[Skipped], labelling: Labelling, index: KeyIndex) -> None:
     lost = [one.key for one in unlabelled if one.reason == _NO_LABEL]
-    if labelling.rule == "folder":  # a folder such as `test-several`, next to classes of test
+    if labelling.rule == "folder":  # such as `test-several` next to class folders of test
         lost = [key for key in lost if "test" not in words_of_split(key.rpartition("/")[0])[0]]
     num_images = len(index.keys)
     if num_images - len(lost) < ENOUGH * num_images:

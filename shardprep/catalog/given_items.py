@@ -1,7 +1,7 @@
 """Find the files that a table of items names, and match it to the images of a source.
 
-The result is like the table of an array file (`Table.is_own`): labels, splits, groups, boxes and
-features are read from both by the same code.
+The result has the form of a table of array files (`Table.is_own`), so the same code reads labels,
+splits, groups, boxes and features from both.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ Ints = NDArray[np.int64]
 
 _LACKS = "an image of the sample is missing"
 _ODD = r"^/|^[A-Za-z]:/|\\|(^|/)\.\.?/"
-"""Matches an absolute path, or one with `.`, `..` or backslashes."""
+"""Matches an absolute path, or a path with `.`, `..` or backslashes."""
 _DRIVE = re.compile("[A-Za-z]:/")
 _ARCHIVE = "/archive:"
 """Root of paths if the source is an archive: no path of this machine is below it."""
 _Files = dict[int, list[int]]
-"""Row → positions of files."""
+"""Row → positions of its files in the source."""
 _MOST_FOLDERS = 1_000
 _is_file = os.path.isfile  # Path.is_file is slow for a million paths
 _OF_ROWS = ("image", "order")
-"""Columns that may differ between the rows of a sample, and that no option names."""
+"""Columns that may differ between the rows of a sample."""
 
 
 def source_of(file: str) -> str:
-    """Return the table's folder if all paths are relative and in it, or their common folder."""
+    """Return the table's folder if all paths are relative to it and in it, or a common folder."""
     items = read_titled(make_recipe({"source": ".", "items": file}, ""))
     table = Path(items.name).parent
     folders = [one for one in items.columns["image"].folders.counts() if one]
@@ -69,14 +69,14 @@ def source_of(file: str) -> str:
 
 
 def are_files(recipe: Recipe) -> bool:
-    """Return whether all paths of `--items` are files below the source, and so in no archive."""
+    """Return whether all paths of `--items` are files below the source, not in archives."""
     below = f"{os.path.abspath(recipe.source)}/"  # noqa: PTH100
     there = (any(x.startswith(below) and _is_file(x) for x in two) for two in _paths(recipe))
     return all(there)
 
 
 def listed_files(recipe: Recipe) -> tuple[str, ...] | None:
-    """Return the files in `--items`, without "/" in front, if the source is "/"; otherwise None."""
+    """Return the files in `--items` without the leading "/", if the source is "/"; else None."""
     if recipe.source != "/" or not recipe.items or recipe.root:
         return None
     every = sorted({path for two in _paths(recipe) for path in two})
@@ -106,7 +106,7 @@ def listed_folders(recipe: Recipe) -> dict[str, bool]:
 
 
 def _paths(recipe: Recipe) -> Iterator[tuple[str, ...]]:
-    """Yield each path of `--items` twice: joined to the source, and to the table's folder."""
+    """Yield each path of `--items` joined to the source, and joined to the table's folder."""
     items = read_titled(recipe)
     both = [os.path.abspath(one) for one in (recipe.source, Path(items.name).parent)]  # noqa: PTH100
     for path in _path_cells(items):
@@ -126,7 +126,7 @@ def mask_paths(recipe: Recipe) -> Iterator[str]:
 def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageListing]:
     """Return the recipe with options from columns, and the images that the table `--items` lists.
 
-    Images without a row are skipped. Raise SourceError with the first rows that have a fault.
+    Images without a row are skipped. SourceError for rows with faults, naming the first ones.
     """
     items = read_items(recipe)
     recipe = recipe.with_rules(**options_stated(items, recipe))
@@ -185,10 +185,10 @@ class _Matched(NamedTuple):
     keys: Texts
     """Key of the image of each row; without such an image, the text of the cell."""
     rows: Ints
-    """Row numbers: all rows, or with samples the first row of each and rows without an image."""
+    """Rows to use: all; with samples, the first row of each, then rows without an image."""
     images: Members
     files: dict[str, list[int]]
-    """Key of an image → positions of its masks, or of its target image."""
+    """Key of an image → positions of its mask files or of its target image."""
     lost: Sequence[Skipped] = ()
     """Samples without all of their images."""
 
@@ -223,7 +223,7 @@ def _stacks(items: GivenItems, every: Members, found: Ints, beside: _Files) -> _
 
 
 def _check_zeros(items: GivenItems, found: Ints, keys: Texts) -> None:
-    """Record a fault for rows whose number lacks leading zeros: 7 if the image is 007.jpg."""
+    """Record a fault for rows with a number that lacks leading zeros: 7 for 007.jpg."""
     cells = items.columns["image"]
     lost = [row for row in np.flatnonzero(found < 0).tolist() if cells[row].isdecimal()]
     if not lost:
@@ -247,7 +247,7 @@ def _no_image(items: GivenItems, key: str) -> SourceError:
 
 
 def _samples(items: GivenItems) -> dict[str, list[int]]:
-    """Return sample → its rows in order, and record repeated or contradicting rows as faults."""
+    """Return sample → its rows in order; rows that repeat or contradict others become faults."""
     columns, rows_of = items.columns, defaultdict[str, list[int]](list)
     for row, sample in enumerate(columns["sample"]):
         rows_of[sample].append(row)
@@ -267,7 +267,7 @@ def _samples(items: GivenItems) -> dict[str, list[int]]:
 
 
 def _places(order: Texts) -> list[Any]:
-    """Return a sort key for each cell: its number, or natural order if any is not a number."""
+    """Return a sort key for each cell: its number, or natural order if a cell is not a number."""
     try:
         return [*map(float, order)]
     except ValueError:
@@ -275,9 +275,9 @@ def _places(order: Texts) -> list[Any]:
 
 
 class _Finder:
-    """Finds files by cells of a table.
+    """Finds files by the cells of a table.
 
-    A cell is a key of the source or the end of a key, or the path of a file below the source:
+    A cell is a key of the source, the end of a key, or the path of a file below the source:
     absolute, or relative to the folder of the table.
     """
 
@@ -306,7 +306,7 @@ class _Finder:
         return found
 
     def files(self, title: str, images: Ints) -> _Files:
-        """Return row → positions of the files in its cell; missing files and images are faults."""
+        """Return row → positions of the files in its cell; missing files or images are faults."""
         items, rows, paths = self._items, list[int](), list[str]()
         if title not in items.columns:
             what = f"has no column {title!r}: its columns are {some_of([*items.columns], 8)}"
@@ -355,7 +355,7 @@ class _Finder:
         return found
 
     def _relative(self, cells: Texts, rows: Ints, title: str) -> Texts:
-        """Return paths as keys of the source; a path outside of the source is a fault."""
+        """Return paths as keys of the source; a path outside the source is a fault."""
         folder = os.path.relpath(self._roots[0] or "/", self._folder) if self._roots else ".."
         given = cells
         for start in [*self._roots, *([folder] if folder[:1] not in "./" else [])]:
@@ -377,7 +377,7 @@ class _Finder:
         return cells.replaced(odd, Texts.of(keys)) if len(odd) else cells
 
     def _without_links(self, paths: Texts) -> Texts:
-        """Return the paths with linked folders replaced by the folders that the source lists."""
+        """Return the paths with linked folders replaced by folders that the source lists."""
         folders, of_link = paths.folders, dict[str, str]()
         for folder in folders.values[:_MOST_FOLDERS] if self._roots else ():
             real = self._below(os.path.realpath(os.path.join(self._roots[0], folder)))  # noqa: PTH118

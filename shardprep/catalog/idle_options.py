@@ -1,4 +1,4 @@
-"""Find options without effect on a source. Each gets a remark: it may be mistyped."""
+"""Find options that have no effect on a source, and report each with a remark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NO_DICOM = (*_SHALLOW, ".png", ".tif", ".tiff")
 
 
 class Found(NamedTuple):
-    """The images, rows, targets and annotations on which options may have an effect."""
+    """The images, rows, targets and annotations that options may affect."""
 
     wanted: SourceImages
     match: TableMatch | None
@@ -30,7 +30,7 @@ class Found(NamedTuple):
 
 
 def idle_options(found: Found) -> list[str]:
-    """Return a remark on each option without effect, or with a name that does not occur."""
+    """Return a remark on each option without effect, or with a class or separator not found."""
     recipe, labelling, targets = found.wanted.recipe, found.wanted.labelling, found.targets
     findings = [
         f"{OptionName(option)} has no effect: {what}"
@@ -58,7 +58,7 @@ def _has_objects(found: Found) -> bool:
 
 
 def _uses_join(found: Found) -> bool:
-    """Return True if options or automatic labels may use a column of a joined table."""
+    """Return whether options, or automatic labels, may use a column of a joined table."""
     rules, labelling = found.wanted.recipe.rules, found.wanted.labelling
     own = labelling.match.table if labelling.match is not None else None
     joined = found.match.table if found.match is not None else None

@@ -43,23 +43,23 @@ _IMAGE = (
     "image_path", "filepath", "file_path", "path", "image/filename", "filename", "file_name",
     "image_name", "image_id", "imageid", "img", "file", "key", "id",
 )  # fmt: skip
-"""Other titles of the column `image`, the clearest first."""
+"""Other titles of the column `image`, the most explicit first."""
 _TARGETS: dict[str, dict[str, str]] = {
     "label": {}, "labels": {"target": "multilabel"}, "text": {"target": "text"},
     "texts": {"target": "texts"},
 }  # fmt: skip
-"""Column of a target → options that it sets in addition to `labels`."""
+"""Title of a column of targets → options that it sets in addition to `labels`."""
 OF_FILES = {"mask": "masks", "target_image": "target_image"}
-"""Column with paths of masks or target images → the option that it sets."""
+"""Title of a column of mask or target image paths → the option that it sets."""
 _OF_OBJECTS = {"segmentation": "masks", "keypoints": "points"}
-"""Column of outlines or keypoints → the option that gets the same value as `--boxes`."""
+"""Title of a column of outlines or keypoints → the option that is set like `--boxes`."""
 _BESIDE = ("box_labels", *_OF_OBJECTS, "iscrowd")
 _CORNERS = "[xmin, ymin, xmax, ymax]"
 _POINTS = "points"
 _ROLES = (*SINGLE, *LISTS)
 _TEXTS = ("labels", "texts", "box_labels")
 _SIZE = ("height", "width")
-"""Columns that state the size of an image with boxes."""
+"""Titles of columns with the size of an image that has boxes."""
 _FOLDS = ("fold", "folds", "kfold")
 _FORMS = ("xyxy", "xywh", "center", "yxyx")
 _NUMBER = r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*"
@@ -69,7 +69,7 @@ _RUNS = r"-1|(\d+ +\d+)( +\d+ +\d+)*"
 _RUN_TITLE = re.compile("rle|encod", re.IGNORECASE)
 _HALF, _MOST_OTHERS, _MOST_CELLS = 0.5, 8, 100
 _ALIKE = 0.8
-"""Similarity, 0 to 1, of a title that is probably a misspelt role: "gruop" to "group"."""
+"""Minimum similarity, 0 to 1, of a title to a role to count as misspelt: "gruop" for "group"."""
 
 
 def read_titled(recipe: Recipe) -> GivenItems:
@@ -78,7 +78,7 @@ def read_titled(recipe: Recipe) -> GivenItems:
 
 
 def read_items(recipe: Recipe) -> GivenItems:
-    """Return the table of `--items` with roles as titles, and columns of x and y for `points`.
+    """Return the table of `--items` with roles as titles; `points` becomes columns of x and y.
 
     `faults` has the rows with a cell that its column does not allow.
     """
@@ -93,7 +93,7 @@ def read_items(recipe: Recipe) -> GivenItems:
 
 
 def _with_lists(items: GivenItems, recipe: Recipe) -> GivenItems:
-    """Return the items with a JSON list in each cell of `_TEXTS`; a text becomes a list of one."""
+    """Return the items with JSON lists in the columns of `_TEXTS`; a text is a list of one."""
     columns = dict(items.columns)
     for title in filter(columns.__contains__, () if recipe.separator else _TEXTS):
         cells = list[str]()
@@ -113,8 +113,7 @@ def _with_lists(items: GivenItems, recipe: Recipe) -> GivenItems:
 def _check_separators(items: GivenItems, title: str) -> None:
     """Record a fault for texts in a column of labels that may be several classes, such as "a;b".
 
-    With a blank or a comma between, only if other rows have the classes too: in `labels` alone, in
-    `label` alone or with others.
+    Texts with a blank or a comma count only if their parts recur in other cells.
     """
     cells = items.columns[title].coded().counts()
     texts = [cell for cell in cells if not cell.startswith("[")]
@@ -180,14 +179,14 @@ def _check_outlines(items: GivenItems) -> None:
 
 
 def _with_no_boxes(items: GivenItems) -> GivenItems:
-    """Return the items with a box of NaN, which means no box, for each outline."""
+    """Return the items with a box of NaN for each outline, which means that it has no box."""
     outlines = items.columns["segmentation"]
     boxes = (json.dumps([NO_BOX] * len(cell_list(one))) if one else "" for one in outlines)
     return replace(items, columns={**items.columns, "boxes": Texts.of(boxes)}, has_boxes=False)
 
 
 def _check_runs(items: GivenItems, roles: Mapping[str, str], recipe: Recipe) -> None:
-    """Raise a SourceError that names the option to give if a column has Kaggle's run lengths."""
+    """Raise a SourceError with the option to give if a column has run lengths of Kaggle."""
     for title, cells in items.columns.items():
         is_named = title == roles.get("segmentation") or _RUN_TITLE.search(title) is not None
         if title not in recipe.columns and _are_runs(cells, is_named=is_named):
@@ -203,7 +202,7 @@ def _check_runs(items: GivenItems, roles: Mapping[str, str], recipe: Recipe) -> 
 
 
 def _are_runs(cells: Texts, *, is_named: bool) -> bool:
-    """Return True if most cells have run lengths. Unless `is_named`, only three or more count."""
+    """Return whether most cells have run lengths; at least three cells unless `is_named`."""
     some = itertools.islice(filter(None, cells), _MOST_CELLS)
     texts = [x for cell in some for x in (cell_list(cell) if cell.startswith("[") else [cell])]
     fit = [x for x in texts if isinstance(x, str) and re.fullmatch(_RUNS, x)]
@@ -241,7 +240,7 @@ def _is_box(one: list[Any]) -> bool:
 
 
 def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
-    """Return the items; a column that has a role, such as `label`, gets the role as its title."""
+    """Return the items with roles as titles of the columns, such as `label`."""
     roles = _roles(items, recipe)
     if not recipe.rules.masks.is_given:
         _check_runs(items, roles, recipe)
@@ -277,7 +276,7 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
 def _others(
     columns: Mapping[str, Texts], targets: Sequence[str], recipe: Recipe
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the columns to store, and column → why it is not stored, for unused columns."""
+    """Return the columns to store as features, and unused column → reason not to store it."""
     if recipe.columns:
         return [*recipe.columns], {}
     used = {*_ROLES, *targets, *recipe.labels.removeprefix("column:").split(",")}
@@ -289,7 +288,7 @@ def _others(
 
 
 def _unfit(title: str, cells: Texts) -> str:
-    """Return why a column is not stored, or "" if it has texts or single numbers."""
+    """Return why a column is not stored, or "" if cells are texts or single numbers."""
     if title.partition("/")[0] in RESERVED and not title.startswith(ROWS):
         return "the name of a feature: rename it"
     if not pc.any(pc.not_equal(cells.array, "")).as_py():
@@ -321,7 +320,7 @@ def _stored(
 ) -> list[str]:
     """Return notes on the columns without a role.
 
-    `rows` maps a list to its feature; `used` are the roles that other columns have.
+    `rows` maps a column of lists to its feature; `used` are the roles that other columns have.
     """
     notes = []
     if others:
@@ -343,7 +342,7 @@ def _stored(
 def _without_meaning(
     name: str, columns: Mapping[str, Texts], targets: Sequence[str], recipe: Recipe
 ) -> list[str]:
-    """Return a note if no column states a target, boxes or files; SourceError if one may."""
+    """Return a note if no column is a target, boxes or files; SourceError for a misspelt title."""
     known = {*_TARGETS, *OF_FILES, "boxes", "segmentation", _POINTS}
     if targets or known & columns.keys() or not recipe.may_be_annotated:
         return []
@@ -361,7 +360,7 @@ def _without_meaning(
 
 
 def _title_of_images(items: GivenItems, titles: Mapping[str, str]) -> str:
-    """Return the first title of `_IMAGE` that the table has, or "1" for untitled file names."""
+    """Return the first title of `_IMAGE` in the table, or "1" if untitled cells are file names."""
     if known := [titles[one] for one in _IMAGE if one in titles]:
         return known[0]
     are_numbers = all(map(str.isdecimal, titles))
@@ -376,7 +375,7 @@ def _title_of_images(items: GivenItems, titles: Mapping[str, str]) -> str:
 
 
 def _roles(items: GivenItems, recipe: Recipe) -> dict[str, str]:
-    """Return role → title in the table, for each column with a role."""
+    """Return role → title in the table, for each column that has a role."""
     titles = {title.lower(): title for title in reversed(items.columns)}
     roles = {role: titles[role] for role in _ROLES if role in titles}
     if "image" not in roles:
@@ -399,7 +398,7 @@ def _roles(items: GivenItems, recipe: Recipe) -> dict[str, str]:
 
 
 def _folds(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
-    """Return a note on how to split by a column of folds; [] if splits are stated."""
+    """Return a note on how to split by a column of folds; [] if splits are already stated."""
     title = next((one for one in columns if one.lower() in _FOLDS), "")
     if not title or "split" in columns or recipe.split:
         return []
@@ -417,7 +416,7 @@ def _mixed_labels(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
 
 
 def _with_points(items: GivenItems) -> GivenItems:
-    """Return the items with columns of x and y for each point, instead of `points`."""
+    """Return the items with columns of x and y for each point instead of `points`."""
     if _POINTS not in items.columns:
         return items
     rows = list[list[Any]]()
@@ -442,7 +441,7 @@ def _with_points(items: GivenItems) -> GivenItems:
 
 
 def options_stated(items: GivenItems, recipe: Recipe) -> dict[str, Any]:
-    """Return the options that the columns state and that have their default in the recipe."""
+    """Return the options that columns state, if the recipe has them at their defaults."""
     columns, stated = items.columns, dict[str, Any]()
     targets = [one for one in _TARGETS if one in columns]
     targets += [",".join(items.targets)] if items.targets else []
@@ -477,7 +476,7 @@ def options_stated(items: GivenItems, recipe: Recipe) -> dict[str, Any]:
 
 
 def _share(pattern: str, cells: Texts) -> float:
-    """Return the share, 0 to 1, of the cells with text that fit a regular expression."""
+    """Return the share, 0 to 1, of non-empty cells that match a regular expression."""
     number = len(cells) - int(np.count_nonzero(booleans(pc.equal(cells.array, ""))))
     fit = booleans(pc.match_substring_regex(cells.array, rf"^({pattern})$"))
     return int(np.count_nonzero(fit)) / max(1, number)

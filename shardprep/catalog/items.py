@@ -1,4 +1,4 @@
-"""Items: images of a source that are not read yet. Catalogs and plans store them as columns."""
+"""Items: images of a source that are not read yet. Catalogs and plans store items as columns."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Items(Sequence[Item]):
-    """Items as columns; `members` holds keys and extents. Indexing builds items."""
+    """Items as columns; `members` has keys and extents. Indexing creates an item."""
 
     members: Members
     split: Coded[str]

@@ -31,38 +31,38 @@ from shardprep.storage.cache import cache_root, make_cache
 from shardprep.storage.text_file import decoded
 
 _CACHE = "items"
-"""Folder in the cache for tables that were given as values of Python."""
+"""Folder in the cache for tables that were given as Python values."""
 LISTS = (
     "labels", "texts", "box_labels", "mask", "target_image", "segmentation", "keypoints", "points",
     "boxes", "iscrowd",
 )  # fmt: skip
-"""Columns with lists."""
+"""Columns whose cells are lists."""
 SINGLE = ("image", "label", "text", "split", "group", "sample", "order", "box_format")
-"""Columns with one value in a row."""
+"""Columns whose cells are single values."""
 TARGET = "target/"
-"""Start of the title of a target."""
+"""Prefix of the title of a target column."""
 _JSON = (".json", ".jsonl", ".ndjson")
 _FEW = 5
 
 
 @dataclass(frozen=True)
 class GivenItems:
-    """A table of items, and the faults of its rows."""
+    """A table of items with the faults of its rows."""
 
     name: str
     columns: dict[str, Texts]
     targets: Sequence[str] = ()
     others: Sequence[str] = ()
-    """Columns without a role to store as features; () if the recipe has `--columns`."""
+    """Columns without a role that are stored as features; () if the recipe has `--columns`."""
     titles: Mapping[str, str] = field(default_factory=dict)
     """Role → title in the file."""
     has_boxes: bool = True
-    """False if the table has outlines without boxes; `boxes` then has NaN."""
+    """False if the table has outlines without boxes; then the column `boxes` is NaN."""
     points: Sequence[str] = ()
-    """Columns of coordinates: x and y of the first point, of the second, …"""
+    """Columns of coordinates: x and y of the first point, then of the second, …"""
     notes: Sequence[str] = ()
     faults: dict[int, str] = field(default_factory=dict)
-    """Row number from 0 → its first fault."""
+    """Row number from 0 → first fault of the row."""
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
@@ -72,7 +72,7 @@ class GivenItems:
         self.faults.setdefault(row, f"row {row + 1:,}: {title} {cell!r} {what}")
 
     def check(self, hint: str) -> None:
-        """Raise a SourceError that names the first rows with a fault."""
+        """Raise a SourceError that lists the first rows with a fault."""
         if self.faults:
             rows = [self.faults[row] for row in sorted(self.faults)]
             more = f"; and {counted(len(rows) - _FEW, 'more row')}" if len(rows) > _FEW else ""
@@ -80,10 +80,10 @@ class GivenItems:
 
 
 def kept(table: Any, option: str) -> str:
-    """Return the path of a table; a data frame or a list of dicts is written into the cache.
+    """Return the path of a table; a data frame or list of dicts is first written into the cache.
 
-    The name of the file is the hash of its rows, so the same rows continue an interrupted build.
-    Options other than `items` read text: CSV or JSON lines. RecipeError for other values.
+    Its file name is the hash of its rows, so the same rows continue an interrupted build. `items`
+    become Parquet or JSON lines, other options CSV or JSON lines. RecipeError for other values.
     """
     if isinstance(table, str | os.PathLike):
         return os.fspath(table)
@@ -123,7 +123,7 @@ def _checked_columns(table: Mapping[Any, Any], option: str) -> Mapping[Any, Any]
 def _of_columns(table: Any, suffix: str) -> bytes | None:
     """Return a table as Parquet or CSV; None for columns of paths or of several types.
 
-    Numbers in an index of pandas without a name are no column: they may be names of other images.
+    An unnamed index of pandas with numbers is left out: they may be names of other images.
     """
     stream = io.BytesIO()
     try:
@@ -153,7 +153,7 @@ def _records(table: Any, option: str) -> list[Any]:
 
 
 def _line(row: Any, number: int, option: str) -> str:
-    """Return a row as a JSON object; options other than `items` read lists as JSON in a text."""
+    """Return a row as a JSON object, with lists as JSON texts unless the option is `items`."""
     parts = []
     for title, value in row.items() if isinstance(row, Mapping) else ():
         try:
@@ -175,7 +175,7 @@ def _plain(value: Any) -> Any:
 
 
 def cell_list(cell: str) -> Any:
-    """Return the JSON list in a cell; [] for an empty cell, (None,) for any other cell."""
+    """Return the JSON list in a cell; [] for an empty cell, (None,) if it is not a list."""
     try:
         found = json.loads(cell or "[]")
     except (ValueError, RecursionError):
@@ -190,7 +190,7 @@ def cell_paths(cell: str) -> list[str]:
 
 
 _latest: dict[tuple[object, ...], GivenItems] = {}
-"""The table that was read last, until its last use: three steps look into it."""
+"""The table that was read last, until its last use: three steps of a build read it."""
 
 
 def read_file(recipe: Recipe, *, is_last: bool) -> GivenItems:
@@ -283,7 +283,7 @@ def _of_arrow(table: Any, recipe: Recipe) -> dict[str, Texts]:
 
 
 def _texts(values: Iterable[Any], title: str, recipe: Recipe) -> Texts:
-    """Return the cells of a column; a list of numbers is a vector only as a target."""
+    """Return the cells of a column as texts; a list of numbers is a vector only in a target."""
     is_target = title.lower().startswith(TARGET) or (
         title in recipe.labels.removeprefix("column:").split(",")
         and title.lower() not in (*LISTS, *SINGLE)
@@ -292,7 +292,7 @@ def _texts(values: Iterable[Any], title: str, recipe: Recipe) -> Texts:
 
 
 def _text(value: Any, *, may_be_vector: bool) -> str:
-    """Return a value as text: vectors as numbers with spaces, other lists and dicts as JSON."""
+    """Return a value as text: a vector as numbers and blanks, other lists and dicts as JSON."""
     if value is None or value != value:  # noqa: PLR0124 - NaN
         return ""
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Labels of images by a rule, or by the first rule that fits: a table, folders, file names."""
+"""Labels of images by a rule: a table, folders, file names, or the first of these that fits."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from shardprep.source.string_column import Coded, Texts
 
 Ints = NDArray[np.int64]
 _NUMBER_BACKWARDS = re.compile(r"\)?\d+\(?[\s._-]*")
-"""Matches the number at the end of a reversed name: a forward search is quadratic."""
+"""Matches the number at the end of a reversed name; from the front, it takes quadratic time."""
 _NUMBERED_END = re.compile(r"\d$")
 _WORDS = re.compile(r"(?![A-Za-z]$)[^\W\d_][^\d]*$")
 _SAMPLES = re.compile(
     r"(patient|subject|study|series|case|tomo|scan|slide|clip|video)(_?(instance)?_?u?id)?",
     re.IGNORECASE,
 )
-"""Titles of columns whose cells are ids of samples, not classes."""
+"""Matches titles of columns with ids of samples, which are not classes."""
 _CAMERAS = re.compile(
     "(IMG|DSC[NF]?|DSC_|PXL|DJI|GOPR|GX|P|VID|WP|MVI|SAM|CIMG|Screenshot|image|photo)[-_ ]*",
     re.IGNORECASE,
@@ -48,7 +48,7 @@ _MOST_LOOKED_AT = 500
 
 
 def label_keys(index: KeyIndex, rule: LabelRule, tables: Sequence[Table]) -> Labelling:
-    """Return the labels that a rule gives; "csv" reads the first table, "auto" tries all tables."""
+    """Return the labels by a rule; "csv" reads the first table, "auto" tries all tables."""
     keys = index.keys
     match rule.kind:
         case "folder":
@@ -71,7 +71,7 @@ def label_keys(index: KeyIndex, rule: LabelRule, tables: Sequence[Table]) -> Lab
 
 
 def auto_labels(index: KeyIndex, tables: Sequence[Table]) -> Labelling:
-    """Return the labels by the first rule that fits: table, folder or prefix; or no labels.
+    """Return the labels by the first rule that fits: tables, folders, prefixes; or no labels.
 
     A rule fits if it labels nine tenths of the images outside test splits, and if the labels look
     like classes (see `are_classes`).
@@ -103,7 +103,7 @@ def auto_labels(index: KeyIndex, tables: Sequence[Table]) -> Labelling:
         found = Labelling(Coded.constant(None, len(keys)), how, unclear=unclear)
         return replace(found, remarks=unused_tables(index, found, united(index, tables)))
     names, findings = _without_test_names(names, considered, rule)
-    # The rule alone would label the test split as well.
+    # The rule itself would also label the test split.
     rule = rule if is_whole and not findings else "auto"
     return Labelling(names, how + passed_over, rule=rule, findings=findings)
 
@@ -111,7 +111,7 @@ def auto_labels(index: KeyIndex, tables: Sequence[Table]) -> Labelling:
 def _by_tables(
     index: KeyIndex, tables: Sequence[Table], considered: Ints
 ) -> tuple[Labelling | None, str, SourceError | None]:
-    """Return the labels by the first table that fits, a remark on others, and the first error."""
+    """Return labels by the first table that fits, or None; remarks; the error of an unclear one."""
     passed_over, unclear = "", list[SourceError]()
     several = united(index, tables)
     for table in several:
@@ -141,7 +141,7 @@ def _by_tables(
 def unused_tables(
     index: KeyIndex, labelling: Labelling, tables: Sequence[Table]
 ) -> tuple[str, ...]:
-    """Return remarks on `tables` that would label more images, or give images other labels."""
+    """Return remarks on `tables` that label further images, or give images other labels."""
     remarks, own = [], labelling.names
     for table in tables:
         if SUBMISSION.search(table.name):
@@ -170,7 +170,7 @@ def unused_tables(
 
 
 def _num_other(names: Coded[Cell | None], own: Coded[Cell | None]) -> int:
-    """Return how many images get another class; 0 if the labellings have no class in common."""
+    """Return how many images get another class; 0 if the labellings share no class."""
     known = {name: code for code, name in enumerate(own.values)}
     codes = np.array([*(known.get(name, -2) for name in names.values), -1])
     if not len(names) or not (codes >= 0).any():
@@ -222,7 +222,7 @@ def ids_of_samples(names: Iterable[str], tables: Sequence[Table]) -> str:
 def _without_test_names(
     names: Coded[Cell | None], considered: Ints, rule: str
 ) -> tuple[Coded[Cell | None], tuple[str, ...]]:
-    """Return `names`, without labels of test images if over 10% are new classes, and a finding."""
+    """Return `names`, without test labels if over 10% are new classes, and a finding on these."""
     known = names.take(considered).counts()
     is_other = np.ones(len(names), bool)
     is_other[considered] = False
@@ -263,7 +263,7 @@ def _folder_names(
 
 
 def _prefix(key: str) -> str | None:
-    """Return the text before the number at the end of a file name; None if either is missing."""
+    """Return the text before the number at the end of a file name; None without either."""
     name = key.rpartition("/")[2]
     at = name.rfind(".")
     stem = name[:at] if 0 < at < len(name) - 1 else name

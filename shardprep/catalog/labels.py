@@ -1,4 +1,4 @@
-"""Labels of images as texts, from a table; `targets` turns them into targets."""
+"""Labels of images as texts, read from a table; `targets` turns them into targets."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from shardprep.storage.cache import DATA_FRAME
 
 Ints = NDArray[np.int64]
 Column = tuple[str, Ints, Coded[str | None]]
-"""Title of a target; for each row, the position of its image or −1, and its cell."""
+"""Title of a target; position of each row's image, or −1; cell of each row."""
 
 ENOUGH = 0.9
-"""Share of the images that a rule must label to be used by `auto`."""
+"""Minimum share of images that a rule must label, so that `auto` uses it."""
 LABEL_COLUMNS = (
     "label", "class", "target", "category", "breed", "diagnosis", "species", "classname",
     "class_name", "label_name", "category_name", "variety", "labels", "tags", "class_id",
@@ -46,39 +46,39 @@ _MOST_TARGETS, _FEW = 1_000, 100
 
 
 class TwoLabelsError(SourceError):
-    """Rows of a table give one image different labels."""
+    """Several rows of a table give an image different labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Labelling:
-    """The labels of all images, in the order of the keys, and how they were found."""
+    """The labels of all images, in the order of the keys, and how they were determined."""
 
     names: Coded[Cell | None]
-    """For each image: a label, a tuple of several labels or titles of columns, or None."""
+    """Of each image: a label, a tuple of labels or of titles of columns, or None."""
     how: str
     rows_without_image: tuple[str, ...] = ()
     table_names: frozenset[Cell] = frozenset()
-    """All labels in the table, so that classes do not depend on which images the source has."""
+    """All labels in the table, so that classes do not depend on the images in the source."""
     match: TableMatch | None = None
     columns: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
-    """Titles of the columns of 1 and 0, one for each class; () for other labels."""
+    """Titles of columns of 1 and 0, a class each; () for other labels."""
     rule: str = "none"
     findings: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     unclear: SourceError | None = None
-    """Error of the first table with labels whose ids are ambiguous or match no image."""
+    """Error of the first table of labels whose ids are ambiguous or match no image; or None."""
     cells: Mapping[str, Coded[str | None]] = field(default_factory=dict)
-    """Column → its cell for each image, for targets of several values; {} for a single one."""
+    """Column → cell of each image, for targets of several values; {} for single values."""
 
 
 def are_classes(num_names: int, num_images: int) -> bool:
-    """Return whether names look like classes: two, or more with two images each on average."""
+    """Return whether names look like classes: two, or on average at least two images for each."""
     return 2 <= num_names <= max(2, num_images // 2)
 
 
 def label_by_table(index: KeyIndex, table: Table, rule: CsvRule, option: str = "") -> Labelling:
-    """Return the labels in a table; columns that the rule does not name are detected."""
+    """Return the labels in a table; columns that `rule` does not name are detected."""
     id_title = find_ids(index, table, rule.id_column)
     _label_titles(table, rule.label_columns, id_title, option)  # report unclear columns before ids
     return label_by_columns(index.keys, match_table(index, table, id_title), rule)
@@ -95,7 +95,7 @@ def relabelled(
 ) -> Labelling:
     """Return the labels after `--relabel`. If `adds`, `--classes` may name only new classes.
 
-    Rows of the keys `left_out` are no rows without an image.
+    Rows of the images `left_out` do not count as rows without an image.
     """
     option, (table, rule), separator = OptionName("relabel"), fixes_of, naming.separator
     try:
@@ -161,7 +161,7 @@ def relabelled(
 
 
 def classes_in(cells: Iterable[Cell | None]) -> set[str]:
-    """Return the classes in cells; a text is one class, a tuple several."""
+    """Return all classes in cells; a cell is a text with one class or a tuple of classes."""
     several = ((cell,) if isinstance(cell, str) else cell or () for cell in cells)
     return {name for own in several for name in own}
 
@@ -220,7 +220,7 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
 
 
 def _named(keys: Sequence[str], match: TableMatch) -> str:
-    """Return the name of the table, or of its parts with numbers of images by folder of a split."""
+    """Return the name of the table, or names of its parts with their numbers of images by split."""
     if not match.table.parts:
         return match.table.name
     splits = folder_splits(keys)
@@ -237,13 +237,13 @@ def _named(keys: Sequence[str], match: TableMatch) -> str:
 
 
 def _titles_of_rows(columns: Mapping[str, Coded[str | None]]) -> Coded[Cell | None]:
-    """Return for each image the titles of all columns, or None if all its cells are empty."""
+    """Return for each image the titles of the columns, or None if all its cells are empty."""
     is_there = reduce(np.logical_or, (cells.are_there for cells in columns.values()))
     return Coded(np.where(is_there, 0, -1), (tuple(columns),))
 
 
 def _sets_of_flags(columns: Mapping[str, Coded[str | None]]) -> Coded[Cell | None]:
-    """Return for each image the titles of the columns that hold 1."""
+    """Return for each image the titles of columns with 1 or true, or None if all are empty."""
     is_there = _titles_of_rows(columns).are_there
     are_set = [cells.fit(lambda cell: str(cell).lower() in _SET) for cells in columns.values()]
     flags, codes = np.unique(np.stack(are_set), axis=1, return_inverse=True)
@@ -254,7 +254,7 @@ def _sets_of_flags(columns: Mapping[str, Coded[str | None]]) -> Coded[Cell | Non
 def _of_images(
     keys: Sequence[str], table: str, key_of: Ints, cells: Coded[str | None], title: str
 ) -> Coded[str | None]:
-    """Return the cell of each image; SourceError if two rows of an image differ."""
+    """Return the cell of each image; TwoLabelsError if two rows of an image differ."""
     rows = np.flatnonzero((key_of >= 0) & cells.are_there)
     images, codes = key_of[rows], cells.codes[rows]
     named = np.full(len(keys), -1, cells.codes.dtype)

@@ -25,7 +25,7 @@ _WORDS_OF_SPLITS = {
     "gallery": "gallery",
     "pred": "pred|prediction",
 }
-"""Split → words that name it within a longer name, if the sibling folders agree."""
+"""Split → words for it in a longer name, which count only if sibling folders agree."""
 SPLIT = "|".join(_WORDS_OF_SPLITS.values())
 PART = (
     "(sub|data)?sets?|data|parts?|batch|chunk|shard|folds?|folders?|dirs?|files?|lists?|names?"
@@ -36,14 +36,14 @@ KIND = (
     "inputs?|rgb|raw|masks?|labels?|annot(ated|ations?|s)?|gt|ground|(ground)?truth"
     "|seg(mentations?|mented)?|targets?|hr|lr|depth|visuali[sz]ations?|overlays?|preview"
 )
-"""Patterns of words that are not classes: for splits, parts, pictures, kinds of pictures."""
+"""Expressions for words that are not classes: SPLIT, PART, PICTURE and KIND (of picture)."""
 _SET = "(set|data|images?|imgs?|crops?|list)?"
 _SPLIT_WORDS = {
     split: re.compile(rf"({words}){_SET}", re.IGNORECASE)
     for split, words in _WORDS_OF_SPLITS.items()
 }
 UNTRAINED = frozenset(("test", "query", "gallery", "pred"))
-"""Splits that may be without labels."""
+"""Splits whose images may have no labels."""
 _MAY_BE_SPLIT = re.compile(
     "train|tuning|val|dev|test|t10k|query|queries|probe|gallery|pred|(?-i:([tT][rse]|T[RSE]|V[AD])(?![a-z]))",
     re.IGNORECASE,
@@ -58,31 +58,31 @@ _MASKS = re.compile(
     r"|gt(fine|coarse)",
     re.IGNORECASE,
 )
-"""Usual names of mask folders; `find_masks` decides whether a folder with such a name has masks."""
+"""Matches usual names of mask folders; `find_masks` decides whether a folder really has masks."""
 _CITYSCAPES = re.compile(r"_gt(fine|coarse)_[a-z]+$", re.IGNORECASE)
 _CITIES = re.compile(r"gt(fine|coarse)", re.IGNORECASE)
-"""Matches folders of masks in Cityscapes; folders below are splits or cities, not classes."""
+"""Matches mask folders of Cityscapes, which contain splits and cities instead of classes."""
 OF_OBJECTS = re.compile(r"(^|/)(segmentation[-_ ]?)objects?/", re.IGNORECASE)
-"""Matches the folder of masks with object numbers in Pascal VOC."""
+"""Matches the mask folder of Pascal VOC whose masks have object numbers."""
 IMAGE_ENDING = re.compile(r"[-_](leftimg8bit|rgb|sat|images?|imgs?|photo)$", re.IGNORECASE)
-"""Matches the end of an image name that its mask name lacks: `1_sat.jpg` and `1_mask.png`."""
+"""Matches an end of an image name that the mask's name lacks: `1_sat.jpg` and `1_mask.png`."""
 MASK_ENDING = re.compile(
     r"([-_. ]?(masks?|seg(mentation)?s?|annot(ation)?s?|gt|groundtruth|labels?"
     r"|(gt(fine|coarse)?_)?labelids|l))([-_. ]?(?P<number>\d+))?$",
     re.IGNORECASE,
 )
-"""Matches the end of the name of a mask, after the name of its image."""
+"""Matches the end of a mask's name, after the name of its image."""
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_]+")
 _SPLIT_WORD, _KIND = re.compile(SPLIT, re.IGNORECASE), re.compile(KIND, re.IGNORECASE)
 _PART = re.compile(f"{PART}|{PICTURE}", re.IGNORECASE)
 _DATE = re.compile(r"(19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d")
 _MOST_NAMES = 256
 _MATCHED = 0.5
-"""Minimum share of files named like images, in a mask folder without a sibling image folder."""
+"""Minimum share of files that are named like images, in a mask folder without sibling images."""
 
 
 def given_split(folders: Iterable[str]) -> str | None:
-    """Return the split of the first folder that is named like a split, or None."""
+    """Return the split of the first folder named like a split, or None."""
     for folder in filter(_MAY_BE_SPLIT.search, folders):
         name = without_archive_suffix(folder)
         for split, pattern in _SPLITS.items():
@@ -95,7 +95,7 @@ def given_split(folders: Iterable[str]) -> str | None:
 
 
 def folder_splits(keys: Iterable[str]) -> Coded[str | None]:
-    """Return the split that the folders of each key name, or None."""
+    """Return the split stated by the folders of each key, or None."""
     folders = Texts.of(keys).folders
     splits = split_folders(folders.firsts().values())
     if not splits:
@@ -104,10 +104,10 @@ def folder_splits(keys: Iterable[str]) -> Coded[str | None]:
 
 
 def split_folders(folders: Iterable[str]) -> dict[str, str]:
-    """Return path of each folder that is a split → its split. `folders` contain the images.
+    """Return path of each folder that is a split → its split. `folders` are those with images.
 
-    A folder is a split if its whole name means one (`train`, `test_images`), or if all its siblings
-    have words for splits (`seg_train`, `seg_test`). Classes have such words by chance.
+    A folder is a split if its whole name means one (`train`, `test_images`). If only a word of the
+    name means one, as in names of some classes, the siblings decide (`seg_train`, `seg_test`).
     """
     with_images = {*folders} - {""}
     words = {name for one in with_images for name in one.split("/")}
@@ -138,7 +138,7 @@ def split_folders(folders: Iterable[str]) -> dict[str, str]:
         classes = _classes_named_as_splits(below, own, above)
         kept = {name for name in own if own[name].is_whole or _is_split(name, own, below)}
         if above and len(own) == len(below) and {split.split for split in own.values()} == {above}:
-            kept = {*own}  # a wrapper, or the parts of a split
+            kept = {*own}  # a wrapper of the split, or parts of it
         if len(own) == 1 < len(below):  # `images_evaluation` next to `images_background`
             own = {
                 x: y._replace(split="test") if "evaluation" in words_of(x) else y
@@ -152,11 +152,11 @@ def split_folders(folders: Iterable[str]) -> dict[str, str]:
 def _classes_named_as_splits(
     below: Mapping[str, Collection[str]], own: Mapping[str, _NamedSplit], above: str | None
 ) -> set[str]:
-    """Return folder names that are classes, although the whole name means a split.
+    """Return names of folders that are classes, although the whole name means a split.
 
-    Below a split, such a name is a class if it is next to classes: `train` in `test/bus`,
-    `test/train`. Elsewhere, only `train` among folders of images is a class: `test` may be an
-    unlabelled split.
+    Below a split, such a name is a class if other classes are next to it: `train` in `test/bus`,
+    `test/train`. Elsewhere, `test` may be an unlabelled split, so only `train` or `valid` can be
+    a class.
     """
     others = [name for name in below if name not in own]
     if not others or any(IMAGE_FOLDER.fullmatch(one) or _MASKS.fullmatch(one) for one in others):
@@ -171,7 +171,7 @@ def _classes_named_as_splits(
 def _is_split(
     name: str, own: Mapping[str, _NamedSplit], below: Mapping[str, Collection[str]]
 ) -> bool:
-    """Return whether a word of a folder's name means a split, judged by its siblings."""
+    """Return whether the split in a folder's name is meant as a split, judged by its siblings."""
     one, others = own[name], [other for other in below if other not in own]
     splits = {other.split for other in own.values()}
     if len(splits) > 1 and not others and (one.rest or not one.is_short):
@@ -192,15 +192,15 @@ def _is_split(
 class _NamedSplit(NamedTuple):
     split: str
     rest: str
-    """The other words of the name."""
+    """The words of the name that do not mean the split."""
     is_short: bool
-    """Whether the name has two letters, which may mean something else."""
+    """Whether the word for the split has two letters and may mean something else."""
     is_whole: bool
-    """Whether the whole name means a split, whatever its siblings are."""
+    """Whether the whole name means a split, regardless of its siblings."""
 
 
 def _named_split(name: str) -> _NamedSplit | None:
-    """Return the split that a folder's name states; None if it states none, several or masks."""
+    """Return the split in a folder's name; None for no split, several splits or masks."""
     if (split := given_split([name])) is not None:
         return _NamedSplit(split, "", is_short=False, is_whole=True)
     name = without_archive_suffix(name)
@@ -216,7 +216,7 @@ def words_of(name: str) -> list[str]:
 
 
 def words_of_split(name: str) -> tuple[set[str], str]:
-    """Return the splits that a name has words for, and its other words except words of parts."""
+    """Return the splits that words of a name mean, and the other words except words of parts."""
     words = [(word, _split_of(word)) for word in _WORDS.findall(name)]
     rest = (word.casefold() for word, split in words if not (split or _PART.fullmatch(word)))
     return {split for _, split in words if split}, " ".join(rest)
@@ -227,7 +227,7 @@ def _split_of(word: str) -> str | None:
 
 
 def _paths_to(folder: str) -> Iterator[str]:
-    """Yield the path of each folder in a path, the uppermost first."""
+    """Yield the path of each folder in a path, starting with the top folder."""
     return itertools.accumulate(folder.split("/"), "{}/{}".format)
 
 
@@ -259,7 +259,7 @@ def are_parts(names: Collection[str]) -> bool:
 def document_split(name: str) -> str | None:
     """Return the split in the name of a document, or None: "train_labels.csv" → "train".
 
-    A name with two splits, such as "train_val.csv", names neither.
+    A name with two splits, such as "train_val.csv", gives None.
     """
     word, rest = split_word(name.rpartition("/")[2].rpartition(".")[0])
     splits = {given_split([one]) for one in (word, split_word(rest)[0]) if one}
@@ -276,12 +276,12 @@ def stated_split(folder: str) -> str | None:
 _NUMBER = re.compile(
     r"((?:(?:^|(?<=[_/=(\[, ]))[-\u2212])?(?:(?<![0-9]\.)[0-9]+\.[0-9]+(?!\.?[0-9])|[0-9]+))"
 )
-"""Matches a number: a sign only begins a word, the dots of 1.10.2 are no decimal points."""
+"""Matches a number; signs only at the start of a word, no decimal points in 1.10.2."""
 _NINES = str.maketrans("0123456789", "9876543210")
 
 
 def natural_order(name: str) -> tuple[tuple[tuple[int, int, int, str, str], ...], str]:
-    """Return a sort key that puts -1 before 0.25, 0.25 before 0.5, 2 before 10, and case last."""
+    """Return a sort key: -1, 0.25, 0.5, 2, 10 in this order; case decides only between equals."""
     folded = (
         _by_value(part) if place % 2 else (1, 0, 0, part.casefold(), "")
         for place, part in enumerate(_NUMBER.split(name))
@@ -291,7 +291,7 @@ def natural_order(name: str) -> tuple[tuple[tuple[int, int, int, str, str], ...]
 
 
 def _by_value(number: str) -> tuple[int, int, int, str, str]:
-    """Return a sort key that orders numbers by value; `int` refuses more than 4,300 digits."""
+    """Return a sort key that orders numbers by value, also above the 4,300 digits of `int`."""
     whole, _, fraction = number.lstrip("-\u2212").partition(".")
     whole, fraction = whole.lstrip("0"), fraction.rstrip("0")
     if number[0].isdigit():
@@ -300,7 +300,7 @@ def _by_value(number: str) -> tuple[int, int, int, str, str]:
 
 
 def stem(key: str) -> str:
-    """Return a file name in form NFC, without folders and extension; "" if it has no extension."""
+    """Return a file name in form NFC without folders and extension; "" if it has no extension."""
     return composed(key.rpartition("/")[2].rpartition(".")[0])
 
 
@@ -308,15 +308,15 @@ class MaskFolders(NamedTuple):
     """The folders of masks in a source."""
 
     num_masks: dict[str, int]
-    """Name of folders of masks → number of files in them."""
+    """Name of mask folders → number of files in these folders."""
     no_classes: frozenset[str]
-    """Names that are not classes: folders of masks, of their images, and of cities."""
+    """Names that are not classes: of mask folders, of their image folders, and of cities."""
 
 
 def find_masks(keys: Sequence[str]) -> MaskFolders:
     """Return the folders of masks and of their images, so that they do not become classes.
 
-    A folder with a usual name holds masks if it has a sibling such as `images`, or `train` next to
+    A folder with a usual name has masks if it has a sibling such as `images`, or `train` for
     `trainannot`, or if at least half of its files are named like images of another folder.
     """
     counts = Texts.of(keys).folders.counts()

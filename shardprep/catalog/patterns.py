@@ -1,9 +1,9 @@
 r"""Regular expressions and globs of the user, searched in names of a source in bounded time.
 
 A pattern that can match in many ways (`([a-z]+)*$`) takes exponential time for a long name, and
-`re` has no time limit. But `re` handles signals while it searches, so a timer ends the search, in
-the main thread of Unix. The library `regex` has a limit, but it takes more than twice the time, and
-its `\w` fits other letters, which would change labels.
+`re` has no time limit. But `re` handles signals during a search, so a timer ends the search, in
+the main thread of Unix. The library `regex` has a time limit, but it takes more than twice as long,
+and its `\w` matches other letters, which would change labels.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from shardprep.errors import OptionError, OptionName, shown
 from shardprep.source.names import composed, without_archive_suffix
 
 FREE_S = 10.0
-"""CPU seconds for a search, in addition to `S_PER_NAME` for each name."""
+"""CPU seconds allowed for a search, in addition to `S_PER_NAME` for each name."""
 S_PER_NAME = 20e-6
-"""CPU seconds for each name; an ordinary pattern needs a twentieth of that."""
+"""CPU seconds allowed for each name; an ordinary pattern needs a twentieth of this."""
 ANY_FOLDER = "(?:.*/)?"
 
 
@@ -32,17 +32,17 @@ class _OutOfTimeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A regular expression, and the option that it comes from."""
+    """A regular expression and the option that states it."""
 
     text: str
     option: OptionName
     given: str
     group: str | int | None = None
-    """Group of a match to return; None to return "" for every match."""
+    """Group to return from a match; None to return "" for every match."""
     is_whole: bool = False
 
     def search(self, names: Sequence[str]) -> list[str | None]:
-        """Return the group in each name, None without a match, "" without the group."""
+        """Return the text of `group` in each name, or None without a match."""
         compiled, found = re.compile(self.text), list[str | None]()
         matches = map(compiled.fullmatch if self.is_whole else compiled.search, names)
         group, limit_s = self.group, FREE_S + S_PER_NAME * len(names)
@@ -62,7 +62,7 @@ class Pattern:
 
 @contextlib.contextmanager
 def _cpu_limit(limit_s: float) -> Iterator[None]:
-    """Raise _OutOfTimeError after this CPU time of the process; other processes do not count."""
+    """Raise _OutOfTimeError when this process has used the CPU time."""
     is_main = threading.current_thread() is threading.main_thread()
     if not (is_main and hasattr(signal, "setitimer")):
         yield
@@ -74,7 +74,7 @@ def _cpu_limit(limit_s: float) -> Iterator[None]:
             yield
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, *timer)
-    finally:  # None stands for a handler that Python did not install
+    finally:  # None: Python did not install the handler
         signal.signal(signal.SIGVTALRM, signal.SIG_DFL if handler is None else handler)
 
 
@@ -83,7 +83,7 @@ def _out_of_time(*_: object) -> None:
 
 
 def globs_match(keys: Sequence[str], pattern: Pattern) -> list[bool]:
-    """Return whether each key matches, with or without the suffixes of archives in it."""
+    """Return whether each key matches, in full or without its archive suffixes."""
     fits = [found is not None for found in pattern.search(keys)]
     others = {
         i: plain
@@ -114,7 +114,7 @@ def _translated(glob: str) -> str:
 
 
 def matched(keys: Sequence[str], globs: Sequence[str], option: str) -> list[bool]:
-    """Return whether each key matches one of the globs of an option, regardless of case."""
+    """Return whether each key matches a glob, regardless of case; errors name `option`."""
     if not globs:
         return [False] * len(keys)
     start = "" if option == "root" else ANY_FOLDER

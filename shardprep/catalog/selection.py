@@ -1,4 +1,4 @@
-"""The images that `--root`, `--include`, `--exclude`, `--exclude-list` and `--dedup` leave."""
+"""Select images by `--root`, `--include`, `--exclude`, `--exclude-list` and `--dedup`."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ NOT_LISTED = "not in the table of items"
 
 
 class Selected(NamedTuple):
-    """The wanted images, and the members that are left out."""
+    """The wanted images, and the members that options leave out."""
 
     members: Members
     left_out: list[Skipped]
     notes: list[str]
     unused: list[str]
-    """Entries of the exclude list that fit no image."""
+    """Entries of the exclude list that match no image."""
 
 
 def select(
@@ -45,9 +45,9 @@ def select(
 ) -> Selected:
     """Return the wanted images, and the left-out images with the reasons.
 
-    A glob fits the whole key, or an end of it that starts at a folder, regardless of case: `*.png`,
-    `part_1/*`, `**/masks/**`. `excluded` are the ids of the exclude list. A glob that fits none of
-    `images` and `others` gets a remark. SourceError if no image is left.
+    A glob matches a whole key, or its end from a folder on, regardless of case: `*.png`,
+    `part_1/*`, `**/masks/**`. `excluded` are the ids of the exclude list. A glob that matches none
+    of `images` and `others` gets a remark. SourceError if no image is left.
     """
     wanted, left_out = images, list[Skipped]()
     notes, unused = list[str](), list[str]()
@@ -72,14 +72,14 @@ def select(
         origins = Coded.constant(origin_of(file, is_firm=False), len(excluded))
         found = index.find_keys(excluded, file, origins).tolist()
         unused += [text for text, at in zip(excluded, found, strict=True) if at < 0]
-        if unused and len(wanted) < len(images):  # other options may leave their images out
+        if unused and len(wanted) < len(images):  # other options may leave these out
             every = WholeKeyIndex(images.keys)
             unused = [text for text in unused if not every.find(printable(text))]
         if len(unused) == len(excluded) and not recipe.tile:
             first = shown(unused[0], MOST_SHOWN)
             what = f"no entry fits an image; the first of {len(unused):,} is {first}"
             raise SourceError(file, what, f"a key looks like {shown(images[0].key, MOST_SHOWN)}")
-        if not recipe.tile:  # they may be keys of tiles
+        if not recipe.tile:  # with tiles, unused entries may name tiles
             notes += unused_entries(file, unused, len(excluded), images.keys)
         listed = dict.fromkeys(filter(lambda at: at >= 0, found), "")
         wanted = _without(wanted, listed, EXCLUDED, left_out)
@@ -106,9 +106,9 @@ def _without(
 def _copies(images: Members) -> dict[int, str]:
     """Return position of each exact copy → key of the image that is kept.
 
-    Test images are kept first, then validation images, so that evaluation sets stay complete and
-    are not trained on. Otherwise, the first key is kept. Only images of equal size and CRC-32 (if
-    known) are read.
+    The copy in test is kept, else in validation, so that these splits stay complete and apart from
+    training. Otherwise, the first key is kept. Only images of equal size, and equal CRC-32 if known
+    for all, are read.
     """
     members = images.listed()
     crcs = [m.extent.crc32 if isinstance(m.extent, ZipExtent) else -1 for m in members]

@@ -48,7 +48,7 @@ from shardprep.source.names import is_array_name, without_archive_suffix
 
 _HALF_LINE = 32
 _KINDS = {"regression": "number", "text": "text", "texts": "texts"}
-"""Value of `--target` → word for the label of an example."""
+"""Value of `--target` → word for a label in examples of a choice."""
 _DOCUMENTS = (*TABLE_SUFFIXES, ".json", ".jsonl", ".xml", ".txt")
 
 
@@ -68,7 +68,7 @@ class SourceImages:
     tables: Sequence[Table]
     notes: list[str]
     unused: tuple[str, ...]
-    """Entries of the exclude list that fit no image."""
+    """Entries of the exclude list that match no image."""
 
 
 def list_images(
@@ -95,7 +95,7 @@ def list_images(
     wanted = _without_unwanted(listing, recipe)
     rest, masks = masks_apart(wanted, recipe, partial(mask_paths, recipe))
     opened = recipe
-    if recipe.may_be_annotated and not recipe.images:  # `decide` takes the other options
+    if recipe.may_be_annotated and not recipe.images:  # `decide` applies the other options
         stated = Documents(listing.others, recipe).export_options()
         rules = {key: one for key, one in stated.items() if key in ("images", "masks", "points")}
         opened = recipe.with_rules(**rules) if rules else recipe
@@ -123,7 +123,7 @@ def _is_in(options: str, key: str) -> bool:
 
 
 def scope_of(recipe: Recipe) -> Scope:
-    """Return the part of the source that the recipe uses."""
+    """Return the scope for listing: the part of the source that the recipe uses."""
     options = _texts(recipe)
     names_files = recipe.is_annotated or bool(recipe.target_image)
     needs_all = names_files or bool(recipe.items)
@@ -171,8 +171,7 @@ def scope_of(recipe: Recipe) -> Scope:
 def _without_unwanted(listing: Listing, recipe: Recipe) -> Listing:
     """Return the listing without files that `--exclude` matches, unless an option names them.
 
-    Of files of arrays, whose opening may fail, also without those that `--include` and `--root`
-    leave out.
+    Files of arrays are also left out by `--include` and `--root`, because opening them may fail.
     """
     if not (recipe.exclude or recipe.include or recipe.root):
         return listing
@@ -195,7 +194,7 @@ def _without_unwanted(listing: Listing, recipe: Recipe) -> Listing:
 
 
 def files_by_key(listing: Listing) -> dict[str, FileExtent]:
-    """Return key → extent of each image except stacks, which have several files."""
+    """Return key → extent of each image, except stacks, which have several files."""
     return {key: extent for key, extent in listing.images if not isinstance(extent, StackExtent)}
 
 
@@ -220,7 +219,7 @@ def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
 
 
 def _shown(choice: Choice, view: View) -> Choice:
-    """Return a choice with three images as examples; unchanged if it cannot be read."""
+    """Return the choice with three images as examples; unchanged if it cannot be applied."""
     try:
         found = _labelled(view.of(view.recipe.with_rules(**choice.options)))
         rule, match = found.recipe.rules.split, found.labelling.match
@@ -295,7 +294,7 @@ def _with_other_labels(
     tables: Sequence[Table],
     images: tuple[Members, Sequence[Skipped]],
 ) -> Labelling:
-    """Return the labels with a remark on left-out copies that have another label."""
+    """Return the labels with a remark on copies that were left out and have another label."""
     kept = {one.key: one.detail for one in images[1] if one.reason == COPY}
     if not kept or labelling.rule == "none":
         return labelling
@@ -320,7 +319,7 @@ def _with_other_labels(
 
 
 def no_image(source: str, listing: ImageListing) -> SourceError:
-    """Return the error for a source without an image."""
+    """Return the error for a source without any image."""
     if num_links := num_links_outside(listing):
         what = f"holds no image, but {num_links:,} links that lead outside of it"
         return SourceError(source, what, f"add {OptionName('follow_links')} to follow them")
@@ -339,5 +338,5 @@ def no_image(source: str, listing: ImageListing) -> SourceError:
 
 
 def num_links_outside(listing: Listing) -> int:
-    """Return the number of skipped links that lead outside the source."""
+    """Return the number of skipped links whose targets are outside the source."""
     return sum(one.reason == LEADS_OUTSIDE for one in listing.skipped)

@@ -26,24 +26,24 @@ from shardprep.source.names import composed
 from shardprep.source.string_column import Coded, Texts
 
 REST = "*"
-"""In `--split`, as a file: all images on no list. As a cell: all other values."""
+"""In `--split`, instead of a file: images on no list; instead of a cell: all other values."""
 _MOST_SHOWN = 8
 _MOST_CHARACTERS = 160
 _PATIENT = re.compile(r"(patient|subject|case|study|participant)([-_ ]?id)?", re.IGNORECASE)
 
 
 def is_cut(split: str, ratios: Mapping[str, float]) -> bool:
-    """Return True if the ratios of `--split` divide this split: `train`, or a key of `ratios`."""
+    """Return whether the ratios of `--split` divide a split: `train`, or a key of `ratios`."""
     return split == "train" or split in ratios
 
 
 class GivenSplits(NamedTuple):
-    """The split of each key; None to leave the key out."""
+    """The split of each key, or None to leave the image out."""
 
     splits: Coded[str | None]
     notes: Sequence[str] = ()
     unused: Sequence[str] = ()
-    """Entries of lists that fit no image."""
+    """Entries of lists that match no image."""
 
 
 def given_splits(
@@ -54,12 +54,11 @@ def given_splits(
     *,
     by_folders: bool = True,
 ) -> GivenSplits:
-    """Return the splits by the rule, otherwise by folders.
+    """Return the splits by the rule, and where it states none, by folders.
 
-    Without `by_folders`, which is for tables of items, ratios divide the splits of their column
-    `split`, and images without such a column are in train.
-    With a column or tables, images without a row are left out, except in folders of validation and
-    test.
+    For tables of items, `by_folders` is False: ratios divide the splits in their column `split`,
+    and without this column all images are in train. With the rules "column" and "tables", images
+    without a row are left out, except in folders of validation and test.
     """
     if rule.kind == "roots":
         return GivenSplits(Coded.of(_root_splits(index.keys, rule)))
@@ -79,7 +78,7 @@ def given_splits(
 
 
 def _idle_column(match: TableMatch | None, by_folder: Coded[str | None]) -> list[str]:
-    """Return remarks on columns that state splits, if all images are in one split."""
+    """Return remarks on columns that state splits, if folders put all images in one split."""
     if match is None or len(by_folder.counts()) > 1:
         return []
     notes = []
@@ -130,13 +129,13 @@ def _splits_of_tables(names: Coded[str]) -> Coded[str]:
 def _filled(
     given: Iterable[str | None], match: TableMatch, by_folder: Iterable[str | None]
 ) -> Iterator[str | None]:
-    """Yield the given split, else the folder's; None for an image of train without a row."""
+    """Yield the given split or the split of the folder; None in train without a row."""
     for own, row, folder in zip(given, match.row_of.tolist(), by_folder, strict=True):
         yield own or (None if row < 0 and folder == "train" else folder)
 
 
 def _root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
-    """Return for each key the first split whose glob fits its folders, or None; case matters."""
+    """Return the split of the first glob that matches folders of a key, or None; case matters."""
     splits: list[str | None] = [None] * len(keys)
     for glob, split in rule.places.items():
         left = [i for i, known in enumerate(splits) if known is None]
@@ -194,7 +193,7 @@ def _natural(names: Iterable[str]) -> list[str]:
 
 
 def group_keys(keys: Sequence[str], rule: GroupRule, match: TableMatch | None) -> Coded[str]:
-    """Return the group of each key, or "" if it has none; SourceError if a rule gives no group.
+    """Return the group of each key, or "" if it has none; SourceError if no key has a group.
 
     A regular expression is searched in the file name, then in the whole key.
     """
@@ -241,7 +240,7 @@ def divided_patients(
 ) -> list[str]:
     """Return a note on a column of patients whose images are in several splits, or may be.
 
-    Columns of `labels` are not of patients.
+    Columns in `labels` do not count as columns of patients.
     """
     titles = [] if match is None or recipe.group else match.table.header
     for title in filter(_PATIENT.fullmatch, (one for one in titles if one not in labels)):

@@ -31,17 +31,17 @@ _DIFFER = "channels differ in their number of planes"
 _TURNED = "volumes differ in the directions of their axes"
 _MOST_SHOWN = 160
 _MOST_OF_THEM = 0.9
-"""Share of images or folders that a detected pattern must fit: some files may be missing."""
+"""Minimum share of images or folders that a detected pattern must fit; files may be missing."""
 _DIFFERENT = 0.5
-"""Minimum share of ids in one row only, and of files of a channel relative to the largest."""
+"""Minimum share of ids in one row only, and of files per channel relative to the largest."""
 _MOST_LOOKED_AT = 10_000
 _MOST_COLUMNS, _MOST_ROWS = 12, 300_000
-"""Maximum numbers of columns and rows to search for ids."""
+"""Maximum number of columns and of rows to search for ids."""
 _LEAST_FOLDERS, _LEAST_IMAGES = 2, 2
-"""Smallest numbers of samples, and of images per sample, of detected stacks."""
+"""Minimum number of samples, and of images per sample, to detect stacks."""
 _MOST_CHANNELS = 16
 _SPACING = ("spacing/t", "spacing/y", "spacing/x")
-"""Features of the distances between planes, rows and columns, in the unit of the file."""
+"""Features with the distances of planes, rows and columns, in the unit of the file."""
 _UNKNOWN = (math.nan,) * 3
 _DICOM = (".dcm", ".dicom")
 _COLOURS = ("red", "green", "blue")
@@ -51,7 +51,7 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
     """Return the listing with a `StackExtent` for each sample; unchanged without `--stack`.
 
     Files are in natural order of their names, channels in the order of `--stack`. Files that do not
-    match, and samples without one file for each channel, are skipped. SourceError if no stack is
+    match are skipped, like samples without one file for each channel. SourceError if no stack is
     left.
     """
     rule = recipe.rules.stack
@@ -97,9 +97,9 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
 def stack_of(
     images: Members, rows: Sequence[int], channels: Sequence[str] = (), *, is_ordered: bool = False
 ) -> StackExtent:
-    """Return the stack of images in the order of `rows`; empty if volumes do not fit together.
+    """Return the stack of the images at `rows`, without members if volumes do not fit together.
 
-    DICOM slices are sorted by their positions later, except with channels or `is_ordered`.
+    DICOM slices are later sorted by position, except with channels or `is_ordered`.
     """
     files = _single(images.take(np.array(rows)), channels, _turns(images, rows))
     first = images[rows[0]].extent
@@ -109,22 +109,22 @@ def stack_of(
 
 
 def _turns(images: Members, rows: Sequence[int]) -> set[tuple[str, ...]]:
-    """Return the different directions of the axes that volumes state."""
+    """Return the different directions of axes that volumes state."""
     extents = (images[row].extent for row in rows)
     return {one.directions for one in extents if isinstance(one, StackExtent)} - {()}
 
 
 def spacings(members: Iterable[Member]) -> set[tuple[float, ...]]:
-    """Return the different spacings of volumes, to three digits; () for volumes that state none."""
+    """Return the distinct spacings of volumes, rounded to three digits; () if one states none."""
     extents = (one.extent for one in members)
     stated = (one.spacing for one in extents if isinstance(one, StackExtent))
     return {tuple(float(f"{value:.3g}") for value in one) for one in stated}
 
 
 def _single(members: Members, channels: Sequence[str], turns: Collection[object]) -> Members:
-    """Return the members, with the images of each stack instead of the stack.
+    """Return the members with the images of each stack instead of the stack.
 
-    With channels, the first image of each channel comes first, then the second of each. Empty if
+    With channels, the order is: first image of each channel, second image of each, …. Empty if
     channels differ in length, or if `turns` has several directions of axes.
     """
     if not members.are_stacks.any():
@@ -142,7 +142,7 @@ def _single(members: Members, channels: Sequence[str], turns: Collection[object]
 
 
 def check_stacks(recipe: Recipe, members: Members) -> None:
-    """Raise an error if options do not fit stacks or single images, or if the source has both."""
+    """Raise an error if options do not fit the images, or if stacks and single images are mixed."""
     if not members.are_stacks.any():
         if recipe.image_spec.depth == 16:
             what = "only stacks and target images can have 16 bits"
@@ -169,7 +169,7 @@ def check_stacks(recipe: Recipe, members: Members) -> None:
 
 
 def stack_columns(members: Members) -> dict[Column, Coded[Value]]:
-    """Return the number of images of each stack and, if a file states it, the spacing; or {}."""
+    """Return columns with the number of images per stack and, if stated, their spacing; or {}."""
     if not members.are_stacks.any():
         return {}
     numbers: Coded[Value] = Coded.of(members.num_files.tolist())
@@ -184,7 +184,7 @@ def stack_columns(members: Members) -> dict[Column, Coded[Value]]:
 
 
 def stack_patterns(keys: Sequence[str], tables: Sequence[Table]) -> list[str]:
-    """Return the value of `--stack` that fits the names of images; [] for single images.
+    """Return the value of `--stack` that fits the names of images, as a list; [] if none does.
 
     Channels are files whose names differ in the same few endings. Series are DICOM files in several
     folders, files in folders whose names are ids in a table, or numbered files in a folder next to
@@ -219,7 +219,7 @@ def stack_patterns(keys: Sequence[str], tables: Sequence[Table]) -> list[str]:
 def series_pattern(folders: Sequence[PurePosixPath], files: str) -> str:
     """Return the value of `--stack` for folders of samples and a pattern of files in them.
 
-    "" unless all folders are on the same level, one to three below their common folder.
+    "" unless all folders are on one level, one to three levels below their common folder.
     """
     common = PurePosixPath(posixpath.commonpath(folders))
     depths = {len(folder.parts) - len(common.parts) for folder in folders}
@@ -236,7 +236,7 @@ def series_pattern(folders: Sequence[PurePosixPath], files: str) -> str:
 
 
 def stack_masks(masks: Iterable[str]) -> str:
-    """Return the pattern of masks in a folder of each sample; SourceError for several or none."""
+    """Return the pattern of masks in the folders of samples; SourceError for several or none."""
     paths = [PurePosixPath(one) for one in masks]
     found = {f"{{id}}/{path.parent.name}/*{path.suffix}" for path in paths}
     if len(found) != 1:
@@ -247,13 +247,13 @@ def stack_masks(masks: Iterable[str]) -> str:
 
 
 def sample_keys(keys: Iterable[str], pattern: str) -> list[str]:
-    """Return the keys of the samples that a value of `--stack` finds."""
+    """Return the keys of the samples that `pattern`, a value of `--stack`, gives."""
     found = map(re.compile(parse_stack_rule(pattern).pattern).fullmatch, keys)
     return sorted({match["key"] for match in found if match is not None})
 
 
 def stack_findings(members: Members, patterns: Sequence[str]) -> list[str]:
-    """Return remarks on the lengths of stacks, or for single images on the `patterns` that fit."""
+    """Return remarks on lengths of stacks; for single images, on `patterns` of stacks that fit."""
     if members.are_stacks.any():
         numbers = members.num_files
         median = int(np.quantile(numbers, 0.5, method="inverted_cdf"))
@@ -270,7 +270,7 @@ def stack_findings(members: Members, patterns: Sequence[str]) -> list[str]:
 
 
 def _channels(paths: Sequence[PurePosixPath]) -> list[str]:
-    """Return the common endings of names such as `a_red`, with red, green and blue first."""
+    """Return the common endings of names such as `a_red`; red, green and blue come first."""
     parts = [path.stem.rpartition("_") for path in paths]
     counts = Counter(ending for stem, _, ending in parts if stem and not ending.isdigit())
     most = max(counts.values(), default=0)
@@ -288,7 +288,7 @@ def _channels(paths: Sequence[PurePosixPath]) -> list[str]:
 def id_column(table: Table, names: Collection[str]) -> str:
     """Return the column that has 90% of `names`, half of them in one row only; "" without one.
 
-    The result is "" if `names` have no digits, because such names may be classes. Cells may be
+    The result is "" if over 10% of `names` lack a digit, because they may be classes. Cells may be
     paths, and may lack the extension.
     """
     if sum(any(map(str.isdigit, name)) for name in names) < max(1, _MOST_OF_THEM * len(names)):

@@ -1,4 +1,4 @@
-"""The survey of a source for `shardprep init`, and the recipe that it suggests."""
+"""Survey a source for `shardprep init`, and write the recipe that the survey suggests."""
 
 from __future__ import annotations
 
@@ -38,65 +38,65 @@ _ANNOTATIONS = {"boxes", "masks", "points"}
 _PARTS = _ANNOTATIONS | {"labels", "stack", "target_image", "rows"}
 """Options that decide the target or the annotations of images."""
 _LOOKED_AT, _LARGE = 8, 50_000_000
-"""Number of images whose size is read, and pixels of an image above which tiles are proposed."""
+"""Number of images whose size is read; pixels of an image from which on tiles are proposed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableSurvey:
-    """A CSV or TSV, and the images that it names."""
+    """Summary of a CSV or TSV, and of the images that its rows name."""
 
     name: str
     num_rows: int
     columns: tuple[str, ...]
     id_column: str
-    """The column that holds names of images, or ""."""
+    """The column with names of images, or ""."""
     num_matched: int
     """Number of images that have a row."""
     problem: str = ""
-    """Reason why its rows cannot be matched to images, or ""."""
+    """Reason why rows cannot be matched to images, or ""."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Survey(Card):
-    """The content of a source."""
+    """Facts about the content of a source, and the decisions on how to read it."""
 
     source: str
     num_images: int
     num_bytes: int
     suffixes: dict[str, int]
     splits: dict[str, int]
-    """Number of images by split, from the names of folders."""
+    """Split stated by folders → number of images."""
     tables: tuple[TableSurvey, ...]
     rules: tuple[Choice, ...]
-    """Other readings of the source, or of a part of it."""
+    """Other readings of the source or of a part of it."""
     chosen: str
-    """The rule that `auto` uses."""
+    """Labelling rule that `auto` chooses."""
     annotations: tuple[Sign, ...]
     """Boxes, outlines and points that documents and tables state."""
     findings: tuple[str, ...]
     decided: dict[str, Any]
-    """Key of a recipe → value that the source decides."""
+    """Option → value that was decided from the source."""
     is_export: bool
     """True if `shardprep export` wrote the source."""
     choices: tuple[Choice, ...]
-    """The readings of the source that fit, if the user must choose one."""
+    """Readings that fit the source, if the user must choose; otherwise ()."""
     proposals: dict[str, tuple[str, ...]]
-    """Option of a file of arrays → its possible values; the recipe takes the first one."""
+    """Option for array files → its possible values; the suggested recipe has the first one."""
     target: TargetKind
     classes: dict[str, int]
-    """Number of images by class, in label order."""
+    """Class → number of images, in label order."""
     others: dict[str, int]
-    """Number of members that are neither images nor tables, by suffix."""
+    """Suffix → number of members that are neither images nor tables."""
     skipped: dict[str, int]
-    """Number of skipped members by reason."""
+    """Reason → number of skipped members."""
     follow_links: bool
-    """True if links that lead outside were followed."""
+    """True if links to files outside of the source were followed."""
     num_doubles: int
-    """Number of images in zips with the size and CRC-32 of an earlier image."""
+    """Number of images in zips with size and CRC-32 of an earlier image."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether targets or annotations are decided, or the user is asked."""
+        """Whether targets or annotations are decided, or the user must choose."""
         return bool(self.choices) or not _PARTS.isdisjoint(self.decided)
 
     def facts(self) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def survey_source(
     items: str = "",
     follow_links: bool = False,
 ) -> Survey:
-    """Return the survey of a source; see `list_images` for arguments and errors.
+    """Return the survey of a source; for arguments and errors see `list_images`.
 
     With `items`, labels and annotations come only from this table of items.
     """
@@ -175,7 +175,7 @@ def survey_source(
     spec = TargetSpec(kind=kind, separator=recipe.separator)
     facts = labelling.names, spec, labelling.table_names, labelling.cells
     targets = make_targets(view.index.keys, *facts)
-    if TARGETS in targets.features and targets.kind == "classes":  # numbers in addition to classes
+    if TARGETS in targets.features and targets.kind == "classes":  # both numbers and classes
         decided["target"] = "auto"
     counts: Counter[int] = Counter()
     for value in targets.values:
@@ -336,7 +336,7 @@ def _table(index: KeyIndex, table: Table) -> TableSurvey:
 
 
 def _large(members: Members) -> list[str]:
-    """Return a remark if images are so large that they are usually cut into tiles."""
+    """Return a remark if an image is so large that it is usually cut into tiles."""
     some = members[:: -(-len(members) // _LOOKED_AT)]
     sizes = [size for one in some if (size := image_size(one.extent))]
     height, width = max(sizes, key=math.prod, default=(0, 0))

@@ -1,4 +1,4 @@
-"""Proposals for targets of several values: which columns of a label table could be the targets."""
+"""Proposals of targets with several values: the columns of a label table that may form one."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from shardprep.recipe.rules import CsvRule
 _SUBMISSION, _VOTES = re.compile("submission", re.IGNORECASE), re.compile("votes?$", re.IGNORECASE)
 _VALUES = re.compile("target|value|label|class", re.IGNORECASE)
 _MOST_NAMES = 100
-"""Maximum number of targets of a table with a row for each image and target."""
+"""Maximum number of targets in a table that has a row for each image and target."""
 _MOST_TOGETHER = 8
-"""Maximum number of columns of classes to propose together."""
+"""Maximum number of columns of classes that are proposed together."""
 _MANY_VALUES = 20
 _LONG = 1.5
-"""Minimum rows per image of a table with a row for each target; fewer are repeated rows."""
+"""Minimum mean rows per image of a table with a row for each target; fewer are repeated rows."""
 
 
 def target_proposals(
     match: TableMatch, tables: Sequence[Table], titles: Collection[str]
 ) -> Iterator[CsvRule]:
-    """Yield a rule for each possible target: its columns among `titles`, its pivot and kind."""
+    """Yield a rule for each possible target, with its columns among `titles` or its pivot."""
     rows = np.flatnonzero(match.key_of >= 0)
     num_images = int((match.row_of >= 0).sum())
     if _LONG * num_images < len(rows):
@@ -65,13 +65,13 @@ def target_proposals(
 
 
 def is_id(match: TableMatch, title: str) -> bool:
-    """Return whether a column is the column of ids, or the last column of a path template."""
+    """Return whether a column has the ids, or is the last one in the path template of the ids."""
     last = match.id_column.rpartition("{")[2]
     return title == match.id_column or last.partition("[")[0].partition("}")[0] == title
 
 
 def counts_rows(match: TableMatch, title: str) -> bool:
-    """Return whether a column numbers the rows of each image, such as captions, from 0 or 1."""
+    """Return whether a column counts the rows of each image, such as captions, from 0 or 1."""
     rows = np.flatnonzero(match.key_of >= 0)
     if not len(rows) or len(rows) < _LONG * (match.row_of >= 0).sum():
         return False
@@ -81,7 +81,7 @@ def counts_rows(match: TableMatch, title: str) -> bool:
     known = np.array([np.nan if (one := as_number(x)) is None else one for x in cells.values])
     if len(known) > 2 * num_rows.max() or np.isnan(known).all():
         return False
-    # Different numbers from 0 have the least sum if none is left out.
+    # The sum of different numbers from 0 is minimal only if none is left out.
     sums = np.bincount(images, known[cells.codes] - min(1, np.nanmin(known)))
     are_different = bool(np.diff(np.sort(images * len(known) + cells.codes)).all())
     are_counted = (2 * sums == num_rows * (num_rows - 1))[num_rows > 0]
@@ -89,13 +89,13 @@ def counts_rows(match: TableMatch, title: str) -> bool:
 
 
 def _numbers(cells: Collection[str]) -> set[float]:
-    """Return the different numbers; empty if a cell is not a number."""
+    """Return the different numbers in cells; empty if a cell is not a number."""
     numbers = {as_number(cell) for cell in cells}
     return set() if None in numbers else {one for one in numbers if one is not None}
 
 
 def _groups(numbers: dict[str, set[float]]) -> list[tuple[str, ...]]:
-    """Return groups of columns of measured numbers with similar names, and a group of all others.
+    """Return groups of columns of measured numbers with similar names, and the others as a group.
 
     `X4_mean` and `X11_mean` are similar, and so are `Dry_Dead_g` and `Dry_Green_g`.
     """
@@ -119,9 +119,9 @@ def _groups(numbers: dict[str, set[float]]) -> list[tuple[str, ...]]:
 def _of_long_table(
     match: TableMatch, rows: NDArray[np.int64], titles: Collection[str]
 ) -> Iterator[CsvRule]:
-    """Yield rules with a pivot for a table with several rows for an image.
+    """Yield rules with a pivot for a table that has several rows for an image.
 
-    Columns whose cells are equal in all rows of an image, such as its site, are not used as values.
+    Columns with equal cells in all rows of an image, such as its site, are not used as values.
     """
     table, images = match.table, match.key_of[rows]
     others = [one for one in table.header if one in titles and one != match.id_column]

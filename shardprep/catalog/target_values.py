@@ -1,4 +1,4 @@
-"""Targets of all images, and targets of several values: a vector, several classes or texts."""
+"""Targets of all images, including targets of several values: a vector, classes or texts."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 OF_COLUMNS = ("vector", "soft", "classes")
-"""Kinds of targets that are made of several columns."""
+"""Kinds of targets that consist of several columns."""
 _NULL, _TARGET = OptionName("null"), OptionName("target")
 DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 _SEPARATORS = (";", ",", "|", " ")
 _SLACK = 1e-3
-"""Largest difference from 1 of the sum of probabilities."""
+"""Maximum difference from 1 of the sum of probabilities."""
 _MOSTLY = 0.5
-"""If a larger share of a column is numbers, its other values are faults."""
+"""Share of numbers in a column above which its other values are faults."""
 _MOST_TEXTS = 1_000
 _NUM_BINS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class TargetValues:
-    """The target of an image with several values; fields of other kinds are ()."""
+    """The target of an image with several values; a field that does not apply is ()."""
 
     numbers: tuple[float | None, ...] = ()
     """The numbers of the vector; None if missing."""
     classes: tuple[int, ...] = ()
-    """Class index of each feature `label/NAME`, −1 if missing."""
+    """Class index for each feature `label/NAME`; −1 if missing."""
     texts: tuple[str, ...] = ()
 
     def features(self, schema: Schema) -> dict[str, Value]:
-        """Return feature → its values; missing values if the image is unlabelled."""
+        """Return feature → values; missing values if the image is unlabelled."""
         values: dict[str, Value] = {TEXTS: tuple(text.encode() for text in self.texts)}
         if TARGETS in schema.features:
             numbers = self.numbers or (None,) * len(schema.features[TARGETS].labels)
@@ -65,7 +65,7 @@ class TargetValues:
 
 @dataclass(frozen=True, slots=True)
 class ValueColumns(Sequence[TargetValues]):
-    """The targets of labelled images, as arrays; indexing makes a `TargetValues`."""
+    """The targets of labelled images as arrays; indexing creates a `TargetValues`."""
 
     numbers: Floats
     """float64[images, numbers]; NaN if missing."""
@@ -88,7 +88,7 @@ class ValueColumns(Sequence[TargetValues]):
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Targets of all images, and their kind."""
+    """The targets of all images, and their kind."""
 
     kind: TargetKind
     values: Coded[Any]
@@ -96,11 +96,11 @@ class Targets:
     """Class names in label order: class index i means `names[i]`."""
     unmapped: tuple[str, ...] = ()
     features: Mapping[str, Feature] = field(default_factory=dict)
-    """Name → feature of each value, if targets have several values."""
+    """Name → feature of each value, if a target has several values."""
     findings: tuple[str, ...] = ()
 
     def strata(self) -> Coded[tuple[int, ...]]:
-        """Return the strata of each image: its classes, or one of ten bins of numbers, or ().
+        """Return the strata of each image: its classes, or one of ten bins of its number, or ().
 
         Soft labels have the stratum of their most probable class; vectors and texts have none.
         """
@@ -128,7 +128,7 @@ class Targets:
 
 
 def text_targets(keys: Sequence[str], cells: Coded[str | tuple[str, ...] | None]) -> Targets:
-    """Return the texts of each image; SourceError if an image has more than 1,000."""
+    """Return the texts of each image as its target; SourceError for more than 1,000 texts."""
     most = 0
     for row, cell in cells.firsts().items():
         number = len(cell) if isinstance(cell, tuple) else 1
@@ -149,10 +149,10 @@ def column_targets(
     separator: str,
     class_names: Callable[[Collection[str]], dict[str, str]],
 ) -> Targets:
-    """Return the targets in the columns of a label table; None means an empty cell.
+    """Return the targets in the columns of a label table; None is an empty cell.
 
-    With kind "auto", a column of numbers is numbers, others are classes; rows of numbers that sum
-    to 1 are soft labels. Cells with equally many numbers, split by `separator` ("" to detect it),
+    With kind "auto", columns of numbers become a vector or, if rows add up to 1, soft labels; other
+    columns become classes. Cells with equally many numbers, split by `separator` ("" to detect it),
     give a target for each number. `class_names` returns raw name → class name, in class order.
     """
     numbers: dict[str, Floats] = {}
@@ -201,7 +201,7 @@ def column_targets(
 
 
 def _is_numeric(keys: Sequence[str], title: str, cells: Coded[str | None]) -> bool:
-    """Return whether a column has numbers; SourceError if most of its cells are, but not all."""
+    """Return whether a column has numbers; SourceError if most of its cells, but not all, do."""
     firsts = {row: cell for row, cell in cells.firsts().items() if cell}
     others = {row: cell for row, cell in firsts.items() if as_number(cell) is None}
     if others and len(others) < _MOSTLY * len(firsts):
@@ -211,7 +211,7 @@ def _is_numeric(keys: Sequence[str], title: str, cells: Coded[str | None]) -> bo
 
 
 def _vectors(title: str, cells: Coded[str | None], separator: str) -> dict[str, Floats]:
-    """Return the numbers of cells such as "0.5;0;1", by title[0], title[1] …; {} for others."""
+    """Return title[0], title[1] … → numbers of cells such as "0.5;0;1"; {} for other cells."""
     texts = {i: cell.strip("[]() ") for i, cell in enumerate(cells.values) if cell}
     if not texts or as_number(next(iter(texts.values()))) is not None:
         return {}
@@ -249,9 +249,9 @@ def _are_shares(matrix: Floats) -> bool:
 def _soften(
     keys: Sequence[str], names: Sequence[str], matrix: Floats, *, is_asked: bool
 ) -> list[str]:
-    """Divide each row by its sum, in place, and return remarks.
+    """Divide each row by its sum, in place, and return remarks on the rows.
 
-    Rows that are not complete, or only zeros, become NaN.
+    Rows that are incomplete or only zeros become NaN.
     """
     remarks = []
     if (wrong := np.argwhere(matrix < 0)).size:

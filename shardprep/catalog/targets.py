@@ -1,7 +1,7 @@
 """Targets of images from the labels that `labels` finds, and the class names of a recipe.
 
 A target is the value that a model learns to predict: a class index, a tuple of class indices, a
-number or a text. Unlabelled images have the target None.
+number, a text, or several values. Unlabelled images have the target None.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ Cell = str | tuple[str, ...]
 Target = int | tuple[int, ...] | float | str | TargetValues | None
 
 _NO_NAME = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-"""Characters forbidden in class names: control characters, line ends, lone surrogates."""
+"""Matches characters that class names cannot have: controls, line ends, lone surrogates."""
 _HEADER = re.compile(
     r"((old|new|from|to|source|target|original|raw|mapped|class|label|category|name|id|key|value"
     r"|code)[ _-]?)+", re.IGNORECASE
 )  # fmt: skip
-"""First cell of the header of a class map."""
+"""Matches the first cell in the header of a class map."""
 _SEPARATORS = ("|", ",", ";", " ")
 _MANY_VALUES = 20
 _NOTHING = frozenset({"na", "n/a", "#n/a", "nan", "null", "none", "nil", "?", "-", "missing"})
-"""Folded names of classes that may mean an empty cell."""
+"""Case-folded class names that probably mean an empty cell."""
 _MOST_NAMES = 10
 _CLASSES, _CLASS_MAP = OptionName("classes"), OptionName("class_map")
 _MAP_HINT = 'write {"0": "cat", "1": "dog"}, or a line OLD,NEW for each name'
@@ -57,16 +57,16 @@ _SINGLE = "needs one label for each image, or one list with a number for each cl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSpec:
-    """The kind of targets and the classes that the recipe asks for."""
+    """The kind of targets and the classes that the recipe states."""
 
     kind: TargetKind | Literal["auto"] = "auto"
-    """"auto" to detect it from the cells."""
+    """Kind of targets; "auto" to detect it from the cells."""
     separator: str = ""
     """Separator of the class names in a cell; "" to detect it."""
     classes: Sequence[str] = ()
-    """Class names in the wanted order; empty for all names found, in natural order."""
+    """Class names in label order; () for all names in the cells, in natural order."""
     class_map: Mapping[str, str] = field(default_factory=dict)
-    """Old name → new name; classes keep their order."""
+    """Old name → new name of a class."""
 
 
 def make_targets(
@@ -76,7 +76,7 @@ def make_targets(
     all_cells: Iterable[Cell] = (),
     columns: Mapping[str, Coded[str | None]] = MappingProxyType({}),
 ) -> Targets:
-    """Return the targets from one cell for each image; names in `all_cells` are classes, too.
+    """Return the targets from one cell per image; names in `all_cells` are classes, too.
 
     `columns` are the cells of each column if the targets have several values.
     """
@@ -122,7 +122,7 @@ def make_targets(
 
 
 def _alike(names: Sequence[str]) -> tuple[str, ...]:
-    """Return a note on names of several characters that differ only in case."""
+    """Return a note on class names that differ only in case."""
     known = dict[str, str]()
     for name in names:
         if len(name) > 1 and (other := known.setdefault(name.casefold(), name)) != name:
@@ -186,24 +186,24 @@ def _several_targets(
 
 
 class Naming(NamedTuple):
-    """The class names that a recipe asks for."""
+    """The class names that the recipe states, and how to read them from cells."""
 
     class_map: Mapping[str, str] = {}
     classes: tuple[str, ...] = ()
     is_of_labels: bool = False
-    """Whether images have labels; then `classes` may name classes of labels, not of objects."""
+    """Whether images have labels, so that `classes` may name their classes instead of objects."""
     separator: str | None = None
-    """Separator of the classes in a cell, "" to detect it; None if a cell is one class."""
+    """Separator of classes in a cell, "" to detect it; None if a cell is a single class."""
 
     def of(self, names: Sequence[str]) -> list[str]:
         return [self.class_map.get(name, name) for name in names]
 
     def wanted(self, called: Sequence[str]) -> tuple[str, ...]:
-        """Return `classes`, or () if images have labels and `called` has none of these classes."""
+        """Return `classes`; () if images have labels and `called` has none of these names."""
         return () if self.is_of_labels and not set(self.classes) & set(called) else self.classes
 
     def ordered(self, called: Sequence[str], where: str) -> tuple[str, ...]:
-        """Return `wanted`, or the names in `called`; SourceError if none is in `classes`."""
+        """Return `wanted`, or else the names in `called`; SourceError if they share no class."""
         if not self.wanted(called):
             return tuple(dict.fromkeys(called))
         if called and not set(self.classes) & set(called):
@@ -213,7 +213,7 @@ class Naming(NamedTuple):
 
 
 def naming_of(recipe: Recipe, labels: Coded[Cell | None], read: Callable[[str], bytes]) -> Naming:
-    """Return the class names that the recipe asks for; `read` is called to read a file."""
+    """Return the class names of a recipe; `read` returns the bytes of a file that it names."""
     class_map = class_map_of(recipe.class_map, partial(words_in, labels), read)
     return Naming(class_map, recipe.classes, bool(labels.are_there.any()))
 
@@ -221,7 +221,7 @@ def naming_of(recipe: Recipe, labels: Coded[Cell | None], read: Callable[[str], 
 def class_map_of(
     text: str, classes: Callable[[], Collection[str]], read: Callable[[str], bytes]
 ) -> dict[str, str]:
-    """Return old name → new name. A header in a file is no pair, unless it is one of `classes`."""
+    """Return old name → new name. The header of a file is left out, unless `classes` have it."""
     if "=" in text or not text:
         return parse_pairs(text, _CLASS_MAP) if text else {}
     parsed = _parsed_map(read(text), text)
@@ -232,7 +232,7 @@ def class_map_of(
 
 
 def words_in(cells: Iterable[Cell | None]) -> set[str]:
-    """Return the texts in cells, and their parts between separators."""
+    """Return the texts in cells and the parts of them between separators."""
     words: set[str] = set()
     for cell in map(_listed, set(cells)):
         for text in (cell,) if isinstance(cell, str) else cell or ():
@@ -241,7 +241,7 @@ def words_in(cells: Iterable[Cell | None]) -> set[str]:
 
 
 def _parsed_map(data: bytes, name: str) -> dict[str, str]:
-    """Return old name → new name, from a JSON object, a JSON list or a CSV of two columns."""
+    """Return old name → new name from a JSON object, a JSON list, or a CSV with two columns."""
     text = decoded(data)
     try:
         document = json.loads(text)
@@ -274,7 +274,7 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def _kind(found: Mapping[Any, int], spec: TargetSpec) -> tuple[TargetKind, str]:
-    """Return the kind of targets, and the separator of several classes."""
+    """Return the kind of targets, and the separator if cells have several classes."""
     texts, separator = [cell for cell in found if isinstance(cell, str)], spec.separator
     if spec.kind == "multilabel":
         return spec.kind, separator or _separator_of(found)
@@ -307,7 +307,7 @@ def _check_commas(texts: Collection[str]) -> None:
 
 
 def find_separator(texts: Collection[str]) -> str:
-    """Return the separator that splits cells into names which occur in several cells, or ""."""
+    """Return the separator that splits cells into names that recur in other cells, or ""."""
     for separator in _SEPARATORS:
         split = [{part.strip() for part in text.split(separator)} - {""} for text in texts]
         if not any(len(parts) > 1 for parts in split):
@@ -323,7 +323,7 @@ def find_separator(texts: Collection[str]) -> str:
 
 
 def _separator_of(cells: Mapping[Cell, int]) -> str:
-    """Return the separator of texts that have several classes, or the most frequent character."""
+    """Return the separator of texts of several classes, or the most frequent possible separator."""
     texts = {cell: count for cell, count in cells.items() if isinstance(cell, str)}
     counts: Counter[str] = Counter()
     for text, number in texts.items():
@@ -341,7 +341,7 @@ def _with_lists(cells: Sequence[Cell | None], kind: str) -> Sequence[Cell | None
 
 
 def _listed(cell: Cell | None) -> Cell | None:
-    """Return the texts of a cell with a JSON list, as in tables of exports; otherwise the cell."""
+    """Return the texts in a cell with a JSON list, as exports write it; otherwise the cell."""
     text = cell[0] if isinstance(cell, tuple) and len(cell) == 1 else cell
     if isinstance(text, str) and text.startswith(('["', "[]")):
         with contextlib.suppress(ValueError, RecursionError):
@@ -365,7 +365,7 @@ def _several(key: str, cell: Cell, kind: TargetKind, separator: str) -> tuple[st
 def class_reader(
     names: Coded[Cell | None], spec: TargetSpec
 ) -> Callable[[Cell | None], tuple[str, ...]] | None:
-    """Return a function from a cell to its classes; None if each image has one class."""
+    """Return the function that splits a cell into its classes; None if images have one class."""
     kind, separator = _kind(names.map(_listed).counts(), spec)
     if kind != "multilabel":
         return None
@@ -373,7 +373,7 @@ def class_reader(
 
 
 def classes_of(cell: Cell, known: Collection[str], separator: str | None) -> tuple[str, ...]:
-    """Return the classes in a cell, all `known` if possible; one class if `separator` is None."""
+    """Return the classes in a cell, split so that all are `known`; if not possible, the cell."""
     cell = cell if separator is None else _listed(cell) or ()
     if isinstance(cell, tuple) or separator is None or cell in known:
         return cell if isinstance(cell, tuple) else (cell,)
@@ -382,7 +382,7 @@ def classes_of(cell: Cell, known: Collection[str], separator: str | None) -> tup
 
 
 def class_names(raw: Collection[str]) -> dict[str, str]:
-    """Return raw name → class name in natural order; among whole numbers, "1.0" is class "1"."""
+    """Return raw name → class name in natural order; among whole numbers, "1.0" becomes "1"."""
     whole = {name: re.sub(r"\.0+$", "", name) for name in raw}
     if not all(re.fullmatch(r"-?\d+", name) for name in whole.values()):
         whole = {name: name for name in raw}
@@ -392,7 +392,7 @@ def class_names(raw: Collection[str]) -> dict[str, str]:
 def _names(
     raw: Collection[str], renamed: Mapping[str, str]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return raw name → new name, in class order, and keys of `renamed` that are not names.
+    """Return raw name → new name, in class order, and the keys of `renamed` that are not names.
 
     SourceError if no key of `renamed` is a name.
     """

@@ -19,7 +19,7 @@ from shardprep.storage.regular_file import read_named
 RECIPE_FILE = "shardprep.toml"
 _MOST_FILE_BYTES = 1 << 20
 _MOST_PARTS = 16
-"""Maximum number of parts of a dotted key: Python's parser takes quadratic time."""
+"""Maximum number of parts of a dotted key; the time of Python's parser grows quadratically."""
 _COMMENT_WIDTH = 97
 _MOST_SHOWN = 200
 _STRINGS = re.compile(
@@ -32,18 +32,18 @@ _BETWEEN_KEYS = re.compile(r"[^\w.\"-]+")
 
 
 def key_lines(key: str, value: object, *, is_set: bool = True) -> list[str]:
-    """Return the lines of a key: comments with its help, and KEY = VALUE (a comment if not set)."""
+    """Return a key as lines: comments with its help, then KEY = VALUE, commented out if not set."""
     text = textwrap.wrap(BUILD_OPTIONS[key].help, _COMMENT_WIDTH, break_on_hyphens=False)
     return [*(f"# {line}" for line in text), f"{'' if is_set else '# '}{key} = {toml_value(value)}"]
 
 
 def toml_value(value: object) -> str:
-    """Return a string, number, boolean or list as TOML; TOML has the same escapes as JSON."""
+    """Return a string, number, boolean or list in TOML syntax, which has the escapes of JSON."""
     return printable_json(json.dumps(value, ensure_ascii=False))
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
-    """Return the keys (with _ for -) and values of a recipe file; RecipeError if it is invalid."""
+    """Return key → value of a recipe file, with _ for - in keys; RecipeError if it is invalid."""
     where = str(path)
     try:
         num_bytes = path.stat().st_size

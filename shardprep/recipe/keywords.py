@@ -1,6 +1,6 @@
 """Types of the keywords of `shardprep.build`.
 
-`recipe.options` declares the options. The types here also allow other ways to write a value.
+`recipe.options` declares the options. The types here also accept other forms of a value.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from shardprep.image.annotation_types import Frame, RunOrder
 from shardprep.image.spec import DepthRange, Fit, Format, Truncated, Window
 
 Texts = str | list[str] | tuple[str, ...]
-"""A list of texts, or one text, which `classes`, `columns` and `null` split at commas."""
+"""A list of texts, or one text; `classes`, `columns` and `null` split one text at commas."""
 
 
 class _Frame(Protocol):
@@ -32,7 +32,7 @@ Ids = str | Path | Iterable[str] | _Frame
 
 
 class RecipeKeywords(TypedDict, total=False):
-    """The options that are also keys of `shardprep.toml`, except `source` and `out`."""
+    """The options that can also be set in `shardprep.toml`, except `source` and `out`."""
 
     name: str
     version: str

@@ -63,14 +63,14 @@ class BoxColumns(NamedTuple):
 
 
 class BoxTableRule(NamedTuple):
-    """The parts of `csv:FILE,FILE…:ID:BOX:LABEL`, or without files, of `column:BOX:LABEL`."""
+    """The parts of `csv:FILE,FILE…:ID:BOX:LABEL`, or of `column:BOX:LABEL`, which has no files."""
 
     files: tuple[str, ...] = ()
     id_column: str = ""
     boxes: BoxColumns | None = None
-    """None to detect the columns."""
+    """Columns of the box; None to detect them."""
     label_column: str = ""
-    """Empty if all boxes have one class, or the cells of boxes contain the labels."""
+    """Column of the class; "" if all boxes have one class, or cells of boxes contain labels."""
 
 
 class RunTableRule(NamedTuple):
@@ -94,7 +94,7 @@ class FormatRule:
     """A key of `BOX_FORMATS`, "auto" or "none"."""
     text: str = ""
     files: tuple[str, ...] = ()
-    """Documents or tables; for "yolo", the file with the class names."""
+    """Names of documents or tables; for "yolo", of the file with the class names."""
     table: BoxTableRule = _NO_BOX_TABLE
 
     @property
@@ -107,7 +107,7 @@ class PatternField(NamedTuple):
 
     name: str
     text: str
-    """As written, without braces."""
+    """The field as written, without braces."""
     letters: slice | None = None
     """Slice of the name that is compared; None for the whole name."""
     expression: str = ""
@@ -142,7 +142,7 @@ class MaskPattern:
 
     @property
     def column(self) -> str:
-        """Column of the items with the paths of mask files; "" for a pattern of their names."""
+        """Column of the items that has the paths of mask files; "" if masks are found by name."""
         return self.text.removeprefix(PATHS) if self.text.startswith(PATHS) else ""
 
 
@@ -192,7 +192,7 @@ class MaskRule:
     text: str = ""
     runs: RunTableRule = _NO_RUN_TABLE
     outlines: FormatRule = _NO_FORMAT
-    """The documents whose outlines are drawn, for kind "format"."""
+    """For kind "format": the documents whose outlines are drawn as masks."""
     pattern: MaskPattern = _NO_PATTERN
 
     @property
@@ -331,7 +331,7 @@ def parse_box_columns(text: str) -> BoxColumns:
 
 
 def named_box_columns(names: Sequence[str]) -> BoxColumns | None:
-    """Return the four columns with usual names of a box, or None. Paths must share a parent."""
+    """Return the four columns that have usual names of a box and one parent path, or None."""
     by_start: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for name in names:
         end = _PATH_END.search(name)[0]  # type: ignore[index]  # it may be empty

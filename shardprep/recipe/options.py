@@ -62,20 +62,20 @@ class Option:
 
     help: str
     panel: str = ""
-    """Heading in `--help`; "" for the default heading."""
+    """Heading in `--help`; "" for the default group of options."""
     metavar: str = ""
     shown: str = ""
     """Default in words; "" to print the default value."""
     least: float = 0
     most: float = 0
-    """Bounds of a number, both included."""
+    """`least` and `most` are the bounds of a number, both included."""
     read: Callable[[object], object] | None = None
-    """Converts a value as users write it (see `values`); then the type of the result is checked."""
+    """Converts a value as users write it (see `values`), before its type is checked."""
     wanted: str = ""
     """Allowed values in words, for errors; "" to derive the words from the type."""
     is_repeated: bool = False
     flags: tuple[str, ...] = ()
-    """Flags; () to make the flag from the name."""
+    """Flags on the command line; () to derive the flag from the name."""
     shapes_bytes: bool = True
     """Whether the option can change the shards, so that the fingerprint contains it."""
     is_newer: bool = False
@@ -118,11 +118,11 @@ class BuildOptions:
         "Size of stored images in pixels: WIDTHxHEIGHT, N for a square, or none to keep the size "
         "of each image.", _IMAGES, "WxH", shown="224x224", read=read_size,
         wanted="WIDTHxHEIGHT, such as 224x224, or none")
-    """Height and width in pixels; None if images keep their own size."""
+    """Height and width of stored images in pixels; None if images keep their own size."""
     fit: Literal["auto", Fit] = _option("auto",
         "How images are fitted to that size: crop, pad, stretch, within (only shrinks), none, or "
         "auto (crop; pad if boxes, masks or keypoints are stored).", _IMAGES, "HOW", shown="auto")
-    """"auto" until it is known whether annotations are stored; see `Recipe.settled`."""
+    """"auto" until `Recipe.settled` replaces it, when it is known whether there are annotations."""
     format: Format = _option("jpeg",
         "Encoding of stored images: jpeg, png, raw (uint8) or keep. keep stores the original bytes "
         "of plain RGB JPEG and PNG files that already have that size.", _IMAGES, "FORMAT")
@@ -323,7 +323,7 @@ class BuildOptions:
         "Maximum unpacked size of all archives of the source together.", _LIMITS, "SIZE",
         shown="10GB plus 100 times the source", least=1, most=_MAX_BYTES, read=read_num_bytes,
         wanted=_BYTES, shapes_bytes=False)
-    """Bytes; None for 10 GB plus 100 times the size of the source."""
+    """Maximum in bytes; None for 10 GB plus 100 times the size of the source."""
     max_ratio: int = _option(1000,
         "Maximum ratio of unpacked to packed bytes, for data that unpacks to more than 64 MB.",
         _LIMITS, "N", least=1, most=10**9)
@@ -389,7 +389,7 @@ RUN_OPTIONS = {
 
 
 class RunOptions(NamedTuple):
-    """The options of one run that `shardprep.build` also takes."""
+    """Options of one run that are also keywords of `shardprep.build`."""
 
     save_rejected: str | Path | None = None
     workers: int | None = None

@@ -107,10 +107,10 @@ _VALID: dict[str, tuple[Callable[[Any], object], str]] = {
 _MAX_KEY = 60
 _MAX_WHAT = 180
 _MAX_PROBLEMS = 240
-"""Maximum number of characters in an error: of a key, of a problem, of all problems."""
+"""Maximum number of characters of a key, of one problem, and of all problems in an error."""
 
 Place = Callable[[str], tuple[str | OptionName, str]]
-"""Takes a key, returns the flag or file to name in its error, and a prefix of the message."""
+"""Maps a key to the flag or file that its error names, and to a prefix of the message."""
 _MAX_TEXT = 4096
 """Maximum number of characters of a path, an address or a name (PATH_MAX of Linux)."""
 _SCHEME = re.compile(r"(^|[:,=])[A-Za-z][A-Za-z0-9+.-]+://")
@@ -150,7 +150,7 @@ _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ..
         "16 bits are stored as PNG, not as {other}", "leave the format out",
     ),
 )  # fmt: skip
-"""Two options, a test that is true for contradictory values, the problem and a hint."""
+"""Two options, a test that is True if their values contradict each other, the problem, a hint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +203,7 @@ class Recipe(BuildOptions):
 
     @property
     def image_spec(self) -> ImageSpec:
-        """Specification of the stored images; fit "auto" counts as "crop" (no boxes or masks)."""
+        """Specification of the stored images; fit "auto" counts as "crop"."""
         if self.fit == "auto":
             return self.settled(annotated=False).image_spec
         stored = self._part(ImageSpec)
@@ -240,7 +240,7 @@ class Recipe(BuildOptions):
 
     @property
     def named_files(self) -> list[str]:
-        """The files that options name. Each is in the source or on disk."""
+        """Files that options name, in the source or on disk."""
         rules = self.rules
         files = [rule.file for rule in rules.join]
         files += filter(None, (self.items, self.class_map, self.exclude_list))
@@ -251,7 +251,7 @@ class Recipe(BuildOptions):
         return files
 
     def with_rules(self, **texts: Any) -> Recipe:
-        """Return a copy with other options, such as `boxes="voc"`; their rules are parsed."""
+        """Return a copy with other options, such as `boxes="voc"`, and their parsed rules."""
         rules = {key: _PARSERS[key](text) for key, text in texts.items() if key in _PARSERS}
         options: dict[str, Any] = {**texts, "rules": replace(self.rules, **rules)}
         return replace(self, **options)
@@ -337,7 +337,7 @@ def _read(key: str, value: object) -> Any:
 
 
 def _choices(kind: object, value: object) -> tuple[object, ...]:
-    """Return the values of a Literal type. For other types, (value,) if it fits, otherwise ()."""
+    """Return the values of a Literal type; for others (value,), or () if it should be a text."""
     if get_origin(kind) is Literal:
         return get_args(kind)
     if bool in get_args(kind) and not isinstance(value, bool):
@@ -485,7 +485,7 @@ def _unknown_key(key: str) -> tuple[str, str]:
 
 
 def outputs(recipe: Recipe) -> tuple[str, ...]:
-    """Return the folders or addresses that a build writes; they are not part of its source."""
+    """Return the folders or addresses that a build writes, which are excluded from its source."""
     out = recipe.out.rstrip("/") if is_url(recipe.out) else str(Path(recipe.out))
     final = f"{out}/{recipe.dataset_name}/{recipe.version}"
     return out, final, final + INCOMPLETE_SUFFIX, f"{final}.old"

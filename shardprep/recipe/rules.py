@@ -14,7 +14,7 @@ from shardprep.errors import OptionError, OptionName, shown
 RuleKind = Literal["auto", "folder", "prefix", "regex", "csv", "column", "none"]
 TABLE_SUFFIXES = (".csv", ".tsv")
 WHOLE_NAME, TEXT = "key", "text"
-"""Columns of text files that a pattern finds: the path up to the last field, and the text."""
+"""Titles of the columns that a pattern of text files gives: path up to the last field, text."""
 SLICE = r"(?P<start>-?\d{0,9})(?P<colon>:)?(?P<stop>-?\d{0,9})"
 _SLACK = 1e-6
 _LAYOUT = re.compile(
@@ -29,7 +29,7 @@ class ArrayRule(NamedTuple):
     file: str
     """Glob for the whole key of a file, or for its end after a slash."""
     column: str = ""
-    """"" for the only column of images."""
+    """The column of images; "" if the file has only one."""
     layout: str = ""
     """Axes such as NHWC or THW, or WIDTHxHEIGHT of flat images; "" to detect the axes."""
 
@@ -41,7 +41,7 @@ class CsvRule(NamedTuple):
     id_column: str = ""
     """A column, or a path template of several columns; "" to detect the column."""
     label_columns: tuple[str, ...] = ()
-    """("*",) for all except the id; () to detect."""
+    """Columns of labels; ("*",) for all columns except the id, () to detect them."""
     pivot: str = ""
     """The column with the name of each row's target; "" if a row has all targets of an image."""
     target: str = "auto"
@@ -64,10 +64,10 @@ class LabelRule:
     kind: RuleKind
     text: str = ""
     depth: int = 1
-    """Number of the folder above the image; 1 is the folder that contains the image."""
+    """For kind "folder": the level of the folder above the image; 1 directly contains the image."""
     pattern: str = ""
     table: CsvRule = _NO_TABLE
-    """For kind "column", a table without files: the other columns of an array file."""
+    """For kind "column", a rule without files: its columns are in a file of arrays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class SplitRule:
     """For kind "ratio": split → share. The shares add up to 1."""
     column: str = ""
     places: Mapping[str, str] = field(default_factory=dict)
-    """Cell of the column → split; for kind "list", file → split; for "roots", glob → split."""
+    """For kind "column", cell → split; for "list", file → split; for "roots", glob → split."""
     notes: Sequence[str] = ()
     """Remarks on splits that are stored by their usual name, such as validation for val."""
 
@@ -107,7 +107,7 @@ class JoinRule(NamedTuple):
 
     file: str
     key: str = ""
-    """The column that both tables have; "" to detect it."""
+    """The common column of both tables; "" to detect it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +116,11 @@ class StackRule:
 
     text: str = ""
     pattern: str = ""
-    """Regular expression of whole keys, with the groups `key` (of the sample) and `channel`."""
+    """Regular expression of whole keys, with a group `key` (key of the sample) and `channel`."""
     channels: tuple[str, ...] = ()
     """Names of the channels, one file for each; () if the files are a series."""
     names: tuple[str, ...] = ()
-    """Names in braces, in order. Each is a group `field_NAME` of the pattern."""
+    """Names in braces, in order; `field_NAME` is the group of the pattern for a name."""
 
 
 def parse_array_rule(text: str) -> ArrayRule:

@@ -50,7 +50,7 @@ MOST_BYTES = 2**63 - 1
 
 
 class MemberError(Exception):
-    """The bytes of a member cannot be read. The message gives the reason, but no name."""
+    """The bytes of a member cannot be read. The message gives the reason without a name."""
 
 
 def damaged(error: BaseException) -> MemberError:
@@ -109,7 +109,7 @@ class ZipExtent(NamedTuple):
 
     @property
     def span(self) -> PlainExtent:
-        """The range to read ahead: local header (its size is estimated) and stored bytes."""
+        """The range to read ahead: stored bytes and local header, whose size is estimated."""
         return PlainExtent(self.file, self.header_offset, self.stored_bytes + _MOST_HEADER_BYTES)
 
     def read(self) -> bytes:
@@ -170,7 +170,7 @@ class RefusedExtent(NamedTuple):
 
 
 class HeldExtent(NamedTuple):
-    """Bytes in memory, such as an image of a record that was read."""
+    """Bytes that are already in memory, such as the image in a record."""
 
     data: bytes
 

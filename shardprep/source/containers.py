@@ -45,7 +45,7 @@ _LONG_NUMBER = re.compile(rb"\d{64}")
 def entries(
     place: PlainExtent, name: str, kind: str, encoding: str | None, unpacker: Unpacker
 ) -> Iterator[Entry | OrdinaryImages]:
-    """Yield the members of a "zip", "tar" or "7z": for a zip, first the ordinary images as columns.
+    """Yield the members of a "zip", "tar" or "7z"; a zip yields ordinary images first, as columns.
 
     `name` is used in errors. `encoding` applies to names in a zip that have no UTF-8 flag.
     """
@@ -159,7 +159,7 @@ def _true_name(info: zipfile.ZipInfo) -> str:
 
 
 class _Headers(io.BufferedReader):
-    """The stream of a tar. TarError for a huge header or number: only attackers write them."""
+    """A tar stream that raises TarError for a huge header or number: only attackers write them."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size is None or not 0 <= size <= _MAX_HEADER_BYTES:

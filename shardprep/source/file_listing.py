@@ -25,12 +25,12 @@ class FoundFile(NamedTuple):
     """A file below a folder or an address."""
 
     path: str
-    """Path or address of the bytes (for a link, of its target). Folders above it may be links."""
+    """Path or address of the file; of the target if the file is a link. Parents may be links."""
     relative: str
     """Path below the source, with "/"; "" for the source itself."""
     num_bytes: int = 0
     mark: int | str = ""
-    """Modification time in nanoseconds, or ETag of an object: shows that the content changed."""
+    """Modification time in nanoseconds, or ETag of an object. Used to detect a changed file."""
     problem: str = ""
     """Reason not to read the file, such as `LEADS_OUTSIDE`; "" for a file to read."""
 
@@ -50,14 +50,14 @@ class Scope:
     unopened: Callable[[str], str] = lambda _: ""
     """Returns why an archive is not opened; "" to open it."""
     is_sample: Callable[[str], bool] = lambda _: False
-    """Tells whether an archive is one sample, which becomes a rejected item if it is damaged."""
+    """Tells whether an archive holds one sample, which is rejected if the archive is damaged."""
     files: tuple[str, ...] | None = None
-    """The only files of a folder, which is not listed then; None for all files."""
+    """The only files to use, without listing the folder; None for all files."""
     has_files: Callable[[str], bool | None] = lambda _: True
     """Tells whether a folder has files to list; None if the folders in it have none either."""
 
     def is_outside(self, key: str) -> bool:
-        """Return True if neither the file or folder nor anything in it is below `root`."""
+        """Return True if `key` is neither in `root` nor a folder that contains `root`."""
         if not self.root.strip("/.") or any(mark in self.root for mark in "*?["):
             return False
         root, place = (
@@ -75,10 +75,10 @@ def find_files(
 ) -> Iterable[FoundFile]:
     """Return the files below a folder or an address, or only the source if it is a file itself.
 
-    Files of a folder are sorted by name. Each folder is visited once, by its own name and not by
-    that of a link. A link that leads out of the source gets a `problem`, unless `follow_links` is
-    set: a foreign folder must not decide which other files of this machine are read. Folders
-    outside of the scope get a `problem` if they cannot be read; below "/" they are not listed.
+    Files of a folder are sorted by name. A folder is visited once, under its own path instead of
+    the path of a link. A link that leads out of the source gets a `problem`, unless `follow_links`
+    is set: an untrusted folder must not select other files of this machine. An unreadable folder
+    outside of the scope gets a `problem`; below "/", other folders are not listed.
     SourceError if the source does not exist.
     """
     place = parse_place(str(source))

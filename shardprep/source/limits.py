@@ -67,7 +67,7 @@ class Budget:
         self.check_members(0, archive)
 
     def check_members(self, num_more: int, archive: str) -> None:
-        """Raise SourceError if `num_more` further members of an archive would be too many."""
+        """Raise SourceError if `num_more` further members would exceed the limit."""
         if self._num_members + num_more > self.limits.max_members:
             what = f"there are more than {self.limits.max_members:,} members"
             raise _above("max_members", archive, what)

@@ -112,9 +112,9 @@ def list_source(  # noqa: PLR0913 - options of the walk and callbacks
     A source is a folder, an archive (recognised by its content), a volume of a split archive, the
     address of an archive, or an address with objects below it. The caller removes `work_dir`.
     Without `zip_encoding`, a name is UTF-8 if that is valid, otherwise cp437. SourceError for an
-    archive that cannot be opened. An inner archive that the `scope` does not want is skipped. One
-    that is a sample by itself, and cannot be opened, becomes a rejected item. `check` is called
-    with the `others` found so far, before inner archives are unpacked, and may raise.
+    archive that cannot be opened. An inner archive is then skipped if the `scope` does not want it,
+    and rejected as an item if it is one sample. `check` is called with the `others` found so far,
+    before inner archives are unpacked, and may raise.
     """
     walk = _Walk(Unpacker(work_dir, notice, Budget(limits)), zip_encoding, scope)
     walk.root = str(source) if is_url(str(source)) else Path(source).name
@@ -232,7 +232,7 @@ class _Walk:
             self.unnamed(key, extent, depth)
 
     def closed(self, key: str, extent: StoredExtent) -> None:
-        """Add a member outside the root by its name, because the member is not opened."""
+        """Add a member outside of the root by its name, without opening it."""
         if is_archive_name(key) or key.lower().endswith(".rar"):
             self.skip(key, NOT_BELOW, extent.num_bytes)
         else:
@@ -264,7 +264,7 @@ class _Walk:
     def inner_archive(
         self, extent: StoredExtent, key: str, depth: int, head: bytes | None = None
     ) -> bool:
-        """Add members as `archive` does; a broken archive is skipped or rejected by the scope."""
+        """Add members as `archive` does. Skip or reject a broken archive if the scope says so."""
         before = dict(vars(self.budget))
         try:
             return self.archive(extent, key, f"{key}/", depth + 1, head)
@@ -373,7 +373,7 @@ def in_order(images: Members) -> Members:
 
 
 def inner_head(extent: StoredExtent) -> tuple[bytes, str]:
-    """Return the first bytes of a member, decompressed, and its compression, "" for none."""
+    """Return the first bytes of a member, decompressed, and its compression ("" for none)."""
     head = extent.read_head(HEAD_BYTES)
     kind = archive_type(head)
     if kind not in _COMPRESSED:

@@ -37,7 +37,7 @@ PLACE = np.dtype(
 )  # fmt: skip
 """An extent as integers. `file` is an index into `Members.files`; for `ODD`, into `Members.odd`."""
 PLAIN, BELOW, ZIP, ODD = range(4)
-"""Kinds of extents: bytes of a file, a file whose path ends with its key, a zip member, others."""
+"""Kinds of extents: part of a file, whole file whose path ends with its key, zip member, other."""
 _AT_ONCE = 1 << 12
 
 
@@ -89,7 +89,7 @@ class Entry(NamedTuple):
     name: str
     num_bytes: int
     extent: StoredExtent | None
-    """None if the member has a problem."""
+    """Location of the bytes; None if the member has a problem."""
     problem: str
     """Reason not to use the member; "" for a good member."""
 

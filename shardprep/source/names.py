@@ -61,12 +61,12 @@ def is_archive_name(name: str) -> bool:
 
 
 def is_package_name(name: str) -> bool:
-    """Return True for documents and programs in zip format: images in them are not listed."""
+    """Return True for documents and programs in zip format, whose images are not listed."""
     return _PACKAGE_NAME.fullmatch(name) is not None
 
 
 def is_array_name(name: str) -> bool:
-    """Return True for the name of a file of arrays, or such a name with ":" and a column."""
+    """Return True for the name of a file of arrays, with or without ":" and a column."""
     return _ARRAY_NAME.fullmatch(name) is not None
 
 

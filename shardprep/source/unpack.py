@@ -135,7 +135,7 @@ _LONG_BYTES = 32 << 20
 
 
 class Unpacker:
-    """Unpacker of whole archives into a folder, which the caller removes."""
+    """Unpacks whole archives into a folder, which the caller removes."""
 
     def __init__(self, folder: Path, notice: Callable[[str], None], budget: Budget) -> None:
         """`folder` is created when first needed. `notice` gets a line of text before slow work."""
@@ -234,7 +234,7 @@ class UnpackedFile:
 
 
 def _copy(stream: BinaryIO, most: int | None, out: UnpackedFile | None = None) -> tuple[int, int]:
-    """Copy a stream to `out` and return its size and CRC-32; stop soon after `most` bytes."""
+    """Copy a stream to `out`; return its size and CRC-32. Stops soon after `most` bytes."""
     crc = 0
     num_bytes = 0
     while block := stream.read(_BLOCK_BYTES):

@@ -84,7 +84,7 @@ class ZipEntries(NamedTuple):
 
 
 class _OddError(Exception):
-    """The directory is unusual and must be read by `zipfile`."""
+    """The directory is unusual: leave the zip to `zipfile`."""
 
 
 def measured_entries(place: PlainExtent, at: int, stop: int) -> tuple[int, int]:
@@ -143,7 +143,7 @@ def _blocks(place: PlainExtent, at: int, stop: int) -> Iterator[tuple[Bytes, Int
 
 
 def _chain(block: Bytes) -> tuple[Ints, NDArray[Any]]:
-    """Return starts and fields of a block's entries, from its first byte to the first gap."""
+    """Return starts and fields of the entries of a block, up to the first gap between entries."""
     last = len(block) - _ENTRY.itemsize + 1
     none = np.empty(0, np.int64), np.empty(0, _ENTRY)
     if last <= 0:

@@ -331,7 +331,7 @@ def test_entries_of_a_list_of_a_split_that_fit_nothing_are_counted(tmp_path: Pat
 def test_many_ids_without_an_image_are_a_warning_with_the_nearest_keys(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first of the notes; a few such ids are only counted, or of items named without a warning."""
+    """The first of the notes. A few such ids are only counted; those of items are named."""
     monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
     source = write_folder(tmp_path / "s", images(*(f"a/Scan_{i:02}.jpg" for i in range(8))))
 

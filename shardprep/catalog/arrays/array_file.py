@@ -1,4 +1,4 @@
-"""The content of a file of arrays: columns of images, and columns of cells."""
+"""The content of a file of arrays: columns of images, and columns of cells (texts or numbers)."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from shardprep.storage.url import is_url
 
 BLOCK_BYTES = 8 << 20
 UNKNOWN = -1
-"""Number of rows of a column before its file has been read, if the file does not state it."""
+"""Number of rows of a column if the file does not state it and has not been read."""
 _SHOWN_ERROR = 140
 _DAMAGE = (
     *UNPACK_ERRORS, MemberError, pa.ArrowException, KeyError, TypeError, IndexError, RuntimeError,
     SyntaxError, tokenize.TokenError, AttributeError, AssertionError, ArithmeticError,
 )  # fmt: skip
 _EXTRAS = {"h5py": "hdf5", "pydicom": "dicom", "tifffile": "tiff", "zarr": "zarr"}
-"""Module → the extra that installs it."""
+"""Module → extra of shardprep that installs it."""
 _NO_CODEC = re.compile(r"requires the '(\w+)' package|filter .* is not registered|lib/plugin")
 """Matches errors for data whose codec is not installed; the group is its package, if known."""
 Block = Any
 """Some rows of a column: an Arrow array of encoded images, an array of numbers with the rows first,
-or a list of encoded images and arrays of single images, with None for rows without an image."""
+or a list of encoded images and arrays of single images. None means a row without an image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ImageColumn:
     blocks: Callable[[int], Iterator[Block]]
     """Yields all rows in blocks. The argument is the axis of the rows, or −1 for a single image."""
     has_rows: bool = True
-    """Whether the first axis is known to count images."""
+    """Whether the first axis counts images for sure."""
     names: Sequence[str] = ()
     """Names of the rows; () to number them."""
     layouts: tuple[Layout, ...] = ()
@@ -59,8 +59,8 @@ class ImageColumn:
     spacing: tuple[float, ...] = ()
     """Distance between neighbours along each axis, in the unit of the file; () if unknown."""
     directions: tuple[str, ...] = ()
-    """Direction of each spatial axis, a letter of LRPAIS (left, right, posterior, …), blank for
-    other axes; () if unknown."""
+    """Direction of each spatial axis, a letter of LRPAIS (left, right, posterior, …), and a blank
+    for each other axis; () if unknown."""
     placed: tuple[str, NDArray[np.int64], NDArray[np.int64]] | None = None
     """File, byte offsets and byte sizes of encoded images; None if the images must be copied."""
 
@@ -71,7 +71,7 @@ class ArrayFile:
 
     images: Mapping[str, ImageColumn]
     cells: Mapping[str, int]
-    """Name of each column of texts or numbers → number of its rows."""
+    """Name of each column of texts or numbers → number of rows."""
     read_cells: Callable[[Sequence[str]], list[Texts]]
     left_out: tuple[str, ...] = ()
     """Columns that are neither images nor cells, each with the reason."""
@@ -87,7 +87,7 @@ class ArrayFile:
 
 
 class DamagedFileError(SourceError):
-    """A file of arrays cannot be read. If it holds one sample, the caller rejects this sample."""
+    """A file of arrays cannot be read. The caller rejects it if it is a single sample."""
 
 
 @contextlib.contextmanager
@@ -110,7 +110,7 @@ def reading(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def opened_file(place: PlainExtent) -> Iterator[str | BinaryIO]:
-    """Yield the path of a local whole file, which libraries read without copies, or a stream."""
+    """Yield the path of a file that is local and whole, to avoid a copy; otherwise a stream."""
     if place.offset == 0 and not is_url(place.file):
         yield place.file
         return

@@ -36,12 +36,12 @@ from shardprep.source.string_column import Texts
 from shardprep.source.unpack import UnpackedFile
 
 _UINT16: DepthRange = (0.0, 65535.0)
-"""Black and white of uint16 target images, to which `--depth-range` does not apply."""
+"""Black and white levels of uint16 target images, to which `--depth-range` does not apply."""
 _DIGITS = re.compile(r"\d+")
 _TURNED = re.compile("emnist", re.IGNORECASE)
-"""Matches EMNIST files, whose images are stored column by column without saying so."""
+"""Matches EMNIST files, which store images column by column but do not state this."""
 WORK_BYTES = 1 << 30
-"""Bytes of memory for blocks, keys and cells, in addition to the largest member."""
+"""Bytes of memory for blocks, keys and cells, excluding the largest member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class ImageListing(Listing):
     columns: Table | None = None
     """Table of item columns, or of the cells in array files; its first column has the keys."""
     proposals: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Option that `shardprep init` proposes → its possible values; the first one was used."""
+    """Option that `shardprep init` proposes → possible values; the listing uses the first."""
     notes: tuple[str, ...] = ()
     files: MaskFiles | None = None
     """Files of masks or target images that the table of items names, for each image."""
@@ -60,9 +60,9 @@ class ImageListing(Listing):
 def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> ImageListing:
     """Return the listing with the images of the array files that `--images` names, or of all.
 
-    Without `--images`, files of arrays are opened only if the source has no image, and TIFF and
+    Without `--images`, array files are opened only if the source has no other image, and TIFF and
     DICOM files become stacks only if most have several images. With `proposes`, unclear columns and
-    ranges are decided and returned as proposals instead of being an error.
+    ranges become proposals instead of errors.
     """
     parts = listing.images, listing.others, listing.skipped, listing.unpacker
     rules = recipe.rules.images
@@ -88,10 +88,10 @@ def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> 
 
 
 def _of_one_set(files: ArrayFiles) -> Sequence[ChosenColumn]:
-    """Return the columns of known layout. Raise QuestionError for several sets or turned images.
+    """Return the columns of images; QuestionError for tables of several sets, or EMNIST images.
 
-    Files of one set have equal names, except for splits and numbers, and images of one shape.
-    EMNIST images are turned.
+    Tables are one set if their names are equal, except for splits and numbers, and their images
+    have one shape. EMNIST images are stored turned.
     """
     every = (one for opened in files.files for one in opened.candidates)
     columns, sets = [*files.clear(every)], defaultdict[Any, list[str]](list)
@@ -171,7 +171,7 @@ def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Memb
 
 
 def _within_limits(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> Iterator[ChosenColumn]:
-    """Yield the columns within the size limits. An oversized file of one sample is refused."""
+    """Yield the columns within the size limits. An oversized file of one sample is rejected."""
     for one in taken:
         try:
             _check_size(files, one)
@@ -200,7 +200,7 @@ def _check_size(files: ArrayFiles, one: ChosenColumn) -> None:
 
 
 def _unread(others: Sequence[Member]) -> tuple[str, ...]:
-    """Return a note on HDF5 files that were not opened because the source has other images."""
+    """Return a note if HDF5 files were not opened because the source has other images."""
     keys = [one.key for one in others if one.key.lower().endswith((".h5", ".hdf5"))]
     hint = f"{OptionName('images', min(keys, default=''))} adds its images"
     return (f"{some_of(keys, 2)} not read; {hint}",) if keys else ()
@@ -217,7 +217,7 @@ def _are_targets(recipe: Recipe, keys: Sequence[str]) -> list[bool]:
 def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn], *, is_target: bool) -> DepthRange:
     """Return one pair of black and white levels for all scaled numbers.
 
-    If the values do not show the levels, target images use their smallest and largest number.
+    If the values do not show it, it is the range of targets, a proposal or a SourceError.
     """
     scaled = [one for one in taken if one.is_scaled]
     wanted: DepthRange = "full" if is_target else files.recipe.depth_range
@@ -247,9 +247,9 @@ def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn], *, is_target: bool
 def _sample_ranges(
     files: ArrayFiles, taken: Sequence[ChosenColumn], keys: Sequence[str]
 ) -> dict[str, DepthRange]:
-    """Return file key → value range of its sample; `--stack` may join files to one sample.
+    """Return file key → value range of its sample, which `--stack` may join from several files.
 
-    A sample of only uint16 has no entry: its range is found when it is stored.
+    A sample with only uint16 has no entry: its range is computed when it is stored.
     """
     rule, option = files.recipe.rules.stack, OptionName("depth_range", "auto")
     samples: Sequence[str | None] = keys
@@ -289,9 +289,9 @@ def _range(one: ChosenColumn, found: ValueRange) -> ValueRange:
 def _write(
     one: ChosenColumn, levels: DepthRange, depth: int, out: UnpackedFile
 ) -> NDArray[np.int64]:
-    """Write all rows as image files and return their sizes in bytes, −1 for a row without an image.
+    """Write all rows as image files; return their sizes in bytes, −1 for a row without an image.
 
-    With the levels "auto", each row is scaled by its range.
+    With the levels "auto", each row is scaled by its own range.
     """
     sizes = [np.empty(0, np.int64)]
     with reading(one.opened.key):
@@ -305,8 +305,8 @@ def _write(
 class _CellColumns:
     """The columns of cells that belong to columns of images, in the same or in another file.
 
-    A file without images belongs to the only column of images that has the same folder, the same
-    split in its name, and as many rows.
+    Cells of a file without images belong to the only column of images that has the same folder, the
+    same split in its name, and as many rows.
     """
 
     def __init__(self, files: ArrayFiles, taken: Sequence[ChosenColumn]) -> None:
@@ -318,7 +318,7 @@ class _CellColumns:
                 self._apart[*opened.set_name, number].append((opened, name))
 
     def name_unused(self) -> None:
-        """Add a note on columns that may be labels, but do not fit the images."""
+        """Add a note on columns that may be labels but do not fit the images."""
         every = [one for opened in self._files.files for one in opened.columns]
         odd = [f"{one.flag} {one.column.shape}" for one in every if not one.layouts]
         apart = (
@@ -337,10 +337,10 @@ class _CellColumns:
             self._files.notes.append(f"{some_of(odd, 3)} {what}")
 
     def of(self, one: ChosenColumn, num_rows: int) -> dict[str, Texts]:
-        """Return title → cells for the images of `one`. SourceError if a column has another length.
+        """Return title → cells for the images of `one`; SourceError if a length differs.
 
-        Segmentations and keypoints may need much memory. They are read only if the recipe has masks
-        or points.
+        Segmentations and keypoints may need much memory, so they are read only if the recipe has
+        masks or points.
         """
         rules = self._files.recipe.rules
         shapes = {".segmentation": rules.masks.is_given, ".keypoints": rules.points.is_given}
@@ -395,7 +395,7 @@ def _numbered(prefix: str, number: int) -> Texts:
 
 
 def _pieces(block: Any) -> Iterator[Any]:
-    """Yield the elements of a list, or slices of an array: scaling a whole block needs memory."""
+    """Yield elements of a list or parts of an array; a whole block needs much memory to scale."""
     step = 1 if isinstance(block, list) else rows_at_once(block.nbytes // max(1, len(block)))
     for at in range(0, len(block), step):
         yield block[at] if isinstance(block, list) else block[at : at + step]
@@ -404,7 +404,7 @@ def _pieces(block: Any) -> Iterator[Any]:
 def _parts(
     block: Any, column: ChosenColumn, levels: DepthRange, depth: int
 ) -> Iterator[tuple[Any, NDArray[np.int64]]]:
-    """Yield the bytes of some images, and the size of each; −1 if its row has no image."""
+    """Yield bytes of some images, and the size of each image; −1 if its row has no image."""
     layout = column.layout
     shape = layout.row_shape(column.column.shape)
     if isinstance(block, np.ndarray) and block.shape[1:] != shape:

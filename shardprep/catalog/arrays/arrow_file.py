@@ -45,21 +45,21 @@ _CSV_HEAD = 1 << 20
 _READ_BYTES = 1 << 20
 _NUMBER = re.compile(r"-?\d+\.?\d*", re.ASCII)
 _PLACE = re.compile(r"\d{1,4}x\d{1,4}", re.ASCII)
-"""Matches the title of a pixel: its row and column."""
+"""Matches the title of a column for one pixel: its row and column, such as `1x28`."""
 _NUMBERED = re.compile(r"(?P<name>.*?)_?(?P<number>\d{1,6})", re.DOTALL)
 _PIXELS = re.compile(
     rf"[\s\[]*-?\d[\d.]*([\s,;]+-?\d[\d.]*){{{MIN_FLAT - 1}}}[-\d.\s,;\]]*", re.ASCII
 )
-"""Matches a cell with the pixels of one image."""
+"""Matches a cell that holds all pixels of an image."""
 _NO_NUMBER = r"[\[\],;\s]+"
 _INDEXES = ("time", "index", "__index_level_0__")
 """Columns of numbers that are not pixels of a matrix."""
 _Batches = Callable[[Sequence[str], int], Iterator[Any]]
-"""Yields batches of some columns; the second argument is the maximum number of rows."""
+"""Yields batches of the columns with given titles, of at most the given number of rows."""
 
 
 def open_parquet(place: PlainExtent, name: str) -> ArrayFile:
-    """Return the columns of a Parquet file, without reading whole row groups."""
+    """Return the columns of a Parquet file, which is read in batches instead of row groups."""
 
     def batches(titles: Sequence[str], most_rows: int) -> Iterator[Any]:
         with (
@@ -81,7 +81,7 @@ def open_parquet(place: PlainExtent, name: str) -> ArrayFile:
 
 
 def open_pixel_csv(place: PlainExtent, name: str) -> ArrayFile | None:
-    """Return the columns of a CSV file; None if neither its columns nor its cells are pixels.
+    """Return the columns of a CSV file of pixels; None if neither columns nor cells are pixels.
 
     If all titles are numbers, `_titles_by_place` replaces them.
     """
@@ -123,7 +123,7 @@ def open_pixel_csv(place: PlainExtent, name: str) -> ArrayFile | None:
 
 
 def _pixel_titles(titles: Sequence[str]) -> list[str]:
-    """Return the titles that number the pixels of an image: 0, 1, … or pixel1, pixel2, …."""
+    """Return the titles that count the pixels of an image: 0, 1, … or pixel1, pixel2, …."""
     groups: dict[str, dict[int, str]] = defaultdict(dict)
     for title in titles:
         if match := _NUMBERED.fullmatch(title):
@@ -136,10 +136,10 @@ def _pixel_titles(titles: Sequence[str]) -> list[str]:
 
 
 def _titles_by_place(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return titles for columns without names; [] if the column of labels is unclear.
+    """Return titles for the columns of a headerless CSV; [] if it is unclear which has the labels.
 
-    With one column more than pixels, the first or the last has the labels: the one that varies (the
-    corners of digits are black), or if both vary, the one with the numbers 0 to n.
+    If there is one column more than pixels, the first or the last has the labels: the
+    column that varies (corners of digits are black), or if both vary, the one with 0 to n.
     """
     pixels = [f"pixel{place}" for place in range(len(rows[0]))]
     if possible_layouts((1, len(pixels)), has_rows=True):
@@ -232,7 +232,7 @@ class _Rows:
         return ArrayFile(images, rows, self._read_cells, tuple(left_out), matrix)
 
     def _some(self, title: str) -> list[Any]:
-        """Return the values of the first batch that are not null; [] if all batches are null."""
+        """Return the values that are not null of the first batch that has any, otherwise []."""
         for batch in self.batches([title], _FILES_AT_ONCE):
             values: list[Any] = batch.column(0).drop_null().to_pylist()
             if values:
@@ -375,7 +375,7 @@ def _is_cell(kind: Any) -> bool:
 
 
 def _are_cells(kind: Any) -> bool:
-    """Return True if the innermost values of nested lists are cells or COCO's run lengths."""
+    """Return whether the innermost values of nested lists are cells, or run lengths of COCO."""
     while _is_nested(kind) or (_is_list(kind) and pa.types.is_struct(kind.value_type)):
         kind = kind.value_type
     is_runs = pa.types.is_struct(kind) and {one.name for one in kind} == {"size", "counts"}
@@ -383,7 +383,7 @@ def _are_cells(kind: Any) -> bool:
 
 
 def _numbers(value: Any) -> NDArray[Any] | None:
-    """Return a nested list or a text of pixels as an array; None for other values."""
+    """Return the array of a nested list or of a text of pixels; None for other values."""
     if isinstance(value, str) and _PIXELS.fullmatch(value):
         return np.array(re.split(_NO_NUMBER, value.strip(" []")), np.float32)
     if not isinstance(value, list):
@@ -396,7 +396,7 @@ def _numbers(value: Any) -> NDArray[Any] | None:
 
 
 def _values(column: Any) -> NDArray[Any]:
-    """Return numbers of an Arrow array as NumPy; the value of a null is undefined."""
+    """Return an Arrow array of numbers as NumPy; the value of a null is undefined."""
     if pa.types.is_boolean(column.type):
         return booleans(column.fill_null(False))  # noqa: FBT003
     dtype = np.dtype(column.type.to_pandas_dtype())
@@ -405,7 +405,7 @@ def _values(column: Any) -> NDArray[Any]:
 
 
 def _stacked(column: Any) -> NDArray[Any]:
-    """Return numbers, or lists or texts of numbers, as [rows, …]; ValueError if rows differ."""
+    """Return numbers, lists or texts of numbers as [rows, …]; ValueError if shapes differ."""
     if column.null_count:
         raise ValueError("a row has no value")
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):

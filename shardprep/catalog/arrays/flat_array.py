@@ -1,4 +1,4 @@
-"""NumPy's .npy, IDX of MNIST, and NIfTI: a header, then the numbers of one array."""
+"""Files with a header and the numbers of one array: NumPy's .npy, IDX of MNIST, NIfTI."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class _Array(NamedTuple):
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     order: Literal["C", "F"]
-    """As in NumPy: "C", or "F" if the first axis is the fastest."""
+    """Memory order as in NumPy: "C", or "F" if the first axis changes fastest."""
     scale: tuple[float, float] | None = None
-    """Factor and summand of the stored numbers, or None if the numbers are not scaled."""
+    """Factor and offset to apply to the stored numbers, or None if they are not scaled."""
 
     def rows(self, start: int, stop: int, axis: int) -> NDArray[Any]:
-        """Return rows `start` to `stop` of an axis, which becomes axis 0."""
+        """Return rows `start` to `stop` along `axis`, which becomes axis 0."""
         stored = self._stored(start, stop, axis)
         return stored if self.scale is None else stored * self.scale[0] + self.scale[1]
 
@@ -67,7 +67,7 @@ class _Array(NamedTuple):
 
 
 def open_npy(place: PlainExtent, name: str) -> ArrayFile:
-    """Return the array of a .npy. Raise SourceError if it has several arrays or pickled objects."""
+    """Return the array of a .npy file; SourceError for several arrays or for pickled objects."""
     with reading(name), buffered(place) as stream:
         is_first = npy.read_magic(stream) == (1, 0)
         read = npy.read_array_header_1_0 if is_first else npy.read_array_header_2_0
@@ -117,10 +117,10 @@ sform, quaternion, affine."""
 
 
 def open_nifti(place: PlainExtent, name: str) -> ArrayFile:
-    """Return the array of a .nii with two to seven axes: x, y, z, ….
+    """Return the array of a .nii, which has two to seven axes: x, y, z, ….
 
-    An image is a plane of equal z with rows of equal y. Images are ordered by z, then by further
-    axes.
+    An image is a plane of constant z, its rows have constant y. Images are ordered by z, then by
+    further axes.
     """
     with reading(name):
         head = place.read_range(0, max(_NIFTI_FACTS))
@@ -160,7 +160,7 @@ def _directions(sign: float, given: Any, quaternion: Any, affine: Any) -> str:
 
 
 def _array_file(array: _Array, name: str, **column: Any) -> ArrayFile:
-    """Return the array, ignoring bytes after it. `column` has fields of its ImageColumn."""
+    """Return the array without the bytes after it. `column` has fields of its ImageColumn."""
     shape, dtype = array.shape, array.dtype
     num_bytes, there = math.prod(shape) * dtype.itemsize, array.place.num_bytes
     if num_bytes > there:

@@ -28,10 +28,10 @@ from shardprep.source.string_column import Texts
 from shardprep.storage.space import megabytes
 
 _CACHE_BYTES = 8 * BLOCK_BYTES
-"""Size in bytes of the cache for chunks, and of the largest block of whole chunks."""
+"""Bytes of the cache for chunks, and maximum bytes of a block of whole chunks."""
 _FILES_AT_ONCE = 16
 _MIN_ALIKE = 3
-"""Minimum number of single-image datasets in a group that becomes one column."""
+"""Minimum number of datasets with one image each in a group, to treat them as one column."""
 Open = Callable[[], "contextlib.AbstractContextManager[Any]"]
 
 
@@ -53,9 +53,9 @@ def open_hdf5(place: PlainExtent, name: str, most_bytes: int) -> ArrayFile:
 
 
 def open_datasets(opened: Open, most_bytes: int, most_at_once: int) -> ArrayFile:
-    """Return the datasets of a file, without datasets whose chunks exceed `most_bytes`.
+    """Return the datasets of a file except those with chunks of more than `most_bytes`.
 
-    Blocks have whole chunks, so that each is read once, if that takes at most `most_at_once` bytes.
+    Blocks consist of whole chunks, so that each is read once, up to `most_at_once` bytes.
     """
     images: dict[str, ImageColumn] = {}
     singles: dict[str, list[str]] = defaultdict(list)
@@ -108,7 +108,7 @@ def _by_group(images: dict[str, ImageColumn], opened: Open) -> dict[str, ImageCo
 
 
 def _role(found: Any, most_bytes: int) -> str:
-    """Return "file", "files", "numbers", "cells", "" for a scalar, or why it is skipped."""
+    """Return "file", "files", "numbers", "cells", "" for a scalar, or the reason to skip it."""
     shape, dtype = found.shape, found.dtype
     large = math.prod(found.chunks or (1,)) * dtype.itemsize
     if len(shape) < 2 and not found.chunks:
@@ -174,7 +174,7 @@ def _rows(opened: Open, key: str, most_bytes: int, axis: int) -> Iterator[Block]
 
 
 def _heads(found: Any) -> list[bytes]:
-    """Return the first bytes of a dataset, or of its first rows; [] for types without files."""
+    """Return the first bytes of a dataset or of its first rows; [] if its type holds no files."""
     if found.dtype.fields is not None or found.dtype.kind in "fib":
         return []
     if found.dtype == np.uint8 and found.ndim:

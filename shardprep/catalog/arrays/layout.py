@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 CHANNELS = (1, 3, 4)
 MIN_FLAT = 64
-"""Minimum number of values of a flat image: 8x8 pixels."""
+"""Minimum number of values of a flat image, which is 8x8 pixels."""
 _MAX_ASPECT = 4
 _MIN_SIDE = 8
 _ORDER = "NTHWC"
@@ -28,7 +28,7 @@ class Layout(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Axis of the samples, or of the images of a single stack; −1 for a single image."""
+        """Axis of the samples, or of the images in a single stack; −1 for a single image."""
         return self.axes.find("N" if self.has_samples else "T")
 
     @property
@@ -41,7 +41,7 @@ class Layout(NamedTuple):
 
     @property
     def order(self) -> tuple[int, ...]:
-        """Axes of one row in the order images, height, width, channel."""
+        """Axes of one row in the order: images, height, width, channels."""
         own = self.row_axes
         return tuple(sorted(range(len(own)), key=lambda axis: _ORDER.index(own[axis])))
 
@@ -50,9 +50,9 @@ class Layout(NamedTuple):
 
 
 def possible_layouts(shape: Sequence[int], *, has_rows: bool) -> list[Layout]:
-    """Return the layouts that an array of images may have; [] if its shape fits no image.
+    """Return the layouts that an array of images may have; [] if the shape fits no image.
 
-    With `has_rows`, each element of the first axis is an image.
+    With `has_rows`, the first axis counts images.
     """
     if len(shape) in (4, 5) or (has_rows and len(shape) > 1):
         is_large = min(shape[2:4], default=0) >= _MIN_SIDE

@@ -1,4 +1,4 @@
-"""Masks in files of arrays, and in TIFF files of several pages: their numbers are kept exactly."""
+"""Masks in array files and multi-page TIFF files: their numbers are stored unchanged."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def masks_apart(
 ) -> tuple[Rest, list[Member]]:
     """Return the listing without masks, and the masks.
 
-    Mask images stay in the listing if the source has neither stacks nor arrays. `mask_paths`
-    returns the paths of masks in a table of items.
+    The masks are only taken out if the source may have arrays or volumes, or the recipe `--stack`.
+    `mask_paths` returns the paths of masks in a table of items.
     """
     rule, keys = recipe.rules.masks, listing.images.keys
     arrays = [one.key for one in listing.others if is_array_name(one.key.rpartition("/")[2])]
@@ -56,7 +56,7 @@ def masks_apart(
 
 
 def _named_by(keys: Sequence[str], paths: Iterable[str]) -> set[str]:
-    """Return the keys that end with one of `paths`, or with which one of `paths` ends."""
+    """Return the keys that end with one of `paths`, or that are the end of one."""
     of_name = defaultdict[str, set[str]](set)
     for path in paths:
         of_name[path.rpartition("/")[2]].add(f"/{path}")
@@ -79,7 +79,7 @@ def with_masks(listing: ImageListing, masks: Sequence[Member], recipe: Recipe) -
     files = ArrayFiles(recipe, listing.unpacker, proposes=False)
     with limited_memory(WORK_BYTES + recipe.max_member_size):  # a damaged size may be any number
         if listing.images.are_stacks.any() and len(masks) < 2 * len(listing.images):
-            files.open_volumes(Members.of(masks))  # not if there is a file for each image
+            files.open_volumes(Members.of(masks))  # otherwise each image has its own mask file
             is_tiff = ((one, PAGED.search(one.key)) for one in files.files)
             files.files = [one for one, found in is_tiff if found and found["tiff"]]
         if arrays := [one for one in masks if is_array_name(one.key.rpartition("/")[2])]:

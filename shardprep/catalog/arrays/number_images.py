@@ -1,7 +1,7 @@
 """Write numbers of arrays as Netpbm images.
 
-uint8 and one-channel uint16 are unchanged, booleans become 0 and 255. Others are scaled to 8 or 16
-bits.
+uint8 and one-channel uint16 are unchanged, booleans become 0 and 255. Other numbers are scaled to 8
+or 16 bits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shardprep.image.spec import DepthRange
 
 Array = NDArray[Any]
 _MIN_WHITE = 128
-"""Whole numbers with a smaller maximum may have another range than 0 to 255."""
+"""If the largest whole number is smaller, white may be another number than 255."""
 _WHITE = 65535
 
 
@@ -38,7 +38,7 @@ class ValueRange(NamedTuple):
         )
 
     def levels(self) -> tuple[float, float] | None:
-        """Return (0, 1) or (0, 255) if the values show that this is black and white, or None."""
+        """Return black and white: (0, 1) or (0, 255) if the values show it, otherwise None."""
         if self.low >= 0 and self.high <= 1:
             return 0.0, 1.0
         is_byte = self.is_whole and self.low >= 0 and _MIN_WHITE <= self.high <= 255
@@ -55,11 +55,11 @@ def _is_deep(dtype: np.dtype[Any]) -> bool:
 
 
 def pictures(rows: Array, layout: Layout, levels: DepthRange, depth: int = 8) -> Array:
-    """Return uint8[n, m], a file of `m` bytes for each of `n` images, from rows of `layout`.
+    """Return uint8[n, m]: the bytes of `n` image files of `m` bytes, from rows of `layout`.
 
-    `levels` are black and white of the numbers. "auto" takes them from each row, and "full" keeps
-    uint16 of one channel. Except for uint8 and booleans, grey is scaled to `depth` bits, colours to
-    8.
+    `levels` are the values of black and white. "auto" takes them from each row, "full" keeps uint16
+    of one channel. Except for uint8 and booleans, grey is scaled to `depth` bits and colours to 8
+    bits.
     """
     if layout.size != (0, 0):
         rows = rows.reshape(len(rows), *layout.size, -1)

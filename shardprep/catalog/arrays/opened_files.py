@@ -39,7 +39,7 @@ PAGED = re.compile(r"\.((?P<tiff>tiff?)|dcm|dicom)$", re.IGNORECASE)
 _FILE_END = re.compile(r"(\.[^.]*)?$")
 _MOST_SHOWN, _MOST_TRIED = 8, 9
 _SAMPLES = ("nifti", "zarr")
-"""Kinds of files that are one sample if no layout says otherwise."""
+"""Kinds of files that are one sample, unless a layout states several."""
 _PARTNERS = ("npy", "idx", "hdf5")
 """Kinds of files that may have the labels of another file, row by row."""
 
@@ -51,7 +51,7 @@ class OpenedFile(NamedTuple):
     place: PlainExtent
     arrays: ArrayFile
     root: str
-    """Last component of the source's path, the name of an .npz that is the source."""
+    """Last component of the source's path, which names an .npz that is the source itself."""
 
     @property
     def key(self) -> str:
@@ -63,17 +63,17 @@ class OpenedFile(NamedTuple):
 
     @property
     def set_name(self) -> tuple[str, str | None]:
-        """Folder of the file, and the split in its key or None."""
+        """Folder of the file, and the split that its key states or None."""
         return self.folder, split_word(self.key)[0]
 
     @property
     def file(self) -> str:
-        """Key of the file, or of the .npz that has it as a member."""
+        """Key of the file; for a member of an .npz, key of the .npz."""
         folder = self.folder or self.root
         return folder if folder.lower().endswith(".npz") else self.key
 
     def title(self, column: str) -> str:
-        """Return the name of a column, for a .npy the name of the file without its suffix."""
+        """Return the name of a column; for a .npy, the name of the file without its suffix."""
         return column or _ENDING.sub("", self.key.rpartition("/")[2])
 
     @property
@@ -87,7 +87,7 @@ class OpenedFile(NamedTuple):
 
 
 class ChosenColumn(NamedTuple):
-    """A column of images, with the layouts that it may have; the first one is used."""
+    """A column of images with its possible layouts; the first layout is used."""
 
     opened: OpenedFile
     name: str
@@ -100,7 +100,7 @@ class ChosenColumn(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """The value of `--images` that names the column."""
+        """Value of `--images` that names the column."""
         is_whole = self.opened.file == self.opened.key and not self.name
         return self.opened.file if is_whole else f"{self.opened.file}:{self.title}"
 
@@ -138,7 +138,7 @@ def _layouts(column: ImageColumn) -> list[Layout]:
 
 
 def _kind(member: Member) -> str | None:
-    """Return the kind of an array file, such as "npy" or "gz:npy"; None for other files."""
+    """Return the kind of an array file, such as "npy" or "gz:npy"; None for another file."""
     if not isinstance(member.extent, StoredExtent):
         return None
     with reading(member.key):
@@ -167,7 +167,7 @@ class ArrayFiles:
         self.files: list[OpenedFile] = []
         self.used: set[str] = set()
         self.refused: dict[str, ShardprepError] = {}
-        """Key of a file of one sample that is rejected → the reason."""
+        """Key of each rejected file that contains one sample → reason."""
         self.notes: list[str] = []
         self.proposals: dict[str, tuple[str, ...]] = {}
         self._datasets: list[str] = []
@@ -186,7 +186,7 @@ class ArrayFiles:
         }
 
     def open(self, others: Sequence[Member], lost: Sequence[Skipped] = ()) -> None:
-        """Open all array files; with `--images`, named files and possible labels next to them."""
+        """Open all array files, or those that `--images` names and possible labels next to them."""
         others, self._zarrs = zarr_folders(others, self._root, lost)
         keys = {member.key for member in others}
         manifests = [key for key in keys if key.rpartition("/")[2] == "manifest.json"]
@@ -231,10 +231,10 @@ class ArrayFiles:
             self.files.append(OpenedFile(member, place, arrays, self._root))
 
     def open_volumes(self, images: Members) -> None:
-        """Open the TIFF and DICOM files that `--images` names; SourceError if one cannot be opened.
+        """Open the TIFF and DICOM files that `--images` names; SourceError if one fails.
 
-        Without `--images`, if most files have several images, these become stacks and others are
-        refused.
+        Without `--images`, files with several images become stacks if most files have several, and
+        the other files are rejected.
         """
         is_named, last = bool(self.recipe.rules.images), len(images) - 1
         opened, refused = list[OpenedFile](), dict[str, SourceError]()
@@ -245,7 +245,7 @@ class ArrayFiles:
             parts = [np.array(rows, np.int64)]
         elif self.recipe.is_annotated and self.recipe.rules.masks.kind != "pattern":
             return
-        elif last >= _MOST_TRIED:  # a few show whether to open all
+        elif last >= _MOST_TRIED:  # a sample shows whether to open all
             parts.insert(0, np.linspace(0, last, _MOST_TRIED).astype(np.int64))
         for part in parts:
             try:
@@ -267,7 +267,7 @@ class ArrayFiles:
     def _volumes(
         self, images: Members, *, are_named: bool
     ) -> tuple[list[OpenedFile], dict[str, SourceError]]:
-        """Return the opened volumes, and the errors of the other files, such as single images."""
+        """Return the opened volumes and the error of each other file, such as a single image."""
         opened, refused = list[OpenedFile](), dict[str, SourceError]()
         for member in images:
             key, suffix = member.key, PAGED.search(member.key)
@@ -289,7 +289,7 @@ class ArrayFiles:
         return opened, refused
 
     def _is_sample(self, key: str, kind: str = "") -> bool:
-        """Return True if a file is one sample, which is rejected without an error if damaged."""
+        """Return whether a damaged file is a rejected sample instead of an error."""
         layouts = [one.layout for one in self.rules(key) if one.layout]
         if not layouts:
             return kind in _SAMPLES
@@ -305,7 +305,7 @@ class ArrayFiles:
             return self.unpacker.unpack(decompressed(stream, packed), extent.num_bytes, key)
 
     def rules(self, key: str) -> Iterator[ArrayRule]:
-        """Yield the rules that name a file, or the .npz that holds it."""
+        """Yield the rules of `--images` that name a file, or the .npz that contains it."""
         folder = key.rpartition("/")[0] or self._root
         for rule in self.recipe.rules.images:
             if is_named_by(rule.file, key):
@@ -357,10 +357,10 @@ class ArrayFiles:
             yield one._replace(layouts=[layout])
 
     def clear(self, columns: Iterable[ChosenColumn]) -> Iterator[ChosenColumn]:
-        """Yield the columns; OptionError or proposals if it is unclear which ones are images.
+        """Yield the columns; OptionError or proposals if it is unclear which are the images.
 
-        Columns of one file, or .npy files of one folder with equal numbers of rows, are only taken
-        together if their names differ by the split or by numbers.
+        Columns of one file, or .npy files of one folder with equal numbers of rows, are taken
+        together only if their names differ in the split or in numbers.
         """
         alike: dict[Any, list[ChosenColumn]] = defaultdict(list)
         for one in columns:
@@ -372,7 +372,7 @@ class ArrayFiles:
             names = {_DIGITS.sub("", one.title) for one in several}
             is_loose = len({one.opened.key for one in several}) == len(several)
             if len(several) > 1 and not (is_loose and len(names) == 1):
-                # Colours first: the others may be depths or masks.
+                # Columns with colours come first: others may be depths or masks.
                 several.sort(key=lambda one: "C" not in one.layout.axes)
                 flags = [self._flag(one) for one in several]
                 if not self.proposes:
@@ -389,7 +389,7 @@ class ArrayFiles:
                 yield from map(self._with_layout, several)
 
     def _flag(self, one: ChosenColumn) -> str:
-        """Return the value of `--images` that names a column in all files of the same kind."""
+        """Return the value of `--images` that names the column in all files of its kind."""
         file, _, column = one.flag.partition(":")
         own = {file, *(o.file for o in self.files for c in o.candidates if c.title == one.title)}
         names = {name.rpartition("/")[2] for name in own}
@@ -416,7 +416,7 @@ class ArrayFiles:
         raise OptionError(_OPTION, what, f"give {OptionName('images', f'{flag}:{axes[0]}')}")
 
     def with_refused(self, images: Members) -> Members:
-        """Return `images` and the refused files; raise the first refusal if `images` is empty."""
+        """Return `images` with the refused files; raise the first refusal if `images` is empty."""
         if not self.refused:
             return images
         if not images:
@@ -426,7 +426,7 @@ class ArrayFiles:
         return Members.joined([images, Members.of(map(Member, extents, extents.values()))])
 
     def use(self, keys: Iterable[str]) -> None:
-        """Mark files, and all members of zarr folders, as used."""
+        """Mark array files, and all members of zarr folders, as used."""
         for key in keys:
             self.used.update((key, *(one.key for one in self._zarrs.get(key, {}).values())))
 
@@ -439,5 +439,5 @@ class ArrayFiles:
 
 
 def is_named_by(pattern: str, key: str) -> bool:
-    """Return True if the FILE of `--images` matches a key or its last components in any case."""
+    """Return whether FILE of `--images` matches a key or its last components, ignoring case."""
     return fnmatch.fnmatchcase(f"/{key}".lower(), f"*/{pattern.lower()}")

@@ -1,4 +1,4 @@
-"""TIFF files of several pages or of many bands, and DICOM files of several frames."""
+"""Files of several images: TIFF with pages or many bands, DICOM with frames."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from shardprep.source.unpack import buffered
 
 _DICOM_HEAD_BYTES = 256 << 10
 _PLAIN = (1, 2, 6)
-"""Values of PhotometricInterpretation that need no conversion: black is 0, RGB, decoded YCbCr."""
+"""PhotometricInterpretation without conversion: grey (0 is black), RGB, decoded YCbCr."""
 _PHOTOMETRIC, _ORIENTATION, _ICC_PROFILE = 262, 274, 34675
 
 
 def open_tiff(place: PlainExtent, name: str) -> ArrayFile | None:
-    """Return the pages or bands of a TIFF as one stack; None for one picture or unlike pages.
+    """Return the pages or bands of a TIFF as one stack; None for one picture or unequal pages.
 
-    Raise SourceError if tifffile is not installed.
+    SourceError if tifffile is not installed.
     """
     with _pages(place, name) as pages:
         first, kinds = pages[0], {(one.shape, one.dtype) for one in pages}
@@ -48,7 +48,7 @@ def open_tiff(place: PlainExtent, name: str) -> ArrayFile | None:
 
 @contextlib.contextmanager
 def _pages(place: PlainExtent, name: str) -> Iterator[list[Any]]:
-    """Yield tifffile's pages, except reduced copies and masks."""
+    """Yield the pages as tifffile objects, except reduced copies and masks."""
     with reading(name), buffered(place) as stream:
         import tifffile  # noqa: PLC0415 - an extra
 
@@ -62,7 +62,7 @@ def _pages(place: PlainExtent, name: str) -> Iterator[list[Any]]:
 
 
 def _is_plain(page: Any) -> bool:
-    """Return True if the numbers of a page need no conversion of colours or orientation."""
+    """Return whether a page needs no conversion of its colours or orientation."""
     orientation, profile = (page.tags.valueof(code) for code in (_ORIENTATION, _ICC_PROFILE))
     return int(page.photometric) in _PLAIN and orientation in (None, 1) and not profile
 
@@ -81,7 +81,7 @@ def _page_files(place: PlainExtent, name: str, numbers: Sequence[int]) -> Iterat
 
 
 def open_frames(place: PlainExtent, name: str) -> ArrayFile | None:
-    """Return the frames of a DICOM file, None if it has one; SourceError without pydicom."""
+    """Return the frames of a DICOM file; None for one frame, SourceError without pydicom."""
     with reading(name):
         from shardprep.image.dicom import frame_files, num_frames  # noqa: PLC0415 - an extra
 
@@ -92,7 +92,7 @@ def open_frames(place: PlainExtent, name: str) -> ArrayFile | None:
 
 
 def single_image(place: PlainExtent) -> ArrayFile:
-    """Return a file as a stack of one image, without a copy."""
+    """Return a file as a stack of one image, which is not copied."""
     places = place.file, np.array([place.offset]), np.array([place.num_bytes])
     return _files((1,), lambda _: iter(()), placed=places)
 

@@ -1,4 +1,4 @@
-"""Index TFRecord files of `tf.train.Example` from other tools; images are not copied."""
+"""Index TFRecord files of `tf.train.Example` from other tools, without copying their images."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from shardprep.source.string_column import Texts
 from shardprep.source.unpack import buffered
 
 _MAX_CELL, _MAX_LIST = 4096, 1 << 17
-"""Maximum number of characters of a feature, or of a list of objects, that becomes a cell."""
+"""Maximum number of characters of a cell from a feature, and from a list of objects."""
 _OF_OBJECTS = "image/object/"
-"""Start of the features that have a value for each object."""
+"""Start of the names of features that have a value for each object."""
 _SHORT = 64
 _AGAIN = "download or write it again"
 

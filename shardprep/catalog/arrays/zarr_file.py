@@ -26,11 +26,11 @@ _CODECS = {
     "adler32", "blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "fixedscaleoffset", "gzip",
     "lz4", "lzma", "packbits", "sharding_indexed", "shuffle", "transpose", "zlib", "zstd",
 }  # fmt: skip
-"""Codecs of numbers. Others may load Python objects, which can run any code."""
+"""Accepted codecs. Others may load Python objects, which can run any code."""
 
 
 class ZarrFiles(dict[str, Any]):
-    """Path in a zarr folder → its member. Reading an item returns the content as zarr's buffer."""
+    """Path in a zarr folder → member. Reading an item gives its content as a buffer of zarr."""
 
     def __getitem__(self, path: str) -> Any:
         from zarr.core.buffer import default_buffer_prototype  # noqa: PLC0415 - an extra
@@ -42,10 +42,10 @@ class ZarrFiles(dict[str, Any]):
 def zarr_folders(
     members: Iterable[Member], root: str, skipped: Iterable[Skipped]
 ) -> tuple[list[Member], dict[str, ZarrFiles]]:
-    """Return the members, each zarr folder being one member, and folder key → files of the folder.
+    """Return the members with each zarr folder as one member, and key of a folder → its files.
 
-    `root` is the key of a source that is a zarr folder. Reading a chunk among the `skipped` files
-    is an error: without its file, zarr would return the fill value.
+    `root` is the key of a source that is a zarr folder itself. Reading a chunk among the `skipped`
+    files is an error: without its file, zarr would return the fill value.
     """
     lost = (Member(one.key, RefusedExtent(0, f"{one.key}: {one.reason}")) for one in skipped)
     pairs = [(member.key.rpartition("/"), member) for member in (*members, *lost)]
@@ -66,7 +66,7 @@ def zarr_folders(
 
 
 class _Arrays(dict[str, Any]):
-    """Path → array, with the method of h5py's files that `open_datasets` calls."""
+    """Path → array, with the method of h5py files that `open_datasets` calls."""
 
     def visititems(self, visit: Callable[[str, Any], None]) -> None:
         for path, array in self.items():
@@ -112,7 +112,7 @@ def _stacked(column: ImageColumn) -> ImageColumn:
 
 
 def _names(found: Any) -> Iterator[str]:
-    """Yield the names of codecs in a document, also of codecs inside of shards."""
+    """Yield the names of codecs in a document of metadata, including codecs inside of shards."""
     if isinstance(found, dict):
         yield from (str(found[key]) for key in ("id", "name") if key in found)
         found = [one for one in found.values() if isinstance(one, dict | list)]

@@ -1,4 +1,4 @@
-"""Readings of objects, and of labels of single images, that documents state."""
+"""Readings of the objects and labels that documents state for images."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _CLASS_OF_OBJECT = re.compile(
     r"(\w+_)?(text|string|word|transcription|transcript)s?|(cell|tissue|defect|object)[_ ]?type",
     re.IGNORECASE,
 )
-"""Matches the title of what is written in a box, or of a kind of objects."""
+"""Matches titles of columns with the text inside a box, or with a kind of object."""
 _EXTREME = re.compile(
     r"[._](min|max)(?:imum)?[._](?:c(?:ol(?:umn)?)?|x|(r(?:ow)?|y))$", re.IGNORECASE
 )
@@ -70,14 +70,14 @@ _PLACE = re.compile(r"\s*(\d+(?:\.\d+)?)[\s,;]+(\d+(?:\.\d+)?)(?![^\s,;])")
 _MOST_BYTES = 1 << 20
 _OBJECTS = ("boxes", "points", "rows", "stack", "target_image")
 _OUTLINES = ("labelme", "via", "jsonl", "yolo")
-"""Formats that have outlines for their own sake. The main content of COCO documents is boxes."""
+"""Formats whose main content is outlines; the main content of COCO documents is boxes."""
 
 
 def annotation_readings(view: View) -> Sequence[Reading]:
-    """Return the readings of the objects, or of the labels, that documents of the source state.
+    """Return the readings of the objects or labels that documents of the source state.
 
-    They take precedence over names of files. Folders that may be classes, labels of a table and
-    names that lists have are further readings.
+    They take precedence over names of files. If folders may be classes, or a table or file names
+    may give labels, readings with these labels are added.
     """
     if not _has_documents(view):
         return []
@@ -92,7 +92,7 @@ def annotation_readings(view: View) -> Sequence[Reading]:
     several = [] if are_masks else _of_several(view, signs)
     readings = several or [one for sign in _different(view, signs) for one in readings_of(sign)]
     if are_masks and any(one.has_outlines for one in signs):
-        # The outlines are those of the masks, and their classes have other names.
+        # The outlines repeat the masks, with other class names.
         readings = [Reading({}, "masks, without the objects of documents"), *readings]
     if are_masks or several:
         return readings
@@ -101,9 +101,9 @@ def annotation_readings(view: View) -> Sequence[Reading]:
 
 
 def _with_classes(view: View, readings: Sequence[Reading]) -> Iterator[Reading]:
-    """Yield readings of objects of one class with a further column of their table as class.
+    """Yield readings with a column of classes added, for objects that have no class column.
 
-    `csv:FILE:ID:BOX` and `rle:FILE:ID:RLE` name no column of classes.
+    The column is added to `csv:FILE:ID:BOX` or `rle:FILE:ID:RLE`, which names no class column.
     """
     for reading in readings:
         for key in {"boxes", "masks"} & reading.options.keys():
@@ -118,7 +118,7 @@ def _with_classes(view: View, readings: Sequence[Reading]) -> Iterator[Reading]:
 
 
 def _class_titles(view: View, table: Table, used: Sequence[object]) -> list[str]:
-    """Return the titles of columns that may have classes of objects: by name, or by their words."""
+    """Return the titles of columns that may be classes of objects, by their title or cells."""
     usual = [*filter(_CLASS_OF_OBJECT.fullmatch, table.header)]
     with contextlib.suppress(SourceError):
         match = match_ids(view.index, table)
@@ -128,7 +128,7 @@ def _class_titles(view: View, table: Table, used: Sequence[object]) -> list[str]
 
 
 def _boxes_of_texts(view: View, suffix: str) -> list[Reading]:
-    """Return the readings of a text for each image with a box in each line, and of images alone."""
+    """Return readings of text files with one box or point per line, one file for each image."""
     folders = defaultdict[str, list[Member]](list)
     for one in view.documents.members(suffix):
         folders[one.key.rpartition("/")[0]].append(one)
@@ -169,7 +169,7 @@ def _are_places(view: View, text: Member, lines: Sequence[str]) -> bool:
 
 
 def _boxes_of_json(view: View) -> list[Reading]:
-    """Return the readings of lists of images in JSON, each with objects, and of images alone."""
+    """Return readings of the boxes in JSON lists of images, and a reading without boxes."""
     groups = defaultdict[str, list[str]](list)
     members = view.documents.members(".json")
     for member in members if len(members) <= _NUM_SAMPLES else ():
@@ -191,7 +191,7 @@ def _boxes_of_json(view: View) -> list[Reading]:
 
 
 def _box_place(paths: Sequence[str]) -> str:
-    """Return the columns of a box among paths into JSON, with their form, or ""."""
+    """Return the box columns among paths into JSON, with the form of the box; "" without a box."""
     sides = ((one, match) for one in paths if (match := _EXTREME.search(one)))
     ends = {match[1].lower() + ("y" if match[2] else "x"): one for one, match in sides}
     if ends.keys() >= {"minx", "miny", "maxx", "maxy"}:
@@ -203,7 +203,7 @@ def _box_place(paths: Sequence[str]) -> str:
 
 
 def _first_rows(text: str) -> list[dict[str, Any]]:
-    """Return the first objects of a list in JSON, whose end may be missing."""
+    """Return the first objects of a JSON list; the text may be cut off before the end."""
     decoder, rows, text = json.JSONDecoder(), list[Any](), text.lstrip()
     with contextlib.suppress(ValueError, RecursionError):
         while text.startswith(("[", ",")) and len(rows) < _NUM_SAMPLES:
@@ -214,9 +214,9 @@ def _first_rows(text: str) -> list[dict[str, Any]]:
 
 
 def unclear_objects(view: View) -> Sequence[Reading]:
-    """Return the readings of objects of few images, or of a table that may have labels instead.
+    """Return readings of objects that few images have, or of a table that may hold labels.
 
-    If something else labels the images, it is a note instead of a question.
+    If the images have labels from another place, return a note, which asks no question.
     """
     if not view.is_open(*_OBJECTS) or not view.has_documents or view.members.are_stacks.any():
         return []
@@ -238,7 +238,7 @@ def unclear_objects(view: View) -> Sequence[Reading]:
 
 
 def _with_labels(view: View, signs: Sequence[Sign], readings: list[Reading]) -> Sequence[Reading]:
-    """Return the readings of objects, and readings of labels without or with these objects."""
+    """Return the readings of objects, and readings of labels with or without these objects."""
     options = "".join(one.option for one in signs)
     others = [one for one in view.tables if one.files not in options]
     rule = auto_labels(view.index, others).rule
@@ -252,7 +252,7 @@ def _with_labels(view: View, signs: Sequence[Sign], readings: list[Reading]) -> 
 
 
 def _of_the_rest(view: View, sign: Sign) -> list[Reading]:
-    """Return the reading of folders as labels, if most images have no object and names differ."""
+    """Return a reading with folders as classes if less than half of sampled images have boxes."""
     every = np.unique(np.linspace(0, len(view.members) - 1, 4 * _NUM_SAMPLES).astype(int))
     found = _found(view, sign, every) if sign.key == "boxes" else None
     number = sum(one is not None for one in found.annotations) if found else len(every)
@@ -265,7 +265,7 @@ def _of_the_rest(view: View, sign: Sign) -> list[Reading]:
 
 
 def _without_others(view: View, sign: Sign, readings: list[Reading]) -> list[Reading]:
-    """Return the readings, perhaps after one without the folders whose images have no document."""
+    """Return the readings; a reading that excludes folders without boxes may be added in front."""
     folders, splits = view.members.keys.folders, view.index.splits
     paths = folders.values if len(folders.values) <= _MOST_FOLDERS else ()
     if len(readings) > 1 or sign.key != "boxes" or not sign.num_unlisted or len(paths) < 2:
@@ -288,7 +288,7 @@ def _without_others(view: View, sign: Sign, readings: list[Reading]) -> list[Rea
 
 
 def _of_several(view: View, signs: Sequence[Sign]) -> list[Reading]:
-    """Return the readings of `apart` if the first document of Pascal VOC fits several images."""
+    """Return the readings of `apart` if the first Pascal VOC document fits several images."""
     if all(one.option != "voc" for one in signs):
         return []
     document = view.documents.members(".xml")[0]
@@ -303,7 +303,7 @@ def _of_several(view: View, signs: Sequence[Sign]) -> list[Reading]:
 
 
 def _has_documents(view: View) -> bool:
-    """Return whether there are documents, but no options of objects, stacks or mask folders."""
+    """Return True if there are documents, and no option states objects, stacks or mask folders."""
     are_masks = not view.is_open("masks")
     if not view.is_open("labels", *_OBJECTS) or (are_masks and "masks" not in view.decided):
         return False
@@ -315,7 +315,7 @@ def _has_documents(view: View) -> bool:
 
 
 def readings_of(sign: Sign) -> list[Reading]:
-    """Return the readings of a sign: with or without keypoints, outlines or unlisted images."""
+    """Return the readings of a sign: with and without keypoints, outlines or unlisted images."""
     plain = Reading({sign.key: sign.option}, sign.how)
     if sign.has_points and sign.option.startswith("coco:"):
         return [Reading({"points": sign.option}, f"{sign.how}, and their keypoints"), plain]
@@ -339,7 +339,7 @@ def readings_of(sign: Sign) -> list[Reading]:
 
 
 def _different(view: View, signs: Sequence[Sign]) -> list[Sign]:
-    """Return the signs without repeated numbers of boxes in sampled images; all of COCO stay."""
+    """Return the signs, except repeats of the box counts of sampled images; COCO signs stay."""
     if len(signs) < 2:
         return [*signs]
     every = np.linspace(0, len(view.members) - 1, _NUM_SAMPLES).astype(int)
@@ -365,7 +365,7 @@ def _found(view: View, sign: Sign, places: Any) -> Found | None:
 
 
 def _against_folders(view: View, sign: Sign, readings: Sequence[Reading]) -> Sequence[Reading]:
-    """Return the readings, and if folders may be classes, readings with folders as labels."""
+    """Return the readings; if folders may be classes, also readings with folders as labels."""
     labelling = label_keys(view.index, LabelRule("folder"), ())
     names, counts = labelling.names, class_folders(labelling)
     if not counts:
@@ -392,7 +392,7 @@ def _against_folders(view: View, sign: Sign, readings: Sequence[Reading]) -> Seq
 
 
 def _are_listed(view: View, sign: Sign) -> bool:
-    """Return whether documents are named by the starts of image names, and objects are not."""
+    """Return True if documents are named like the starts of image names, and no object is."""
     several = (stem(one.key) for one in view.documents.members(".txt", ".csv"))
     lists = [_plain(one) for one in several if not view.index.find(one)]
     names = auto_labels(view.index, ()).names
@@ -409,7 +409,7 @@ def _plain(name: str) -> str:
 
 
 def _without_header(view: View) -> list[Reading]:
-    """Return readings of a table without header, if a row is an image, four numbers and a class."""
+    """Return readings of a headerless table whose rows are an image, four numbers and a class."""
     if not view.is_open("header"):
         return []
     for table in view.documents.tables:
@@ -435,7 +435,7 @@ def _without_header(view: View) -> list[Reading]:
 
 
 def _labels_of_files(view: View) -> list[Reading]:
-    """Return the reading of labels in JSON documents of single images, by a usual key."""
+    """Return the reading of labels in JSON documents of single images (see `find_label_column`)."""
     source = AnnotatedSource(view.index, view.documents)
     members = named_as_images(source, ".json")
     if len(members) < ENOUGH * len(view.members) or view.automatic.rule not in ("prefix", "none"):

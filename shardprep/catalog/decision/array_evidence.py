@@ -1,6 +1,6 @@
 """Find masks in volumes and array files, and splits in HDF5 files, by their names.
 
-Their readings are a question, because the source must be listed again to read them.
+These readings always need the user's choice, because the source must be listed again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST_READINGS = 3
 
 
 def array_readings(view: View) -> list[Reading]:
-    """Return the readings of masks in volumes or arrays, or of a split that only HDF5 has."""
+    """Return the readings of masks in volumes or arrays, or of a split in names of HDF5 files."""
     options = "labels", "masks", "boxes", "points", "target_image", "stack", "images", "rows"
     if not view.is_open(*options):
         return []

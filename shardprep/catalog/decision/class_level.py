@@ -1,7 +1,7 @@
 """Decide whether folders are classes.
 
-They are if paths without wrappers and splits have one level of names, and no name is a view or kind
-of picture. Codes, except 0, 1, 2 … and WordNet ids, must be the same in two splits.
+Folders are classes if their paths, without wrappers and splits, have one level of names, and no
+name is a kind of picture. Codes must be equal in two splits, except 0, 1, 2 … and WordNet ids.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PIECE = re.compile(
     r"[-_ ]?(\d+|[a-z])|\d+-\d+",
     re.IGNORECASE,
 )
-"""A folder with a piece of a class or a set: `study1`, `sample_a`, `1001-2000`."""
+"""Matches a folder with a part of a class or data set: `study1`, `sample_a`, `1001-2000`."""
 _WORDNET = re.compile(r"n\d{8}")
 _KIND = re.compile(
     f"{KIND}|{PART}|{PICTURE}"
@@ -45,17 +45,17 @@ _KIND = re.compile(
     "|top|videos?|views?|visible",
     re.IGNORECASE,
 )
-"""A word for a kind of picture or a view, rather than for what it shows."""
+"""Matches a word for a kind of picture or a view, which is not a class."""
 _DOMAINS = ({"A", "B"}, {"L", "R"}, {"OD", "OS"})
-"""Usual names of two kinds of pictures: domains, and sides of a body or eyes."""
+"""Usual names of two kinds of pictures: domains, sides of a body, or eyes."""
 _NO_CLASS = re.compile(rf"{SPLIT}|{PART}|{PICTURE}|{KIND}|v?\d+", re.IGNORECASE)
-"""A word in the names of folders that are splits or kinds of files, and not classes."""
+"""Matches a word in names of folders that are splits or kinds of files, and not classes."""
 CUTS = re.compile(r"[\W_]+")
 _WITH_OR_NOT = re.compile(r"^(without|with|non|not|no|un)(?![a-z]{0,2}$)|[-_ ]")
 _PICTURES = re.compile("images?|imgs?|photos?|pictures?", re.IGNORECASE)
 
 _Level = tuple[str | None, Sequence[str]]
-"""The split of a folder, and the names in its path except splits and wrappers."""
+"""Split of a folder, and the names in its path except splits and wrappers."""
 
 
 def unproved(view: View) -> Iterator[Reading]:
@@ -98,13 +98,13 @@ def unproved(view: View) -> Iterator[Reading]:
 
 
 def _of_level(paths: Sequence[Sequence[str]], depth: int) -> Iterator[Reading]:
-    """Yield the readings of a level from the end, also without the names of the shorter paths."""
+    """Yield readings of the folders `depth` levels up as classes, with and without other levels."""
     most = max(map(len, paths))
     longest = [one for one in paths if len(one) == most]
     names = {one[-depth] for one in longest}
     others = {one[-depth] for one in paths if len(one) < most}
     if not others.isdisjoint(name for one in longest for name in one[:-depth]):
-        return  # they are names of an upper level
+        return  # these names belong to an upper level
     yield Reading({"labels": f"folder:{depth}"}, _shown(names | others))
     if 0 < len(others) <= _MOST_KINDS and len(names) > 1 and others.isdisjoint(names):
         out = tuple(f"{glob.escape(name)}/*" for name in sorted(others))
@@ -114,18 +114,18 @@ def _of_level(paths: Sequence[Sequence[str]], depth: int) -> Iterator[Reading]:
 
 
 def as_numbers(depth: int, names: Collection[str]) -> Iterator[Reading]:
-    """Yield the reading of many numbers that a level of folders has as a regression."""
+    """Yield a reading of numeric folder names as a regression target, if there are many names."""
     if len(names) >= _MANY_NUMBERS and all(map(str.isdecimal, names)):
         options = {"labels": f"folder:{depth}".removesuffix(":1"), "target": "regression"}
         yield Reading(options, f"{_shown(names)}, as numbers such as ages")
 
 
 def _are_one_level(rests: Sequence[Sequence[str]], inner: Sequence[_Level]) -> bool:
-    """Return whether only the last names can be classes.
+    """Return True if only the last names of the paths can be classes.
 
-    Longer paths must end in the names of the shortest ones. If all paths have the same length, the
-    names of the upper levels must not look like classes. If there are splits, they must contain all
-    names that occur outside of splits.
+    Longer paths must end in the names of the shortest paths. In paths of one length, the upper
+    names must not look like classes. If there are splits, each class outside of them must occur in
+    a split.
     """
     least = min(map(len, rests))
     if least < max(map(len, rests)):
@@ -139,7 +139,7 @@ def _are_one_level(rests: Sequence[Sequence[str]], inner: Sequence[_Level]) -> b
 
 
 def _are_listed(view: View, names: Collection[str]) -> bool:
-    """Return whether a table has the names as ids, with fewer than two rows for each."""
+    """Return True if a table has the names as ids, on average in fewer than two rows each."""
     tables = view.tables[:_MOST_TABLES]
     return any(len(one.rows) < 2 * len(names) and id_column(one, names) for one in tables)
 
@@ -159,16 +159,16 @@ def _level(path: str, splits: Mapping[str, str]) -> _Level:
 
 
 def _without_common(several: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    """Return paths without the first names that all have in common; the last name stays."""
+    """Return paths without the first names that are common to all; the last name is kept."""
     least = min(map(len, several), default=0)
     width = next((at for at in range(least) if len({names[at] for names in several}) > 1), least)
     return [names[min(width, least - 1) :] for names in several]
 
 
 def _doubt(names: Collection[str], of_splits: Sequence[Collection[str]]) -> str:
-    """Return why names may not be classes, or ""; `of_splits` has the names of each split."""
+    """Return why names may not be classes, or ""; `of_splits` has the names in each split."""
     if len(names) == 2 and len({_WITH_OR_NOT.sub("", name.casefold()) for name in names}) == 1:
-        return ""  # with and without something
+        return ""  # such as mask and no_mask
     kinds = [*names] if {*names} in _DOMAINS else [*filter(is_kind, names)]
     if kinds:
         return f"{_shown(names)}; {min(kinds)} may be a view or a kind of picture"
@@ -184,7 +184,7 @@ def _doubt(names: Collection[str], of_splits: Sequence[Collection[str]]) -> str:
 def _doubt_of_pictures(view: View, names: Collection[str]) -> str:
     """Return why folders may be kinds of pictures instead of classes, or "".
 
-    They may be if one has a word for a kind, and the two largest have the same names of files.
+    The reason is a folder named like a kind of picture, if the two largest have equal file names.
     """
     kinds = [name for name in names if any(re.fullmatch(KIND, word) for word in words_of(name))]
     if not 0 < len(kinds) < len(names) <= _MOST_KINDS:
@@ -197,7 +197,7 @@ def _doubt_of_pictures(view: View, names: Collection[str]) -> str:
 
 
 def _doubt_of_parts(above: str, names: Collection[str]) -> str:
-    """Return why folders that begin like the folder above them may be parts of the set, or ""."""
+    """Return why folders named like the folder above them may be parts of the set, or ""."""
     start = words_of(above.rpartition("/")[2])[:1]
     are_alike = all(words_of(one)[:1] == start and "__" not in one for one in names)
     is_said = bool(start) and len(names) > 1 and are_alike
@@ -221,7 +221,7 @@ def is_kind(name: str) -> bool:
 
 
 def class_folders(folders: Labelling) -> dict[str, int]:
-    """Return folder that may be a class → number of images; {} if they are not like classes."""
+    """Return name of a class folder → number of images; {} if the names are unlike classes."""
     counts = {str(name): count for name, count in folders.names.counts().items()}
     counts = {name: count for name, count in counts.items() if not is_no_class(name)}
     number = sum(counts.values())

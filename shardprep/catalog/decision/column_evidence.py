@@ -29,8 +29,8 @@ from shardprep.recipe.rules import parse_label_rule
 from shardprep.source.string_column import Texts
 
 SHARED, CERTAIN, STRONG, LIKELY, WEAK = 5, 4, 3, 2, 1
-"""Strength of label columns: columns of a sample submission; the only column or a usual title; a
-word in the title, or columns of flags; cells like classes; cells like ids, measures or texts."""
+"""Strength of label columns, in order: columns of a sample submission; the only column or a usual
+title; a word in the title, or flags; cells like classes; cells like ids, measures or texts."""
 _LABELS = frozenset((
     "label", "labels", "class", "classes", "category", "categories", "target", "targets", "genre",
     "genres", "tag", "tags", "diagnosis", "diagnostic", "disease", "diseases", "species", "breed",
@@ -56,11 +56,11 @@ _IDENTITY = re.compile(
     "(individual|identity|landmark|product|hotel|vehicle|whale|celebrity)([ _]?(id|name))?",
     re.IGNORECASE,
 )
-"""Matches the title of what images are recognised as, such as `individual_id`."""
+"""Matches titles of columns with the identity to recognise, such as `individual_id`."""
 _VALUES = frozenset(("price", "prices", "cost"))
-"""Words of numbers that are often wanted, among others such as lengths."""
+"""Words in titles of numbers that are usually the target, unlike lengths or sizes."""
 _OF_OBJECTS = re.compile(r"image/object/|objects?\.")
-"""Start of the columns of objects in TFRecords and Parquet."""
+"""Matches the start of the title of an object column in TFRecords and Parquet."""
 _BOXES = re.compile(r"(\S*[^\d\s.]\S*( -?[\d.]+){4,5} ?){1,9999}")
 """Matches a cell of boxes: a label and four or five numbers for each box."""
 _CORNERS = re.compile(r"(?:(?:^|; ?)-?[\d.]+(?: -?[\d.]+){3})+")
@@ -74,12 +74,12 @@ _MANY_VALUES, _MANY_ROWS, _FEW = 20, 20, 5
 _SAMPLE, _MANY_COLUMNS, _MANY_IMAGES = 100, 7, 1_000
 _LONG, _SENTENCE, _MOSTLY, _NEARLY = 16, 48, 0.5, 0.9
 _LEAST_ALONE = 10
-"""Minimum number of images that hardly share a label, so that the labels may be texts."""
+"""Minimum number of images to read labels that are nearly all different as texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelColumns:
-    """Columns that may label the images, with all options that may store them."""
+    """Columns that may label the images, and the options that may store them."""
 
     match: TableMatch
     titles: tuple[str, ...]
@@ -91,7 +91,7 @@ class LabelColumns:
 def found_columns(
     match: TableMatch, index: KeyIndex, tables: Sequence[Table], titles: Sequence[str] = ()
 ) -> list[LabelColumns]:
-    """Return the columns of the table, or of `titles`, that may be labels, alone or in groups."""
+    """Return the columns of the table, or among `titles`, that may be labels: single or grouped."""
     table = match.table
     titles = [one for one in titles or table.header if not is_id(match, one) and ":" not in one]
     titles = [one for one in titles if one and "," not in one and not _OF_OBJECTS.match(one)]
@@ -105,7 +105,7 @@ def found_columns(
         for i, title in enumerate(other.header)
         if title in titles and (i or len(cells[title].coded().values) < len(table.rows))
     }
-    last = {one: one.lower().rpartition(".")[2] for one in titles}  # of a path into JSON
+    last = {one: one.lower().rpartition(".")[2] for one in titles}  # a title may be a JSON path
     titles = [one for one in titles if one in shown or last[one] not in NO_LABEL_COLUMNS]
     found = list(_groups(match, index, tables, titles, shown))
     if match.id_column == table.header[0] and (several := numbered_boxes(table)):
@@ -116,7 +116,7 @@ def found_columns(
     has_flags = any(one.strength == STRONG and len(one.titles) > 1 for one in found)
     together = set() if len(shown) == 1 else together
     together |= {str(one.options[0].get("pivot")) for one in found if one.options}
-    # The labels `y` of the images `x` in arrays; in tables, y is a place.
+    # In arrays, `y` has the labels of the images `x`; in tables, y is a coordinate.
     names = (*LABEL_COLUMNS, "y") if table.is_own and "x" not in titles else LABEL_COLUMNS
     usual = [one for name in names for one in titles if one.lower() == name]
     for title in titles:
@@ -151,7 +151,7 @@ def found_columns(
 
 
 def _numbers_together(match: TableMatch, found: Sequence[LabelColumns]) -> Iterator[LabelColumns]:
-    """Yield columns of numbers together: strong ones as a vector, many weak ones also as points."""
+    """Yield several strong numeric columns as a vector; many weak ones also as points."""
     strong = [one for one in found if one.strength == STRONG and len(one.titles) == 1]
     titles = [
         x.titles[0] for x in strong if x.options and x.options[0].get("target") == "regression"
@@ -169,9 +169,9 @@ def _numbers_together(match: TableMatch, found: Sequence[LabelColumns]) -> Itera
 
 
 def as_rivals(found: Sequence[LabelColumns]) -> list[LabelColumns]:
-    """Return the columns; if one is STRONG, column 2 of a table without titles is so at most.
+    """Return the columns; if one is STRONG, no column 2 of a headerless table is stronger.
 
-    Two strong columns are a question.
+    Two strong columns make the user choose.
     """
     most = STRONG if any(one.strength == STRONG for one in found) else SHARED
     bare = ((one, most if one.titles == ("2",) else SHARED) for one in found)
@@ -179,7 +179,7 @@ def as_rivals(found: Sequence[LabelColumns]) -> list[LabelColumns]:
 
 
 def _are_files(index: KeyIndex, title: str, cells: Texts) -> bool:
-    """Return whether most cells name images or addresses; numbers may be classes or counts."""
+    """Return True if most cells name images or are URLs; plain numbers may be classes instead."""
     if not is_about(title) and all(map(str.isdecimal, cells)):
         return False
     if 2 * sum(cell.startswith(("http://", "https://")) for cell in cells) > len(cells):
@@ -190,7 +190,7 @@ def _are_files(index: KeyIndex, title: str, cells: Texts) -> bool:
 
 
 def _are_row_numbers(title: str, counts: Mapping[str, int]) -> bool:
-    """Return whether a column without a title has the numbers from 0 or 1, each once."""
+    """Return True if a column without a title counts the rows from 0 or 1."""
     first = int("0" not in counts)
     own = {*map(str, range(first, first + len(counts)))}
     is_once = sum(counts.values()) == len(counts) > _FEW
@@ -214,7 +214,7 @@ def _has_others_in_test(table: Table, cells: Texts) -> bool:
 
 
 def numbered_boxes(table: Table) -> list[str]:
-    """Return the `--boxes` rules of two corners and a class that fit a table without header."""
+    """Return the `--boxes` rules that fit a headerless table of two corners and a class."""
     if table.header[:6] != ("1", "2", "3", "4", "5", "6"):
         return []
     places = box_columns(table.rows[:_SAMPLE], ((2, 6), (3, 2), (4, 2)))
@@ -222,7 +222,7 @@ def numbered_boxes(table: Table) -> list[str]:
 
 
 def box_columns(rows: Sequence[Sequence[str]], places: Sequence[tuple[int, int]]) -> Iterator[str]:
-    """Yield `xyxy(2,3,4,5):6` for each place of two corners and a class, if any, that fits rows."""
+    """Yield `xyxy(2,3,4,5):6` for each (first corner, class) in `places` that fits the rows."""
     for first, label in places:
         numbers = [[*map(as_number, row[first - 1 : first + 3])] for row in rows]
         boxes = [[one or 0 for one in row] for row in numbers if None not in row and row[3:]]
@@ -278,7 +278,7 @@ def _groups(
 
 
 def _are_set(match: TableMatch, flags: Sequence[str]) -> NDArray[np.bool_]:
-    """Return which flags are above 0, bool[flags, images of the table]."""
+    """Return which flags are above 0, bool[flags, images in the table]."""
     of_table = match.row_of >= 0
     columns = [match.cells(one) for one in flags]
     are_set = ([*((as_number(x) or 0) > 0 for x in one.values), False] for one in columns)
@@ -287,11 +287,11 @@ def _are_set(match: TableMatch, flags: Sequence[str]) -> NDArray[np.bool_]:
 
 
 def _without_summaries(match: TableMatch, flags: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the flags without one that says whether any other is set, or (); nor its opposite."""
+    """Return the flags without a summary (set if any other flag is) and its negation; or ()."""
     rows = _are_set(match, flags)
     some = rows[
         :, :_MANY_IMAGES
-    ]  # which rule out most flags: all others must be a part, or opposite
+    ]  # a sample rejects most flags: each other flag must imply the summary or negate it
     for row, own in zip(rows, some, strict=True):
         if not (~(some & ~own).any(axis=1) | (some != own).all(axis=1)).all():
             continue
@@ -302,7 +302,7 @@ def _without_summaries(match: TableMatch, flags: tuple[str, ...]) -> tuple[str, 
 
 
 def _of_images(match: TableMatch, flags: tuple[str, ...], index: KeyIndex) -> tuple[str, ...]:
-    """Return the flags that differ among images of a folder, if others only do among folders."""
+    """Return the flags that vary within folders, if the other flags vary only between folders."""
     folders = index.keys.folders.codes[match.row_of >= 0]
     order = np.argsort(folders, kind="stable")
     rows, is_next = _are_set(match, flags)[:, order], np.diff(folders[order]) == 0
@@ -313,14 +313,14 @@ def _of_images(match: TableMatch, flags: tuple[str, ...], index: KeyIndex) -> tu
 
 
 def has_words(match: TableMatch, title: str, least: int = 2) -> bool:
-    """Return whether a column has at least `least` words, each in several rows, and no number."""
+    """Return True if a column has `least` or more words, each in several rows, and no number."""
     counts = match.table.cells(match.table.column(title)).coded().counts()
     are_words = all(one and as_number(one) is None for one in counts)
     return are_words and len(counts) >= least and are_classes(len(counts), sum(counts.values()))
 
 
 def _flag_kinds(match: TableMatch, flags: Sequence[str], tables: Sequence[Table]) -> list[Options]:
-    """Return the options for columns of 1 and 0: several classes for an image, or exactly one."""
+    """Return the options for columns of 1 and 0: several classes per image, or exactly one."""
     sums = _are_set(match, flags).sum(axis=0)
     if (sums != 1).any() or _OF_SETS.search(match.table.files):
         return [{}]
@@ -329,7 +329,7 @@ def _flag_kinds(match: TableMatch, flags: Sequence[str], tables: Sequence[Table]
             row = dict(zip(other.header, other.rows[0], strict=True))
             total = sum(as_number(row[one]) or 0 for one in flags)
             return [{"target": "class"}] if abs(total - 1) < 1e-2 else [{}]
-    number = len(sums) * (2 if len(flags) > _FEW else 1)  # a second 1 is likelier among many
+    number = len(sums) * (2 if len(flags) > _FEW else 1)  # many flags: a second 1 is more likely
     return [{"target": "class"}] if number > _MANY_ROWS else [{}, {"target": "class"}]
 
 

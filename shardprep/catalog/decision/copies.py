@@ -1,4 +1,4 @@
-"""Copies in a source: the whole set again in one of its folders, and variants of the same images.
+"""Find copies: the whole set again in one of its folders, and variants of the same images.
 
 Copies have equal paths below their folders, equal sizes and, in a sample, equal first bytes.
 Variants have equal paths and show the same scenes in other pixels, such as `color/` and
@@ -34,9 +34,9 @@ from shardprep.source.string_column import Texts, booleans, positions
 
 _NEARLY_ALL = 0.9
 _SHARE = 0.2
-"""Share of the images below a folder that may be the source alone."""
+"""Minimum share of all images in each folder of `apart`, so that one folder can be the source."""
 _LEAST = 1 / 20
-"""Share of all images that a folder must have to be compared with others."""
+"""Minimum share of all images in a folder that is compared with others."""
 _MOST_DEPTH = 4
 _MOST_NAMES, _MOST_READ, _MOST_FORMATS, _HEAD = 1_000, 8, 32, 1 << 16
 _FORMAT = re.compile(r"(?<![^\W\d_])(png|jpe?g|bmp|tiff?|webp)s?(?![^\W\d_])", re.IGNORECASE)
@@ -45,7 +45,7 @@ _FOLD = re.compile(r"fold|split|v(er(sion)?)?[-_ ]?\d", re.IGNORECASE)
 _NOT_FOUND = re.compile(r"(image|img|photo|picture|file)[-_ ]?not[-_ ]?found\.\w+", re.IGNORECASE)
 _A_PAIR, _MOST_PARTS, _MOST_COPIES = 2, 4, 4
 _LETTERS = re.compile(r"[^\W\d_]{2}")
-"""Letters of a name that is not just a number: classes may number their files alike."""
+"""Matches letters in a name. Names that are only numbers may be equal by chance."""
 _LOSSLESS = (".png", ".bmp", ".tif", ".tiff")
 _THUMBNAIL = re.compile("[-_]?thumbnails?$", re.IGNORECASE)
 
@@ -58,7 +58,7 @@ class _Folder(NamedTuple):
 
 
 def copies(view: View) -> Sequence[Reading]:
-    """Return the reading without copied folders, thumbnails, other formats and placeholders."""
+    """Return the reading that excludes copied folders, thumbnails, conversions and placeholders."""
     members = view.candidates
     if not view.is_open("root", "dedup") or members.are_stacks.any():
         return []
@@ -74,7 +74,7 @@ def copies(view: View) -> Sequence[Reading]:
                 continue
             is_twin = folder.path.casefold() == other.casefold()
             if is_twin or _is_clear(folder, counts):
-                has_twins |= is_twin  # no glob tells them apart
+                has_twins |= is_twin  # globs ignore case and would fit both
                 globs += [] if is_twin else [f"{glob.escape(folder.path)}/*"]
                 where = other or "the top folder"
                 what = counted(folder.number, "image")
@@ -120,7 +120,7 @@ def _misread(members: Members) -> dict[str, str]:
 
 
 def _placeholders(members: Members) -> list[str]:
-    """Return names of pictures that stand for missing files, such as `imageNotFound.gif`."""
+    """Return names of placeholder pictures for missing files, such as `imageNotFound.gif`."""
     rows = np.flatnonzero(booleans(pc.match_substring(members.keys.array, "ound.")))
     some = members.keys.take(rows[:_MOST_NAMES]) if len(rows) < len(members) / 10 else ()
     names = {key.rpartition("/")[2] for key in some if "/" in key}
@@ -128,7 +128,7 @@ def _placeholders(members: Members) -> list[str]:
 
 
 def _thumbnails(members: Members) -> dict[str, int]:
-    """Return folder of thumbnails → number; {} unless nine tenths have an image of their name."""
+    """Return folder of thumbnails → number of them; {} if too few have an image of their name."""
     counts, keys = members.keys.folders.counts(), members.keys
     small = [path for path in counts if _THUMBNAIL.search(path.rpartition("/")[2])]
     if not 0 < len(small) < min(len(counts), _MOST_NAMES):
@@ -141,9 +141,9 @@ def _thumbnails(members: Members) -> dict[str, int]:
 
 
 def _conversions(members: Members, pictures: Pictures) -> dict[str, int]:
-    """Return folder whose pictures are lossless in another folder → number of images.
+    """Return folder of converted pictures → number, if their lossless originals are in another.
 
-    Only the format differs in the names of both folders: `png_images/` and `jpeg_images/`.
+    Apart from the format, the folders have the same name: `png_images/` and `jpeg_images/`.
     """
     matches = map(_OF_FORMAT.match, members.keys.folders.counts())
     tops, found = sorted({match[0] for match in matches if match}), dict[str, int]()
@@ -169,7 +169,7 @@ def _stems_below(members: Members, top: str) -> dict[str, int]:
 
 
 def variants(view: View) -> Sequence[Reading]:
-    """Return a reading for each of several folders with the same scenes, or the same files."""
+    """Return one reading for each of several folders with the same scenes or the same files."""
     if not view.is_open("labels", "root", "masks", "target_image", "stack", "boxes"):
         return []
     for folder, others in _compared(view.folders, has_parent=False):
@@ -184,7 +184,7 @@ def variants(view: View) -> Sequence[Reading]:
 
 
 def _alone(view: View, roots: Sequence[str], top: str) -> Mapping[str, Any]:
-    """Return the options that keep one of `roots`, and all images that are in none of them."""
+    """Return the options that keep the folder `top` of `roots`, and images outside of `roots`."""
     below = tuple(f"{one}/" for one in roots)
     if all(f"{path}/".startswith(below) for path in view.folders):
         return {"root": top}
@@ -192,7 +192,7 @@ def _alone(view: View, roots: Sequence[str], top: str) -> Mapping[str, Any]:
 
 
 def parts(view: View) -> list[Reading]:
-    """Return readings for folders that repeat classes or names of the rest of the source.
+    """Return readings for folders that repeat names of classes or files of the rest of the source.
 
     One reading uses the folder alone. Another leaves it out, if other folders have no subfolders.
     """
@@ -233,7 +233,7 @@ def parts(view: View) -> list[Reading]:
 
 
 def _without(view: View, rest: Sequence[str], top: str) -> Mapping[str, Any]:
-    """Return the options that keep only the folder `top`, by excluding `rest` if that is clear."""
+    """Return the options that keep only the folder `top`; `rest` are the other folders."""
     kept = [f"/{path}/".casefold() for path in view.folders if f"{path}/".startswith(f"{top}/")]
     is_clear = not any(f"/{one}/".casefold() in path for one in rest for path in kept)
     if is_clear and len(rest) < _MOST_PARTS - 1:
@@ -242,7 +242,7 @@ def _without(view: View, rest: Sequence[str], top: str) -> Mapping[str, Any]:
 
 
 def _is_again(view: View, top: str) -> bool:
-    """Return whether most images in a folder have names, not only numbers, of images elsewhere."""
+    """Return whether most images in a folder share a name with letters with images elsewhere."""
     keys, (is_in, rows) = view.members.keys, _some_in(view, top)
     stems = [stem(keys[row]) for row in rows]
     named = [one for one in stems if any(map(str.isalpha, one))]
@@ -262,7 +262,7 @@ def _some_in(view: View, top: str) -> tuple[NDArray[np.bool_], list[int]]:
 
 
 def _partitions(view: View) -> list[str]:
-    """Return the only two folders if they have equal classes and files, but other paths; or []."""
+    """Return both folders of a source if classes and files, but not paths, are equal; or []."""
     start = commonpath(view.folders) if "" not in view.folders else ""
     below = defaultdict[str, set[str]](set)
     for path in view.folders:
@@ -305,7 +305,7 @@ def _compared(
         number, rows = large[path]
         parent = path.rpartition("/")[0]
         before = [one for one in order[:at] if one.rpartition("/")[0] == parent]
-        if len(rows) == 1:  # these are classes, and no sets of classes
+        if len(rows) == 1:  # a single class folder, not a set of classes
             name = without_archive_suffix(path).casefold()
             before = [one for one in before if without_archive_suffix(one).casefold() == name]
         near = [parent, *before] if has_parent else before
@@ -321,7 +321,7 @@ def _compared(
 
 
 def _starts(counts: Mapping[str, int], paths: Texts, numbers: NDArray[np.int64]) -> Iterator[str]:
-    """Yield folders, at most four deep, that may be large; a sample decides if there are many."""
+    """Yield folders, at most four deep, that may be large, judged by a sample of many folders."""
     some: Mapping[str, int] = counts
     if len(counts) > _MOST_NAMES:
         images = np.random.default_rng(0).integers(numbers.sum(), size=_MOST_NAMES)
@@ -351,7 +351,7 @@ def _joined(folder: str, below: str) -> str:
 
 
 def _is_clear(folder: _Folder, counts: dict[str, int]) -> bool:
-    """Return whether the glob of a folder fits no other; it ignores case and fits at any depth."""
+    """Return whether the glob of a folder fits no other folder: globs ignore case and depth."""
     own = f"/{folder.path}/".casefold()
     num_fit = sum(number for path, number in counts.items() if own in f"/{path}/".casefold())
     return num_fit == folder.number
@@ -412,7 +412,7 @@ def _are_variants(view: View, folder: _Folder, other: str) -> bool:
 
 
 def apart(view: View, found: Sequence[int]) -> list[Reading]:
-    """Return a reading for each of several images of an id, by suffixes or folders; or []."""
+    """Return readings that keep one of several images of an id, by suffix or folder; else []."""
     keys = [view.index.keys[at] for at in found[:_MOST_COPIES]]
     paths = [key.split("/")[:-1] for key in keys]
     splits, masks = {given_split(path) for path in paths}, find_masks(view.index.keys).num_masks

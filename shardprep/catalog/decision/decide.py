@@ -2,7 +2,7 @@
 
 A stage looks at the evidence for one part: which files are masks or targets of others, which are
 copies, what the splits are, what the labels are. If one reading fits, it is used and noted. If
-several do, nothing is built: the error shows each as flags, with the parts that follow from it.
+several fit, QuestionError shows each as flags, together with the decisions of the later stages.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STAGES: tuple[Stage, ...] = (
     splits_by_tables, unlabelled_tests, unread_documents, labels_of_few,
     unread_tables,
 )  # fmt: skip
-"""In order: which files are images, then their splits, then their labels."""
+"""The stages in order: first which files are images, then their splits, then their labels."""
 _MOST_CHOICES, _LEAST_CHOICES = 6, 4
 _SELECTION = {"root", "include"}
 _OF_MASKS = ("masks", "instances", "mask_values", "exclude")
@@ -45,14 +45,14 @@ _ORDER = (
     "pivot", "target", "separator", "rows", "boxes", "masks", "mask_values", "instances", "points",
     "unlisted", "target_image", "split", "group",
 )  # fmt: skip
-"""Options that stages set, in the order in which they are shown."""
+"""Options that stages set, in the order of their display."""
 
 
 def decide(view: View) -> View:
-    """Return the view with all that the evidence decides; QuestionError if several readings fit.
+    """Return the view with all decisions of the evidence; QuestionError if several readings fit.
 
-    If the recipe states labels or annotations, only lists of splits are looked for; for a source
-    with stacks, only exports and masks in arrays.
+    If the recipe states labels or annotations, only lists of splits are searched. In a source with
+    stacks, only exports of shardprep and masks in arrays are recognised.
     """
     if not view.recipe.may_be_annotated:
         return view if view.recipe.items else _with_splits(view)
@@ -92,7 +92,7 @@ def asked_masks(view: View) -> View:
 
 
 def _with_splits(view: View) -> View:
-    """Return the view with the splits that lists state; several readings are only noted."""
+    """Return the view with splits that lists state; if several readings fit, only with a note."""
     found = [one for one in listed_splits(view) if one.options.keys() <= {"split"}]
     stated = [one for one in found if one.options]
     if len(stated) > 1 or not all(x.is_certain and not x.why.endswith(LEFT_OUT) for x in stated):
@@ -108,12 +108,12 @@ def _with_splits(view: View) -> View:
 
 
 def _with_parts(view: View, choices: Sequence[Choice]) -> Sequence[Choice]:
-    """Return the choices and, after the first few, choices of one folder as the whole source."""
+    """Return the choices, and after the first few, choices that use only one folder."""
     known = {glob for one in choices for glob in one.options.get("exclude", ())}
     several = [] if any("root" in one.options for one in choices) else parts(view)
     if not known.isdisjoint(glob for one in several for glob in one.options.get("exclude", ())):
         return choices
-    own = _followed(view, several, (STAGES[0], *STAGES))  # each is looked at from the start
+    own = _followed(view, several, (STAGES[0], *STAGES))  # each folder goes through all stages
     number = max(_LEAST_CHOICES, _MOST_CHOICES - len(own))
     return [*choices[:number], *own, *choices[number:]][:_MOST_CHOICES]
 
@@ -139,9 +139,9 @@ def _decided(view: View, stages: Sequence[Stage]) -> View:
 
 
 def _followed(view: View, readings: Sequence[Reading], stages: Sequence[Stage]) -> list[Choice]:
-    """Return a choice for each reading, with the options that the later stages decide after it.
+    """Return the choices for each reading, with the options that later stages decide after it.
 
-    `stages[0]` gave the readings; it runs again after a reading that only selects images.
+    `stages[0]` gave the readings. It is repeated for a reading that only selects images.
     """
     several: list[list[Choice]] = []
     for reading in readings:
@@ -151,7 +151,7 @@ def _followed(view: View, readings: Sequence[Reading], stages: Sequence[Stage]) 
             own = _decided(view.read_as(reading), further)
             decided = sorted(own.decided, key=_ORDER.index)
             options = {key: getattr(own.recipe, key) for key in decided}
-            if not (options and reading.options):  # something must answer the question
+            if not (options and reading.options):  # a choice needs at least one option
                 options = {"labels": own.automatic.rule, **options}
             several.append([_choice(options, reading.why)])
         except QuestionError as error:
@@ -159,7 +159,7 @@ def _followed(view: View, readings: Sequence[Reading], stages: Sequence[Stage]) 
             several.append([*choices])
         except (SourceError, RecipeError):  # it fits no image, or contradicts itself
             continue
-    in_turn = itertools.zip_longest(*several)  # the first of each reading, then the second ones
+    in_turn = itertools.zip_longest(*several)  # the first choice of each reading, then the second
     found = [one for choices in in_turn for one in choices if one is not None]
     by_flags = {one.flags: one for one in reversed(found)}
     return [one for one in found if by_flags[one.flags] is one][:_MOST_CHOICES]

@@ -1,7 +1,7 @@
 """Find folders that are not classes, although their names look like classes.
 
 They have one picture of each class, another kind of pictures, or loose images next to the folders
-of classes; or they are takes, and a part of their name or path is the class.
+of classes. Or they are takes such as `study1_negative`: a part of the name or path is the class.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _MOST_FOLDERS = 64
 _FEW, _MOST_KEYS = 2, 1_000
 _INDEX, _KIND = "an index of letters above the names", "named as a kind of picture"
 CLEAR = (_INDEX, _KIND, "after the number of a take")
-"""Ends of the evidence of readings without a rival."""
+"""Evidence, or its end, of readings that are used without asking the user."""
 _TAKE = re.compile(
     r"(study|series|scan|session|visit|exam|case|take|clip|seq)[-_ ]?\d+_", re.IGNORECASE
 )
 
 
 def class_pictures(view: View) -> Sequence[Reading]:
-    """Return readings without folders of pictures named like classes, or with them as targets."""
+    """Return readings that exclude pictures named like class folders, or use them as targets."""
     keys = view.members.keys
     counts = view.folders
     names = {path.rpartition("/")[2] for path in counts}
@@ -56,7 +56,7 @@ def class_pictures(view: View) -> Sequence[Reading]:
 
 
 def loose_images(view: View) -> Sequence[Reading]:
-    """Return two readings if the common folder has loose images: only these or only its folders."""
+    """Return two readings if the common folder has loose images: only these, or only folders."""
     counts = view.folders
     top = commonpath(counts) if all(counts) else ""
     if top not in counts or len(counts) <= _FEW:
@@ -76,13 +76,13 @@ def loose_images(view: View) -> Sequence[Reading]:
 
 
 def other_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> list[Reading]:
-    """Return the readings of folders that are kinds of pictures, path parts, takes or samples."""
+    """Return readings of folders as kinds of pictures, parts of paths or takes of a class."""
     found = [*_of_kinds(view, counts), *_of_strangers(counts)]
     return found or [*_of_paths(counts), *_of_takes(names), *_of_repeated(view, names)]
 
 
 def _of_kinds(view: View, paths: Collection[str]) -> Iterator[Reading]:
-    """Yield readings without the folders that are other kinds of pictures.
+    """Yield readings without folders of another kind of picture.
 
     These are masks without an image of their name, or `aligned/1_aligned` next to `original/1`.
     """
@@ -110,10 +110,10 @@ def _of_kinds(view: View, paths: Collection[str]) -> Iterator[Reading]:
 
 
 def _of_strangers(paths: Mapping[str, int]) -> Iterator[Reading]:
-    """Yield a reading without folders that have no class folder as a sibling.
+    """Yield a reading without folders that have no sibling class folder.
 
-    They are named for pictures (`JPEGImages`), like their parent (`x/x`), or are alone in a split.
-    It is certain if all are named as a kind of picture and do not have most of the images.
+    They are named for pictures (`JPEGImages`) or like their parent (`x/x`), or alone in a split.
+    It needs no question if all are named like kinds of pictures, with at most 2/3 of the images.
     """
     names = {path: path.rpartition("/")[2] for path in paths}
     above = {path: path.rpartition("/")[0] for path in paths}
@@ -142,11 +142,11 @@ def _of_strangers(paths: Mapping[str, int]) -> Iterator[Reading]:
 
 
 def _of_paths(paths: Collection[str]) -> Iterator[Reading]:
-    """Yield the path as the label if some classes have a longer path: `a/abbey`, `b/bow/indoor`.
+    """Yield the path as the label if some classes have longer paths: `a/abbey`, `b/bow/indoor`.
 
-    Most last names of longer paths (`indoor`) occur in several folders, so they are only a part of
-    the class. A level of letters that begin the names below is an index. One name in folders that
-    have images as well is a kind of picture: `cats/1.jpg`, `cats/cropped/1.jpg`.
+    Most last names of longer paths (`indoor`) occur in several folders: alone, they are not a
+    class. An upper level with the first letters of the names below is an index, not a class. One
+    name below folders with images is a kind of picture: `cats/1.jpg`, `cats/cropped/1.jpg`.
     """
     parts = [path.split("/") for path in paths if path]
     if len({*map(len, parts)}) < 2 or split_folders(paths):
@@ -173,7 +173,7 @@ def _of_paths(paths: Collection[str]) -> Iterator[Reading]:
 
 
 def _of_takes(names: Collection[str]) -> Iterator[Reading]:
-    """Yield the reading of folders that are named by a take and a class: `study1_negative`."""
+    """Yield the reading of folder names with a take before the class: `study1_negative`."""
     ends = {name.rpartition("_")[2] for name in names if _TAKE.match(name)}
     if all(map(_TAKE.match, names)) and 1 < len(ends) < len(names):
         is_clear = not any(is_kind(one) or one.isdecimal() for one in ends)
@@ -182,7 +182,7 @@ def _of_takes(names: Collection[str]) -> Iterator[Reading]:
 
 
 def _of_repeated(view: View, names: Collection[str]) -> Iterator[Reading]:
-    """Yield labels by the letters after the folder's name in file names: `AF01/AF01ANS`."""
+    """Yield labels by letters after the folder's name in file names: `ANS` in `AF01/AF01ANS`."""
     ends = defaultdict[str, set[str]](set)
     for key in view.members.keys[:: len(view.members) // _MOST_KEYS + 1]:
         name = key.split("/")[-2] if "/" in key else ""
@@ -193,7 +193,7 @@ def _of_repeated(view: View, names: Collection[str]) -> Iterator[Reading]:
     num_repeated = sum(len(several) for several in ends.values() if len(several) > 1)
     if len(ends) > 1 and 2 * num_repeated > sum(map(len, ends.values())):
         after = "after the name of the folder"
-        for number in (2, 1, 3):  # a code of a few letters, and then another one
+        for number in (2, 1, 3):  # the label may be only the first letters
             codes = {end[:number] for end in ends if len(end) > number}
             if 1 < len(codes) <= len(ends) / 2 and min(map(len, ends)) > number:
                 why = f"{len(codes):,} codes such as {min(codes)}, {after}"

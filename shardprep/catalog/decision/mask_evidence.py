@@ -55,14 +55,14 @@ from shardprep.source.string_column import Texts
 _MOST_TABLES, _MOST_KINDS, _MOST_RIVALS = 2, 16, 4
 _MOST_KEYS, _LEAST_FOLDERS, _NUM_FOLDERS, _MOST_NAMES = 20_000, 3, 4, 4
 _NUM_SAMPLES = 16
-"""Maximum number of masks of a set to decode, to tell numbers of objects from classes."""
+"""Maximum number of masks of a set to decode, to distinguish object numbers from classes."""
 _MOST = 0.75
-"""If a smaller share of the training images has a mask, the user is asked."""
+"""Minimum share of training images with a mask; below it, the user is asked."""
 _EQUAL = 0.95
-"""Minimum correlation of two masks that count as equal."""
+"""Minimum correlation at which two masks count as equal."""
 _BINARY = 2
 _REPEATED = 2
-"""Minimum mean number of images of one name, if each folder numbers its images from the start."""
+"""Minimum mean number of images with the same name, if each folder numbers them from the start."""
 _CODE = re.compile(r"(?=[a-f]*\d)[0-9a-f]{6,}", re.IGNORECASE)
 _CLASS = re.compile(r"(?:\d+[-_. ]+)?([^\d]+)")
 _COLOURS = re.compile(r"\b(rgb|colou?rs?)\b")
@@ -74,7 +74,7 @@ _NO_CLASS = re.compile(r"\b(images?|imgs?|inputs?|data|originals?|raw|rgb|photos
 
 
 def mask_files(view: View) -> Sequence[Reading]:
-    """Return the readings of masks by patterns, with globs of the pictures to leave out."""
+    """Return the readings that pair masks by a pattern, with globs of pictures to leave out."""
     if not view.is_open("masks", "boxes", "points", "stack", "target_image"):
         return []
     if readings := _of_equal_names(view):
@@ -84,7 +84,7 @@ def mask_files(view: View) -> Sequence[Reading]:
     kinds = named_alike(every)
     sets, pictures = mask_sets(kinds, members, view.pictures) if len(kinds) > 1 else ([], [])
     if not (sets and pictures) and find_masks(members.keys).num_masks:
-        # A folder for each image, with any names.
+        # Maybe each image has a folder of its own, so that names need not agree.
         sets, pictures = mask_sets(every, members, view.pictures)
     usable = [one for one in sets if not one.is_drawn]
     if not usable or not pictures:
@@ -98,14 +98,14 @@ def mask_files(view: View) -> Sequence[Reading]:
 
 
 def _of_equal_names(view: View) -> list[Reading]:
-    """Return the reading of folders that all have one photo and its mask: `rgb.jpg`, `labels.png`.
+    """Return the reading of folders that each have one photo and its mask: `rgb.jpg`, `labels.png`.
 
-    Drawings, such as `label_viz.png`, are left out.
+    Visualisations, such as `label_viz.png`, are left out.
     """
     below, members = defaultdict[str, list[int]](list), view.candidates
     for row, key in enumerate(members.keys[:_MOST_KEYS]):
         below[key.rpartition("/")[0]].append(row)
-    folders = [*below.values()][: -1 if len(members) > _MOST_KEYS else None]  # it may go on
+    folders = [*below.values()][: -1 if len(members) > _MOST_KEYS else None]  # may be cut off
     names = {frozenset(members.keys[row].rpartition("/")[2] for row in own) for own in folders}
     if len(folders) < _LEAST_FOLDERS or len(names) > 1 or not 1 < len(folders[0]) <= _MOST_NAMES:
         return []
@@ -128,7 +128,7 @@ def _of_equal_names(view: View) -> list[Reading]:
 
 
 def _of_drawn(view: View, sets: Sequence[MaskSet], pictures: Sequence[Kind]) -> Iterator[Reading]:
-    """Yield the readings with only the pictures of a folder such as `rgb` as images."""
+    """Yield readings that use only the pictures of a folder such as `rgb` as images."""
     drawn = [one for one in sets if _COLOURS.search(" ".join(words_of(one.folder)))]
     drawn = [one for one in drawn if one.is_drawn and not one.colours]
     used = {part for one in drawn for kind in one.kinds for part in kind.folder.split("/")}
@@ -141,7 +141,7 @@ def _of_drawn(view: View, sets: Sequence[MaskSet], pictures: Sequence[Kind]) -> 
 
 
 def _apart(view: View, apart: Reading) -> Iterator[Reading]:
-    """Yield the readings of masks after `apart`, which excludes pictures that they fit as well."""
+    """Yield readings of masks after `apart`, which excludes pictures that the masks also fit."""
     found = mask_files(view.read_as(apart)) or [Reading({}, "")]
     for more in ([one for one in found if "masks" in one.options] or found)[:_MOST_RIVALS]:
         left = (*apart.options["exclude"], *more.options.get("exclude", ()))
@@ -149,10 +149,10 @@ def _apart(view: View, apart: Reading) -> Iterator[Reading]:
 
 
 def mask_pictures(view: View) -> Sequence[Reading]:
-    """Return the readings with some kinds of pictures as masks, left out or as images.
+    """Return readings of some kinds of pictures: as masks, left out, or as images.
 
-    A kind is a folder or an ending of names; folders that differ only in numbers are one kind. All
-    kinds must clearly look like masks or like images.
+    A kind is a folder or an ending of names; folders that differ only in numbers are one kind.
+    Returns [] unless each kind clearly looks like masks or like images.
     """
     if not view.is_open("labels", "boxes", "masks", "target_image", "stack", "points"):
         return []
@@ -166,7 +166,7 @@ def mask_pictures(view: View) -> Sequence[Reading]:
         own = MaskSet("", kind.ending, [kind]).glob if kind.ending else f"{name}/*"
         own = f"{wide}/*" if numbered[wide] > 1 and not kind.ending else own
         if not kind.ending and any(one.folder.startswith(f"{kind.folder}/") for one in every):
-            continue  # no glob fits only the files beside folders
+            continue  # any glob for these files would also fit the folders next to them
         kinds[own] += list(kind.rows.values())
     if not 1 < len(kinds) <= _MOST_KINDS:
         return []
@@ -189,9 +189,9 @@ def mask_pictures(view: View) -> Sequence[Reading]:
 
 
 def _with_word(view: View, rows: Sequence[int], photos: set[str]) -> Iterator[Reading]:
-    """Yield the readings of masks with a word inside the image's name: `um_road_01` for `um_01`.
+    """Yield readings of masks with a word inside the name of the image: `um_road_01` for `um_01`.
 
-    The image may have another word in its place: `1_sat_08` for `1_mask_08`.
+    The image may have another word at that place: `1_sat_08` for `1_mask_08`.
     """
     keys = [view.members.keys[row] for row in rows]
     folders, suffixes = ({key[at] for key in map(_ends, keys)} for at in (0, 1))
@@ -228,9 +228,9 @@ def _ends(key: str) -> tuple[str, str]:
 def _words_within(
     name: str, photos: set[str], words: Collection[str]
 ) -> Iterator[tuple[str, str, int, int]]:
-    """Yield (sign, word between two signs, number of parts before it, and after it) of a mask name.
+    """Yield (separator, word, number of parts before it, number after it) for words in a mask name.
 
-    Without the word, or with one of `words` in its place, the name is in `photos`.
+    Without the word, or with one of `words` instead, the name is in `photos`.
     """
     for sign in "_-":
         parts = name.split(sign)
@@ -242,12 +242,12 @@ def _words_within(
 
 
 def _are_panoptic(view: View) -> bool:
-    """Return whether a document says which object each colour of a mask means."""
+    """Return whether a document describes the object that each colour of a mask means."""
     return bool(panoptic_signs(view.index, view.documents, view.candidates))
 
 
 def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
-    """Return the readings of each set of masks with a pattern, also combined with labels."""
+    """Return the readings of each set of masks with a pattern, alone and combined with labels."""
     members, found = view.candidates, list[Reading]()
     sets = _joined(sets, view)
     usable = [one for one in sets if one.pattern]
@@ -292,7 +292,7 @@ def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
 
 
 def _globs_apart(other: MaskSet, one: MaskSet) -> list[str]:
-    """Return the globs that exclude other masks, with their images if all are in other folders."""
+    """Return globs that exclude `other`, with its images if they are in separate folders."""
     own, others = ({kind.folder for kind in each.kinds} for each in (one, other))
     if one.folder or other.folder or own & others or len(others) > _MOST_KINDS:
         return [other.glob] if other.glob != one.glob else []
@@ -300,7 +300,7 @@ def _globs_apart(other: MaskSet, one: MaskSet) -> list[str]:
 
 
 def _joined(sets: Sequence[MaskSet], view: View) -> Sequence[MaskSet]:
-    """Return the sets; binary sets of one folder become one set with their endings as classes."""
+    """Return the sets, with binary sets of one folder joined: their endings become classes."""
     keys = list(view.candidates.keys)
     of_text: defaultdict[tuple[str, str], list[MaskSet]] = defaultdict(list)
     for one in sets:
@@ -320,7 +320,7 @@ def _joined(sets: Sequence[MaskSet], view: View) -> Sequence[MaskSet]:
 
 
 def _of_two_endings(sets: Sequence[MaskSet], keys: Sequence[str]) -> Sequence[MaskSet]:
-    """Return the sets; those of a folder become one set if each image has one of these masks."""
+    """Return the sets; sets of a folder are joined if each image has a mask in only one of them."""
     for one in sets:
         several = [other for other in sets if one.folder == other.folder != ""]
         text = one.pattern.replace(f"{{stem}}{one.ending}", "{stem}*")
@@ -336,7 +336,7 @@ def _of_two_endings(sets: Sequence[MaskSet], keys: Sequence[str]) -> Sequence[Ma
 
 
 def _of_classes(sets: Sequence[MaskSet], view: View) -> Iterator[MaskSet]:
-    """Yield one set of binary masks of equal names in several folders, with folders as classes."""
+    """Yield one set from binary masks of equal names in several folders, which become classes."""
     folders = [one.folder for one in sets]
     rests = {one.pattern.removeprefix(f"{one.folder}/") for one in sets}
     if len(sets) < 2 or len(rests) > 1 or "{stem" not in "".join(rests)[:5]:
@@ -362,7 +362,7 @@ def _of_classes(sets: Sequence[MaskSet], view: View) -> Iterator[MaskSet]:
 def _of_set(
     view: View, one: MaskSet, images: Sequence[str], options: dict[str, Any]
 ) -> list[Reading]:
-    """Return the readings of a set of masks; the first one uses everything that the source has."""
+    """Return the readings of a set of masks; the first ones also give labels, if folders do."""
     members, documents, index = view.candidates, view.documents, KeyIndex(images)
     of_image = one.files.of_image
     num_masks = sum(map(len, of_image.values()))
@@ -425,7 +425,7 @@ def _has_classes(one: MaskSet, view: View) -> bool:
 
 
 def _are_equal(one: MaskSet, view: View) -> bool:
-    """Return whether masks are nearly equal, like masks of a field of view, in a sample."""
+    """Return whether all sampled masks are nearly equal, like masks of a fixed field of view."""
     pictures, rows = view.pictures, [row for kind in one.kinds for row in kind.rows.values()]
     some = [view.candidates[row] for row in rows[:: len(rows) // NUM_PROBES + 1]]
     seen = [found.grey for member in some if (found := pictures.of(member)) is not None]

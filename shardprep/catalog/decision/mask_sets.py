@@ -1,9 +1,9 @@
-"""Find sets of mask files by their names, by pixels, and by a pattern that pairs them with images.
+"""Find sets of mask files by names and pixels, and patterns that pair masks with images.
 
-Names come first: files are of one kind if they are in one folder and their names end alike, and
-only kinds that share names with another kind are used. Then a few files are decoded: masks have few
-values or colours, images do not. Patterns use the parts of mask paths that paths of images lack.
-A pattern is used if it gives nine tenths of its masks an image.
+Names come first: the files of a folder whose names end alike are one kind, and only kinds that
+share names with another kind are used. Then a few files are decoded: masks have few values or
+colours, images do not. A pattern uses the parts of mask paths that paths of images lack. It is
+accepted if nine tenths of its masks get an image.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from shardprep.source.members import Members
 
 _MOST_NAMES, _MOST_FOLDERS = 4_096, 512
 _AT_EACH_END = 6
-"""Number of groups of kinds to decode from the start, and from the end, of their list."""
+"""Number of groups of kinds to decode from each end of their list."""
 NUM_PROBES = 8
 _MOST_ENDINGS = 6
 _HALF = 0.5
-"""Minimum share of masks with an image, in folders of masks where both have the same name."""
+"""Minimum share of masks with an image, if the masks are in a folder and named like images."""
 _USUAL = 0.1
-"""Minimum share of the files of a folder that have an ending, so that they are a kind."""
+"""Minimum share of the files in a folder whose names end alike, to make them a kind."""
 _KIND = re.compile(
     r"[-_. ](inst(ance)?s?|sem(antic)?|panoptic|binary|colou?rs?|train)$", re.IGNORECASE
 )
-"""A word that belongs to the ending of a mask: `_inst_label` is not `_label`."""
+"""Matches a word that belongs to a longer ending: `_inst_label` is another ending than `_label`."""
 _ENDING = re.compile(
     r"([-_. ](rgb|gt|images?|imgs?|masks?))?[-_. ](?=\d*[^\W\d_])[^\W_]+$|(?<=\d)[a-z]$"
 )
 _TAIL = re.compile(r"([-_]\d+)+$")
-"""Matches numbers after the name of an image: `96_03_01`."""
+"""Matches numbers after the name of an image: `_03_01` in `96_03_01`."""
 _WORD = re.compile(r"[-_. ][^\W\d_]+$")
 _MOST_WORDS, _FEW, _A_PAIR = 3, 3, 2
 _SIGN = re.compile("[-_. ]")
@@ -59,7 +59,7 @@ _OF_MASKS = re.compile(
 )
 """Words of mask folders and mask names, in lower case with spaces between."""
 _DRAWN = re.compile(r"\b(visuali[sz]ations?|vis|viz|overlays?|overlaid|previews?|colou?rs?|rgb)\b")
-"""Words for pictures that are made to be looked at, such as overlays."""
+"""Matches words for pictures that are made to be viewed, such as overlays."""
 _NUMBER = re.compile(r"\d+")
 SPLIT_WORD = re.compile(
     r"(?<![A-Za-z])(?:train(?:ing)?|tr|val(?:id(?:ation)?)?|dev|test(?:ing)?|te|ts|eval)(?![a-z])",
@@ -68,7 +68,7 @@ SPLIT_WORD = re.compile(
 
 
 _Key = tuple[str, str, bool, str]
-"""Glob of the folder, ending, whether there are colours, and suffix of a set."""
+"""Key of a set: glob of its folder, ending, whether its masks have colours, suffix."""
 
 
 class Kind(NamedTuple):
@@ -77,13 +77,13 @@ class Kind(NamedTuple):
     folder: str
     ending: str
     rows: dict[str, int]
-    """Stem → position of the file in the members; of a large folder, only the first files."""
+    """Stem → position of the file in the members; at most a few thousand files of a folder."""
     suffix: str = ""
-    """The suffix of the files if others of the folder have their names: `1.png` and `1.jpg`."""
+    """Suffix if files of the folder differ only in the suffix, such as `1.png` and `1.jpg`."""
 
     @property
     def bases(self) -> dict[str, int]:
-        """Name without the ending, or a number after the ending → position of the file."""
+        """Name of a file without the ending and a number after it → position of the file."""
         return {_cut(name, self.ending): row for name, row in self.rows.items()}
 
 
@@ -92,16 +92,16 @@ class MaskSet:
     """Kinds of masks in folders that belong together, such as a folder of each split."""
 
     folder: str
-    """Name or glob of the folder; "" if the masks are beside their images."""
+    """Name or glob of the folder; "" if the masks are next to their images."""
     ending: str
     kinds: list[Kind]
     colours: set[Colour] = field(default_factory=set)
     is_drawn: bool = False
-    """Whether these are pictures to look at, such as overlays, which repeat other masks."""
+    """Whether these pictures are made to be viewed, such as overlays that repeat other masks."""
     pattern: str = ""
     files: MaskFiles = field(default_factory=lambda: MaskFiles({}, []))
     suffix: str = ""
-    """The suffix of the masks if only this tells them from the images beside them."""
+    """Suffix of the masks if nothing else distinguishes them from images next to them."""
     rivals: tuple[str, str] | None = None
     """Names of two folders whose images the masks fit equally."""
     num_numbers: int = 0
@@ -116,7 +116,7 @@ class MaskSet:
 
     @property
     def has_word(self) -> bool:
-        """Whether the names of all folders or files have a word of masks."""
+        """Whether all folders or file names contain a word for masks."""
         return all(map(_may_be_masks, self.kinds))
 
     @property
@@ -128,7 +128,7 @@ class MaskSet:
 
 
 def find_kinds(members: Members) -> list[Kind]:
-    """Return the kinds of files in each folder; of many folders or files, only of some."""
+    """Return the kinds of files by folder; of many folders or files, only some are read."""
     folders = members.keys.folders
     order = np.argsort(folders.codes, kind="stable")
     starts = np.flatnonzero(np.diff(folders.codes[order], prepend=-2))
@@ -165,7 +165,7 @@ def find_kinds(members: Members) -> list[Kind]:
 
 
 def _by_suffix(rows: Mapping[str, int]) -> Iterator[tuple[str, dict[str, int]]]:
-    """Yield (suffix, stem → row), or ("", all) if few stems occur with both of two suffixes."""
+    """Yield (suffix, stem → row) for two suffixes that share most stems, otherwise ("", all)."""
     of_suffix = defaultdict[str, dict[str, int]](dict)
     for key, row in rows.items():
         of_suffix[Path(key).suffix][stem(key)] = row
@@ -177,7 +177,7 @@ def _by_suffix(rows: Mapping[str, int]) -> Iterator[tuple[str, dict[str, int]]]:
 
 
 def _with_longer_endings(kinds: Sequence[Kind]) -> list[Kind]:
-    """Return the kinds, with the whole common end as ending if names then match other kinds."""
+    """Return the kinds, with endings extended to all that names share if they then fit others."""
     names = {name for kind in kinds for name in kind.rows}
     found = list[Kind]()
     for kind in kinds:
@@ -194,9 +194,9 @@ def _with_longer_endings(kinds: Sequence[Kind]) -> list[Kind]:
 def _by_word(
     of_end: Mapping[str, dict[str, int]], endings: Collection[str]
 ) -> Iterator[tuple[str, dict[str, int]]]:
-    """Yield (ending, stem → row); an ending of masks takes the word before it: `_red_mask`.
+    """Yield (ending, stem → row). Endings of masks are extended by a word before them: `_red_mask`.
 
-    It does not if all these words are also `endings` of names of pictures.
+    They are not if all these words also occur as `endings` of pictures.
     """
     for end, own in of_end.items():
         of_word: defaultdict[str, dict[str, int]] = defaultdict(dict)
@@ -228,7 +228,7 @@ def _has_number(kind: Kind) -> bool:
 
 
 def named_alike(kinds: Sequence[Kind]) -> list[Kind]:
-    """Return the kinds with a quarter of their names, in a sample, in another kind."""
+    """Return the kinds that share at least a quarter of their sampled names with another kind."""
     with_name: defaultdict[str, list[int]] = defaultdict(list)
     forms = [
         ([*kind.rows], [*kind.bases], [_TAIL.sub("", name) for name in kind.rows]) for kind in kinds
@@ -255,14 +255,14 @@ def _may_be_masks(kind: Kind) -> bool:
 def mask_sets(
     kinds: Sequence[Kind], members: Members, pictures_of: Pictures
 ) -> tuple[list[MaskSet], list[Kind]]:
-    """Return the sets of masks, and the kinds of other pictures; a sample is decoded."""
+    """Return the sets of masks, and the kinds of other pictures, after decoding a sample."""
     masks, pictures = _looked_into(kinds, members, pictures_of)
     in_use = {part for kind in pictures for part in kind.folder.split("/")}
     mixed = {kind.folder for kind in pictures}
     photos = {name for kind in pictures for name in kind.rows}
     suffixes = {Path(key).suffix for kind in pictures for key in _keys(kind, members)}
     drawn = [one for one in pictures if _DRAWN.search(" ".join(words_of(one.folder)))]
-    drawn = drawn if len(drawn) < len(pictures) else []  # `rgb/` has the images
+    drawn = drawn if len(drawn) < len(pictures) else []  # otherwise `rgb/` has the images
     found: dict[_Key, MaskSet] = {}
     for kind, colours in [*masks, *((one, set[Colour]()) for one in drawn)]:
         is_drawn = any(kind is one for one in drawn)
@@ -275,7 +275,7 @@ def mask_sets(
             own = own[max(of_image, default=0) :] or own  # below a folder of one image
         part, text = _place(own, in_use)
         if not (part or kind.ending or kind.suffix not in ("", *suffixes)):
-            continue  # nothing tells all of them from pictures
+            continue  # neither folder, ending nor suffix distinguishes masks from pictures
         num_equal = sum(name in photos for name in kind.rows)
         ending = "" if 2 * num_equal > len(kind.rows) else kind.ending
         suffix = "" if part or ending else kind.suffix
@@ -289,7 +289,7 @@ def mask_sets(
     _join_alike(found, pictures)
     sets = list(found.values())
     values = [one for one in sets if not (one.colours or one.is_drawn)]
-    for one in sets:  # colours of masks that are there as values, but no more than these
+    for one in sets:  # masks whose colours draw the values of other masks
         alike = [other for other in values if 2 * len(one.names & other.names) > len(one.names)]
         most = max((_num_values(other, members, pictures_of) for other in alike), default=0)
         one.is_drawn |= 0 < len(one.colours) <= most
@@ -306,7 +306,7 @@ def _looked_into(
 ) -> tuple[list[tuple[Kind, set[Colour]]], list[Kind]]:
     """Return the kinds of masks, each with its colours, and the kinds of other pictures.
 
-    One kind is decoded for those that differ in splits and numbers only.
+    Of kinds that differ only in splits and numbers, one is decoded.
     """
     masks, pictures = list[tuple[Kind, set[Colour]]](), list[Kind]()
     for is_named in (True, False):
@@ -326,9 +326,9 @@ def _looked_into(
 
 
 def _place(own: Sequence[str], in_use: Collection[str]) -> tuple[str, str]:
-    """Return the folder that masks have and images lack, and its glob for all splits.
+    """Return the name of the folder that only masks have, and its glob for all splits.
 
-    It is a path if its first folder begins with the name of a folder of images: `01_GT/SEG`.
+    The result is a path if its first part begins with the name of an image folder: `01_GT/SEG`.
     """
     upper = _of_every_split(own[0], in_use) if len(own) > 1 else ""
     if upper.startswith("*"):
@@ -349,9 +349,9 @@ def _join_folders(found: dict[_Key, MaskSet]) -> None:
 
 
 def _join_alike(found: dict[_Key, MaskSet], pictures: Sequence[Kind]) -> None:
-    """Merge sets whose folders differ in a number that folders of pictures have, or in a final s.
+    """Merge sets whose folders differ only in the number of an image folder or in a final s.
 
-    Each set belongs to other images: `GT_01` to `Slide_01`; `train/mask` and `test/masks`.
+    The sets must belong to different images: `GT_01` and `GT_02`; `train/mask` and `test/masks`.
     """
     numbers = {one for kind in pictures for one in _NUMBER.findall(kind.folder)}
     groups = defaultdict[tuple[bool, _Key], list[_Key]](list)
@@ -395,7 +395,7 @@ def _looked_at(kind: Kind) -> set[int]:
 
 
 def _colours(kind: Kind, members: Members, pictures: Pictures) -> set[Colour] | None:
-    """Return the colours of a kind of masks, empty for masks of values; None for other pictures."""
+    """Return the colours of a kind of masks, empty for grey masks; None for other pictures."""
     colours: set[Colour] = set()
     for row in _looked_at(kind):
         seen = pictures.values(members[row])
@@ -416,7 +416,7 @@ def pair_set(
     source: tuple[Members, Sequence[str]],
     others: Sequence[MaskSet],
 ) -> None:
-    """Set `pattern` and `files` if a pattern pairs the masks, `rivals` if they fit two folders."""
+    """Set `pattern` and `files` if a pattern pairs the masks; set `rivals` if two folders fit."""
     members, keys = source
     ends = tuple(other.ending for other in others if other.ending not in ("", one.ending))
     shown = [key for kind in one.kinds for key in _keys(kind, members)]
@@ -444,7 +444,7 @@ def pair_set(
         num_paired = len(files.keys) - len(files.without_image)
         own = {kind.folder for kind in one.kinds}
         lost = [x for x in files.without_image if not one.suffix or x.rpartition("/")[0] in own]
-        if one.ending or one.suffix:  # `_inst_label` fits `_label`, and `1_mask.png` fits `.png`
+        if one.ending or one.suffix:  # `_label` also fits `_inst_label`, `.png` fits `1_mask.png`
             lost = [x for x in lost if not x.rpartition(".")[0].endswith(ends)]
         enough = _HALF if one.has_word and "/{stem}." in text else ENOUGH
         is_enough = num_paired >= enough * (num_paired + len(lost))
@@ -458,7 +458,7 @@ def _keys(kind: Kind, members: Members) -> list[str]:
 
 
 def _are_alike(files: MaskFiles, members: Members, one: MaskSet) -> bool:
-    """Return whether masks have a word of masks, or, in a sample, the sizes of their images."""
+    """Return whether names have a word for masks, or sampled masks have the sizes of images."""
     if one.has_word:
         return True
     pairs = list(files.of_image.items())
@@ -470,7 +470,7 @@ def _are_alike(files: MaskFiles, members: Members, one: MaskSet) -> bool:
 
 
 def _patterns(one: MaskSet, pictures: Sequence[Kind], masks: Sequence[str]) -> Iterator[str]:
-    """Yield patterns for a set, from its folder and the part that its names share with images."""
+    """Yield patterns for a set, from its folder and the part of names that images share."""
     endings = {Path(key).suffix for key in masks}
     suffix = endings.pop() if len(endings) == 1 else ".*"
     star = "*" if any(map(_has_number, one.kinds)) else ""
@@ -506,7 +506,7 @@ def _patterns(one: MaskSet, pictures: Sequence[Kind], masks: Sequence[str]) -> I
 
 
 def _numbered(names: Sequence[str], others: Collection[str]) -> str:
-    """Return the sign after names of pictures, if only numbers follow: `_` for 96_03_01; or ""."""
+    """Return the separator if all names are a name in `others` and numbers: `96_03_01`; or ""."""
     for sign in "_-":
         starts = [name.partition(sign) for name in names]
         if all(one[0] in others and one[2].replace(sign, "").isdecimal() for one in starts):
@@ -519,7 +519,7 @@ def _glob_text(text: str) -> str:
 
 
 def _of_folders(one: MaskSet, pictures: Sequence[Kind]) -> Iterator[str]:
-    """Yield patterns of mask folders by image folders: `masks_{folder[7:]}/` for `images_train`."""
+    """Yield patterns of mask folders: `masks_{folder[7:]}/` if images are in `images_train`."""
     start, _, end = one.folder.partition("*")
     names = {kind.folder.rpartition("/")[2] for kind in pictures}
     depth = one.folder.count("/") + 1

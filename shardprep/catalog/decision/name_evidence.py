@@ -1,7 +1,7 @@
 """Labels by names of folders and files: which names are classes, and which only look like them.
 
-Folders whose names are words are classes. Numbers may be classes, samples or parts of a class:
-tables, the folders above and the number of images decide, or the user. If neither folders nor
+Folders named by words are classes. Numbers may be classes, samples or parts of a class: tables,
+upper folders and the number of images decide, otherwise the user does. If neither folders nor
 tables have labels, a field of the file names may be the label.
 """
 
@@ -36,17 +36,17 @@ _NUM_SAMPLES = 8
 _WORDS = re.compile(r"[^\s,;\"']+")
 _MOSTLY = 0.5
 _NUM_BLOCKS, _BLOCK = 8, 250
-"""Names are read in blocks of neighbours, because a label has several images there."""
+"""Number and size of the blocks of neighbouring names to read: a label recurs within a block."""
 _WIDE = 2
 _MOST_DEPTH, _MOST_SHOWN = 6, 6
 _COUNTED = re.compile(r"^\d+(?=[A-Za-z]+$)|(?<=[A-Za-z])[-_ ]?\d+$")
-"""Matches the number in 40X or character01."""
+"""Matches the number before or after letters, as in 40X or character01."""
 _CODE = re.compile("(?=.*[0-9])(?=.*[g-z])[a-z0-9]{4,7}", re.IGNORECASE)
 _NONE = Reading({"labels": "none"}, "images without labels")
 
 
 def labels_by_names(view: View) -> Sequence[Reading]:
-    """Return the readings of names of folders and files, unless folders are clearly classes."""
+    """Return readings of folder and file names as labels, unless folders are clearly classes."""
     if len(view.members) < 2 or not view.is_open(*_OTHERS):
         return []
     every = view.folders
@@ -64,7 +64,7 @@ def labels_by_names(view: View) -> Sequence[Reading]:
         is_by_folder = view.automatic.match is None and view.automatic.rule in ("folder", "auto")
         if not found and is_by_folder and (found := [*unproved(view)])[1:]:
             fields = _of_fields(view, has_weak=True)
-            is_of_views = len(fields) == 1 and all(map(is_kind, names))  # of an object
+            is_of_views = len(fields) == 1 and all(map(is_kind, names))  # views of an object
             several = [one for one in fields if one != _NONE]
             found[-1:-1] = several[: max(1, _MOST_SHOWN - len(found))]
             found = fields if is_of_views else found
@@ -105,7 +105,7 @@ def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> I
     if are_numbered and not all(map(PIECE.fullmatch, names)):
         found += _of_numbers(view, counts, len(names))
     above = {path.rpartition("/")[0].rpartition("/")[2] for path in counts}
-    if found and all(map(is_kind, above)):  # these are views of the same
+    if found and all(map(is_kind, above)):  # upper folders are views of the same objects
         yield from (folder, *found[:4], _NONE)
     elif found:
         yield from (*found[:4], folder, _NONE)
@@ -114,7 +114,7 @@ def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> I
 def _of_test_names(
     view: View, tests: Collection[str], classes: Collection[str]
 ) -> Iterator[Reading]:
-    """Yield readings of test images outside class folders, by classes in file or folder names."""
+    """Yield readings that label test images outside of class folders by file or folder names."""
     folders = view.members.keys.folders
     lost = {path for path in tests if path.rpartition("/")[2] not in classes}
     rows = np.flatnonzero(folders.fit(lost.__contains__))
@@ -138,7 +138,7 @@ def _of_test_names(
 
 
 def _of_numbers(view: View, paths: Collection[str], number: int) -> Iterator[Reading]:
-    """Yield the readings of numbered folders below several other folders."""
+    """Yield readings of numbered folders as labels, if they are below several other folders."""
     above = {path.rpartition("/")[0].rpartition("/")[2] for path in paths}
     above = {name for name in above if name and not given_split([name])}
     if len(above) < 2 or are_parts(above):
@@ -171,7 +171,7 @@ def _of_level(depth: int, names: Collection[str]) -> Reading:
 
 
 def _of_test(view: View, tests: Collection[str], names: Collection[str]) -> list[Reading]:
-    """Return folders as labels if test has folders of the same form that no other split has."""
+    """Return folders as labels if test has new folders of the form of the classes, such as ids."""
     test = Counter[str]()
     for path in tests:
         if not given_split([path.rpartition("/")[2]]):
@@ -186,9 +186,9 @@ def _of_test(view: View, tests: Collection[str], names: Collection[str]) -> list
 
 
 def _are_confirmed(view: View, at: int, depth: int) -> bool:
-    """Return whether number `at` in file names repeats the folder's number: `0/x_class0.png`.
+    """Return whether number `at` of file names is the number of the folder: `0/x_class0.png`.
 
-    The folder's number is the names of the last `depth` folders, joined. Test images do not count.
+    The last `depth` folder names, joined, are the folder's number. Test images do not count.
     """
     paths = [key.split("/") for key in _sampled(view)]
     paths = [path for path in paths if given_split(path[:-1]) != "test"]
@@ -200,7 +200,7 @@ def _are_confirmed(view: View, at: int, depth: int) -> bool:
 
 
 def _of_fields(view: View, *, has_weak: bool = False) -> list[Reading]:
-    """Return the readings of fields of file names: one if certain, or several and no labels.
+    """Return the readings of fields of file names: one if certain, otherwise also without labels.
 
     With `has_weak`, a name in several folders counts several times, and weak fields are added.
     """
@@ -219,15 +219,15 @@ def _of_fields(view: View, *, has_weak: bool = False) -> list[Reading]:
 
 
 def numbers_of_names(view: View) -> list[Reading]:
-    """Return the readings of numbers in names that a letter marks, such as ages, for a question."""
+    """Return readings of numbers next to a letter in names, such as ages, as proposals."""
     found = marked_numbers([*{*_stems(view)}])
     return [Reading({"labels": f"regex:{x.regex}", "target": "regression"}, x.why) for x in found]
 
 
 def _of_whole_names(view: View) -> Iterator[Reading]:
-    """Yield the reading of whole names as texts, if they are codes, as of captchas.
+    """Yield the reading of whole names as texts if most are codes of equal length, as of captchas.
 
-    Names without a letter above f are not codes, but hexadecimal numbers.
+    A name with no letter above f is not a code, but a hexadecimal number.
     """
     stems = _stems(view)
     lengths, forms = {*map(len, stems)}, {*map(form_of, stems)}
@@ -251,7 +251,7 @@ def are_wide(view: View) -> bool:
 
 
 def texts_or_none(view: View, texts: Reading) -> list[Reading]:
-    """Return `texts` and a reading without labels, if another document names the images; or []."""
+    """Return `texts` and a reading without labels if another document names the images; or []."""
     document = _naming_document(view)
     if document is None:
         return []
@@ -260,7 +260,7 @@ def texts_or_none(view: View, texts: Reading) -> list[Reading]:
 
 
 def _naming_document(view: View) -> Member | None:
-    """Return a document that names most images, except texts of single images; or None."""
+    """Return a document that names most images, but is not the text of one; or None."""
     own = {f"{key.rpartition('.')[0]}.txt" for key in view.members.keys}
     keys = _sampled(view)
     for document in view.documents.members(".txt", ".csv", ".tsv", ".json"):
@@ -277,7 +277,7 @@ def _sampled(view: View) -> list[str]:
 
 
 def _stems(view: View) -> list[str]:
-    """Return stems of sampled files; whole names if other suffixes vary, as in `subject01.sad`."""
+    """Return stems of sampled files, or whole names if extensions vary, as in `subject01.sad`."""
     names = [key.rpartition("/")[2] for key in _sampled(view)]
     endings = {PurePosixPath(name).suffix.lower() for name in names} - IMAGE_SUFFIXES
     return names if len(endings) > 1 else [*map(stem, names)]

@@ -17,7 +17,7 @@ _CAMERA = re.compile(r"c(am)?\d+(s\d+)?")
 _OBJECT = re.compile(r"(obj(ect)?|person|class|p?id)\d+", re.IGNORECASE)
 _LABEL = re.compile("label|class(id)?", re.IGNORECASE)
 _MOST_AFTER = 6
-"""Number of parts of a pattern after the label: three fields and the signs before them."""
+"""Maximum number of parts after the label in a pattern: three fields and their separators."""
 _MOST_FIELDS, _A_PAIR, _A_FEW, _LARGEST = 5, 2, 3, 999
 _MARK = re.compile("(?<![A-Za-z])[A-Za-z](?![A-Za-z])")
 _MOSTLY = 0.9
@@ -29,24 +29,24 @@ class NameField(NamedTuple):
     regex: str
     why: str
     is_class: bool
-    """Whether it has few values, so that several names have the same value."""
+    """Whether the field has few values, so that several names share a value."""
     is_weak: bool = False
-    """Whether it is not a class, text or number, but a third of its values occur several times."""
+    """Whether the field is nothing else, but a third of its values occur in several names."""
     is_text: bool = False
-    """Whether it has words, with other fields before it and numbers after it."""
+    """Whether the field has words, with other fields before it and numbers after it."""
     is_number: bool = False
-    """Whether it has numbers of different lengths, with several fields of a digit after it."""
+    """Whether the field has numbers of different lengths, with fields of digits after it."""
     num_after: int = 0
-    """Number of fields with digits after it."""
+    """Number of fields with digits after this field."""
     is_certain: bool = False
-    """Whether it names an object, a camera follows it, or a word such as "label" is before it."""
+    """Whether the field names an object, or is before a camera, or after a word such as "label"."""
 
 
 def name_fields(stems: Sequence[str], *, has_weak: bool = False) -> list[NameField]:
-    """Return the first fields that may be labels; `has_weak` adds fields with repeated values.
+    """Return the first fields that may be labels; with `has_weak`, also weak fields.
 
-    If most names have no common form, only a code at the start or the end may be a label, or a part
-    between equally many signs; if all are numbers, the first digits may be.
+    If most names have no common form, only these are tried: a code at the start or the end, the
+    first digits of numbers, and a part between equally many separators.
     """
     forms = defaultdict[tuple[str, ...], list[list[str]]](list)
     for stem in stems:
@@ -69,7 +69,7 @@ def name_fields(stems: Sequence[str], *, has_weak: bool = False) -> list[NameFie
 def _of_two_forms(
     forms: Mapping[tuple[str, ...], Sequence[Sequence[str]]], number: int
 ) -> Iterator[NameField]:
-    """Yield the field with one word in each of two forms: `1_ACRIMA` and `2_g_ACRIMA`."""
+    """Yield a field with one word in short names, one in long: `1_ACRIMA` and `2_g_ACRIMA`."""
     (short, one), *others = sorted(forms.items(), key=lambda pair: len(pair[0]))
     if len(others) == 1 and others[0][0][: len(short)] == short:
         for at, form in enumerate(short[:_MOST_AFTER]):
@@ -83,7 +83,7 @@ def _of_two_forms(
 
 
 def marked_numbers(stems: Sequence[str]) -> Iterator[NameField]:
-    """Yield numbers next to a letter that all names have, such as ages or angles: `1_-15H`."""
+    """Yield the numbers next to a letter in each name, such as ages or angles: `1_-15H`."""
     sign = "(?:(?<=[_/])-)?" if any(re.search(r"(^|_)-\d", stem) for stem in stems) else ""
     number = rf"(?P<label>{sign}\d+)"
     for mark in dict.fromkeys(_MARK.findall(stems[0]) if stems else ()):
@@ -96,7 +96,7 @@ def marked_numbers(stems: Sequence[str]) -> Iterator[NameField]:
 
 
 def _up_to_end(one: NameField, names: Iterable[str], others: Sequence[str]) -> NameField:
-    """Return the field, up to the end of names if it fits the start of other names as well."""
+    """Return the field, up to the end of names if it would also fit the start of `others`."""
     whole = re.compile(f"{one.regex}$")
     is_start = any(re.search(one.regex, name) and not whole.search(name) for name in others)
     is_start &= all("." not in name and whole.search(name) for name in names)
@@ -104,7 +104,7 @@ def _up_to_end(one: NameField, names: Iterable[str], others: Sequence[str]) -> N
 
 
 def _ends(stems: Sequence[str]) -> Iterator[NameField]:
-    """Yield codes at the end and the start of names without a common form: `5L` in `4a7c-91_5L`."""
+    """Yield codes at the end or start of names without a common form: `5L` in `4a7c-91_5L`."""
     parts = [_SIGNS.split(stem) for stem in stems]
     for at, pattern in ((-1, r"[-_. ](?P<label>{})\.[^./]+$"), (0, "(^|/)(?P<label>{})[-_. ]")):
         counts = Counter(one[at] for one in parts)
@@ -119,7 +119,7 @@ def _ends(stems: Sequence[str]) -> Iterator[NameField]:
 def _all_but_last(
     names: Sequence[Sequence[str]], columns: Sequence[Counter[str]]
 ) -> Iterator[NameField]:
-    """Yield all fields except the last one, if several vary: `3001 Brick 2x4` before `000L`."""
+    """Yield all fields except the last as one, if several vary: `3001 Brick 2x4` before `000L`."""
     heads = Counter("".join(parts[:-2]) for parts in names)
     num_varying = sum(len(values) > 1 for values in columns[:-2:2])
     if num_varying > 1 and 1 < len(heads) <= len(names) / 2 and len(columns[-2]) == 1:
@@ -130,7 +130,7 @@ def _all_but_last(
 
 
 def _between_signs(stems: Sequence[str]) -> Iterator[NameField]:
-    """Yield parts of names that have one sign equally often, and any text in between."""
+    """Yield the parts of names that all have a separator equally often; parts may be any text."""
     for sign in "_-":
         names = [stem.split(sign) for stem in stems]
         if {*map(len, names)} == {len(names[0])} and len(names[0]) > _A_FEW:
@@ -145,7 +145,7 @@ def _between_signs(stems: Sequence[str]) -> Iterator[NameField]:
 
 
 def _first_digits(stems: Sequence[str]) -> Iterator[NameField]:
-    """Yield the first digits of names such as 0007001 if the others count a few from 0 or 1."""
+    """Yield the first digits of numbers such as 0007001, if the others count from 0 or 1."""
     lengths = {*map(len, stems)}
     if len(lengths) != 1 or not all(one.isascii() and one.isdecimal() for one in stems):
         return
@@ -213,7 +213,7 @@ def _is_no_label(value: str) -> bool:
 
 
 def form_of(part: str) -> str:
-    """Return a text with 0 for each number and a for each word; signs stay unchanged."""
+    """Return a text with each number replaced by 0 and each word by a; separators stay."""
     return re.sub(r"\d+", "0", re.sub("[A-Za-z]+", "a", part))
 
 

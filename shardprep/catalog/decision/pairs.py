@@ -1,4 +1,4 @@
-"""Pairs of images by name and by pixels: the same scene in two folders, or with two affixes."""
+"""Find pairs of images, by names and pixels: the same scene in two folders or with two affixes."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ _MOST_FOUND = 1 << 18
 _SIDE = 24
 _FEW_COLOURS = 64
 _HUES = 4
-"""Maximum mean difference of the channels of a grey picture; JPEG makes them differ a little."""
+"""Maximum mean difference of the channels of a grey picture; above 0 because of JPEG."""
 _SIZES = 0.03
 """Maximum relative difference of the aspect ratios of a pair."""
 _CLEAR, _LIKELY, _CONTRAST = 0.95, 0.5, 0.2
-"""Minimum correlation of a pair, or `_LIKELY` if it exceeds other pictures by `_CONTRAST`."""
+"""Minimum correlation of a pair; `_LIKELY` is enough if other pictures are lower by `_CONTRAST`."""
 _FIRST_FEW = 3
 _LETTERS_AT_END = re.compile(r"[^\W\d_]+$")
 
 
 class Small(NamedTuple):
-    """A reduced picture, to compare it with others."""
+    """A picture reduced to a small grey image, for comparison."""
 
     size: tuple[int, int]
     grey: NDArray[np.float64]
-    """Standardised grey levels, float64[_SIDE * _SIDE]; 0 in a picture of one value."""
+    """Standardised grey levels, float64[_SIDE * _SIDE]; 0 if all pixels are equal."""
     is_mask: bool
-    """Whether it has few colours."""
+    """Whether the picture has few colours."""
     has_hues: bool
-    """Whether it is not grey."""
+    """Whether the picture is not grey."""
     is_deep: bool
-    """Whether it is grey with more than 8 bits."""
+    """Whether the picture is grey with more than 8 bits."""
     crc32: int
 
 
 @dataclass(slots=True)
 class Pictures:
-    """Reads and caches pictures, at most `_MOST_PICTURES` in a whole decision."""
+    """Reads and caches pictures, at most `_MOST_PICTURES` during one decision."""
 
     _small: dict[str, Small | None] = field(default_factory=dict)
     _values: dict[str, Seen | None] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Pictures:
         return self._once(self._small, member, _small)
 
     def values(self, member: Member) -> Seen | None:
-        """Return the values of a mask, or the colours of a picture; None in the cases of `of`."""
+        """Return the values of a mask or the colours of a picture; None in the cases of `of`."""
         return self._once(self._values, member, lambda one: look(one, MOST_PIXELS))
 
     def are_masks(self, members: Iterable[Member]) -> bool:
@@ -112,23 +112,23 @@ def _small(member: Member) -> Small | None:
 
 
 class Likeness(NamedTuple):
-    """Result of a comparison of pairs of pictures."""
+    """Result of the comparison of pairs of pictures."""
 
     num_pairs: int = 0
     is_same: bool = False
-    """Whether they show the same scenes, and are not copies."""
+    """Whether the pairs show the same scenes and are not all copies."""
     are_masks: bool = False
-    """Whether the first pictures have few values."""
+    """Whether most first pictures have few values."""
     has_hues: bool = False
-    """Whether the first pictures are not grey."""
+    """Whether most first pictures are not grey."""
     has_masks: bool = False
-    """Whether the second pictures have few values."""
+    """Whether most second pictures have few values."""
     is_deep: bool = False
-    """Whether the second pictures are grey with more than 8 bits."""
+    """Whether most second pictures are grey with more than 8 bits."""
 
 
 def likeness(pairs: Sequence[tuple[Member, Member]], pictures: Pictures) -> Likeness:
-    """Return the comparison of pairs; pairs whose sizes are not proportional do not count."""
+    """Return the result of comparing pairs, without pairs whose sizes are not proportional."""
     seen: list[tuple[Small, Small]] = []
     for i, (one, other) in enumerate(pairs):
         first, second = pictures.of(one), pictures.of(other)
@@ -156,7 +156,7 @@ def _are_proportional(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def _are_same(pairs: Sequence[tuple[Small, Small]]) -> bool:
-    """Return whether pairs, which are not all copies, correlate clearly or better than others."""
+    """Return whether pairs correlate clearly, or better than other pairs; False for copies."""
     number = len(pairs)
     if not number:
         return False
@@ -182,7 +182,7 @@ class Affixes(NamedTuple):
 def affixes(names: Sequence[str]) -> Affixes:
     """Return the common start and end of stems: whole words, without digits next to the ids."""
     several, names = len(names) > 1, [*dict.fromkeys(names)]
-    if several and len(names) == 1:  # one in each folder
+    if several and len(names) == 1:  # one file with this name in each folder
         return Affixes(names[0], "")
     start = common_start(names) if several else ""
     rest = [name[len(start) :] for name in names]
@@ -204,20 +204,20 @@ def common_start(names: Sequence[str]) -> str:
 
 
 class Relation(NamedTuple):
-    """How names of inputs contain the id of their target, with a sample of pairs."""
+    """How names of inputs contain the id of their target, with a sample of the pairs."""
 
     target: Affixes
     input: Affixes
     rests: tuple[str, ...]
-    """Texts between the id of the target and the end in names of inputs; () if none has the id."""
+    """Texts between target id and common end in names of inputs; () if no name has the id."""
     pairs: tuple[tuple[int, int], ...]
-    """Rows of a target and of an input."""
+    """Row of the target and row of the input, for each sampled pair."""
     ends: tuple[str, ...] = ()
-    """Texts after the whole name of the input in names of targets; () if inputs have the ids."""
+    """Texts after the input's whole name in names of targets; () if inputs have the ids."""
 
 
 def either_way(members: Members, targets: Rows, inputs: Rows) -> Relation | None:
-    """Return the relation of two kinds of pictures, or None; names of targets may be the longer."""
+    """Return the relation of two kinds of pictures, or None; either may have the longer names."""
     if relation := related(members, targets, inputs):
         return relation
     other = related(members, inputs, targets)
@@ -250,7 +250,7 @@ def related(members: Members, targets: Rows, inputs: Rows) -> Relation | None:
 
 
 def one_in_each(members: Members, targets: Rows, inputs: Rows) -> Relation | None:
-    """Return the relation of the only target in each folder to the inputs there; or None."""
+    """Return the relation of the only target in each folder to the inputs next to it; or None."""
     keys = members.keys
     target_of = {keys[row].rpartition("/")[0]: row for row in targets.tolist()}
     found = [(target_of.get(keys[x].rpartition("/")[0]), x) for x in spread(inputs, MOST_PAIRS)]
@@ -278,7 +278,7 @@ def _inputs(
     has_start = booleans(pc.match_substring(keys.array, f"/{start}"))
     has_start |= booleans(pc.starts_with(keys.array, start))
     rows = np.flatnonzero(has_start & are_inputs)[:_MOST_FOUND]
-    if id_[-1:].isdigit():  # most of them have a longer number
+    if id_[-1:].isdigit():  # skip rows with a longer number, which are most of them
         ends = rf"(^|/){re.escape(start)}([^0-9/][^/]*)?$"
         rows = rows[booleans(pc.match_substring_regex(keys.take(rows).array, ends))]
     boundary = r"\d" if id_[-1:].isdigit() else "(?!x[0-9])[^\\W\\d_]" if id_ else "(?!)"

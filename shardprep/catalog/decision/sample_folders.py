@@ -31,7 +31,7 @@ from shardprep.errors import SourceError
 from shardprep.source.string_column import Texts
 
 _MOST = 0.9
-"""Share of folders, names or files that must agree."""
+"""Minimum share of folders, names or files that must agree."""
 _MOST_FOLDERS, _MOST_FILES = 1_000, 4_000
 _MOST_TABLES, _MOST_KINDS, _MOST_PROPOSED = 8, 8, 3
 _DIGIT = re.compile(r"\d")
@@ -40,11 +40,11 @@ _SAMPLE = re.compile(
     r"|session|exam|vol(ume)?)[-_ ]*(?=[a-f]*\d)[0-9a-f]+|\d+(\.\d+){4,}",
     re.IGNORECASE,
 )
-"""A word for a sample, and its number or code; or a UID."""
+"""Matches a word for a sample with its number or code, or a UID."""
 _TAKES = re.compile(r"(?P<lead>[a-z]_)?(?P<word>.*[A-Za-z]{2,})(?P<numbers>([-_][A-Za-z]?\d+){2,})")
-"""A word and several numbers, as in `v_Archery_g01_c02`: a take of a class."""
+"""Matches a word and several numbers, as in `v_Archery_g01_c02`: a take of a class."""
 _SERIES = re.compile(r"clip|video|frame|slice|tomo|series|volume", re.IGNORECASE)
-"""A word for images that belong together in their order."""
+"""Matches a word for images whose order has a meaning."""
 _LEAST_SLICES = 3
 _CLASS_TITLE = re.compile(r"class|label|categ|species|identity|breed|name$", re.IGNORECASE)
 
@@ -53,7 +53,7 @@ Folders = Mapping[str, Sequence[str]]
 
 
 def samples(view: View) -> list[Reading]:
-    """Return the readings of a source whose folders are samples, or [] without evidence."""
+    """Return the readings of a source whose folders seem to be samples, otherwise []."""
     options = "labels", "stack", "rows", "boxes", "points", "target_image"
     if not view.is_open(*options) or view.members.are_stacks.any():
         return []
@@ -72,7 +72,7 @@ def samples(view: View) -> list[Reading]:
 
 
 def _files_of_folders(keys: Texts) -> dict[str, list[str]]:
-    """Return folder → names of its images, for an even sample; {} if a tenth is in no folder."""
+    """Return folder → names of its images, for a sample; {} if over a tenth are in no folder."""
     codes = keys.folders.codes
     step = -(-len(keys.folders.values) // _MOST_FOLDERS)
     rows = np.flatnonzero(codes % max(1, step) == 0)
@@ -86,7 +86,7 @@ def _files_of_folders(keys: Texts) -> dict[str, list[str]]:
 
 
 def _names(files: Collection[str], depth: int) -> set[str]:
-    """Return folder names outside of test splits; `depth` 1 is the folder itself, 2 its parent."""
+    """Return folder names outside of test splits, for `depth` 1 of the folder, 2 of its parent."""
     paths = {tuple(folder.split("/")) for folder in files}
     known = {path for path in paths if given_split(path) != "test"} or paths
     return {path[-depth] for path in known if len(path) >= depth}
@@ -137,13 +137,13 @@ def _is_mask(name: str) -> bool:
 
 
 def _stacks(pattern: str, masks: Sequence[str], why: str) -> list[Reading]:
-    """Return a reading of stacks for each name of masks; without masks, one without labels."""
+    """Return a reading of stacks for each name of masks; without names, one without labels."""
     stated = [{"masks": f"{{id}}/{name}"} for name in masks] or [{"labels": "none"}]
     return [Reading({"stack": pattern, **one}, why) for one in stated]
 
 
 def _volumes(files: Folders) -> list[Reading]:
-    """Return the readings of samples that have a folder of slices and other images next to it."""
+    """Return the readings of samples that have a folder of slices, with other images next to it."""
     slices = {one: names for one, names in files.items() if one.rpartition("/")[0] in files}
     inner, number = _names(slices, 1), len(slices)
     counts = Counter(name for one in slices for name in files[one.rpartition("/")[0]])
@@ -180,7 +180,7 @@ def _takes(files: Folders) -> list[Reading]:
 
 
 def _names_each(view: View, files: Folders) -> bool:
-    """Return whether a table has rows or paths for single images: folders are not samples."""
+    """Return whether a table has a row or a path for single images, so folders are not samples."""
     tables = view.tables[:_MOST_TABLES]
     folders = [one for one in files if given_split(one.split("/")) != "test"]
     names = [splitext(name)[0] for one in folders for name in files[one]]
@@ -197,7 +197,7 @@ def _has_paths(view: View, table: Table) -> bool:
 
 
 def _evidence(files: Folders, tables: Sequence[Table]) -> tuple[str, int] | None:
-    """Return the evidence for samples and their folder level, 1 for the lowest; or None."""
+    """Return why folders are samples, and their level (1 is the lowest), or None."""
     every = [name.lower() for several in files.values() for name in several]
     is_dicom = _share(lambda name: name.endswith((".dcm", ".dicom")), every) >= _MOST
     series = None
@@ -217,7 +217,7 @@ def _evidence(files: Folders, tables: Sequence[Table]) -> tuple[str, int] | None
 
 
 def _ids_in(names: Collection[str], tables: Sequence[Table]) -> str:
-    """Return the table and column with the names as ids, if another column repeats values; or "".
+    """Return the table and column that has the names as ids and another column with repeats, or "".
 
     A title such as `ClassId`, or a column of distinct words, means a list of classes instead.
     """
@@ -243,7 +243,7 @@ def _pattern(files: Folders, depth: int) -> str:
 
 
 def _readings(view: View, files: Folders, why: str, depth: int) -> list[Reading]:
-    """Return the readings: samples with or without labels, images without labels, or folders."""
+    """Return the readings: samples with or without labels, single images, or folders as classes."""
     tables = view.documents.tables
     keys = [f"{folder}/{name}" for folder, several in files.items() for name in several]
     patterns = stack_patterns(keys, tables) or [*filter(None, [_pattern(files, depth)])]
@@ -270,6 +270,6 @@ def _readings(view: View, files: Folders, why: str, depth: int) -> list[Reading]
 
 
 def _is_of_submission(one: Reading, tables: Sequence[Table]) -> bool:
-    """Return whether a sample submission has the columns of a candidate."""
+    """Return whether a sample submission has the target columns of a reading."""
     titles = {*one.options.get("rows", one.options["labels"]).rpartition(":")[2].split(",")}
     return any(titles <= {*x.header[1:]} for x in tables if SUBMISSION.search(x.name))

@@ -1,4 +1,4 @@
-"""Splits that the source gives: text files that name the images of a split, columns of tables."""
+"""Find splits that the source states: texts that list the images of a split, columns of tables."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from shardprep.source.string_column import Coded, Texts
 _NEARLY_ALL = 0.9
 _MOST_GROUPS, _MOST_BYTES, _MOST_NAMES, _MOST_TABLES = 8, 1 << 26, 1_000, 16
 PARTITION = re.compile("partition|split", re.IGNORECASE)
-"""A word in the name of a text that has the split of each image."""
+"""Matches a word in the name of a text with the split of each image."""
 _DOCUMENTED = "train_test_split.txt"
 _A_PAIR = 2
 _NUMBER = re.compile(r"\d+")
@@ -46,19 +46,19 @@ _LISTS = (".txt", ".lst")
 _ORDER = ("train", "validation", "test")
 _PARTITIONS = {"0": "train", "1": "validation", "2": "test"}
 _MOST_OTHERS = 2
-"""Maximum number of different cells that are not splits in a column of splits."""
+"""Maximum number of different values that are not splits in a column of splits."""
 _PLAIN = re.compile(r"[^,:=]+")
 _ODD_SIGNS = frozenset(",=:")
-"""Signs that the key of a list cannot have in a rule for splits."""
+"""Characters that have a meaning in `--split`; the keys of lists must not have them."""
 LEFT_OUT = "the rest is left out"
 _Lists = tuple[Mapping[str, str], NDArray[np.int64]]
-"""Split → its list, and the images that these lists name."""
+"""Split → its list, and the positions of the images in all these lists."""
 
 
 def splits(view: View) -> Sequence[Reading]:
-    """Return the readings of lists or tables of boxes that state splits.
+    """Return the readings of splits from lists of images or from tables of boxes.
 
-    If folders are splits, only a class that is named like a split is looked for.
+    If folders are splits, only search for a class with the name of a split.
     """
     if not view.is_open("split") or view.members.are_stacks.any():
         return []
@@ -68,7 +68,7 @@ def splits(view: View) -> Sequence[Reading]:
 
 
 def _without_header(view: View) -> list[Reading]:
-    """Return the readings of lists in CSV whose first line names an image; [] if none does."""
+    """Return the readings of CSV lists without header, whose first line names an image; or []."""
     tables = view.documents.tables if view.decided and view.is_open("header") else ()
     bare = {one.name for one in tables if view.index.are_found(Texts.of(one.header)).any()}
     if not any(bare.intersection(lists.values()) for lists in (_lists(view) if bare else ())):
@@ -83,7 +83,7 @@ def _has_split_folders(view: View) -> bool:
 
 
 def listed_splits(view: View) -> list[Reading]:
-    """Return the readings of lists that state splits, unless folders do."""
+    """Return readings of lists that state splits; [] if folders are splits."""
     if not view.is_open("split") or view.members.are_stacks.any() or _has_split_folders(view):
         return []
     whole, parts = list[Reading](), list[Reading]()
@@ -125,7 +125,7 @@ def listed_splits(view: View) -> list[Reading]:
 
 
 def _without_lists(index: KeyIndex, images: NDArray[np.int64]) -> Reading:
-    """Return the reading without splits, and without folders of which no list names an image."""
+    """Return the reading with all images in train, except folders without an image on a list."""
     codes, paths = index.keys.folders.codes, index.keys.folders.values
     lost = {*codes.tolist()} - {*codes[images].tolist()}
     out = tuple(f"{glob.escape(paths[code])}/*" for code in sorted(lost))
@@ -134,7 +134,7 @@ def _without_lists(index: KeyIndex, images: NDArray[np.int64]) -> Reading:
 
 
 def _by_boxes(view: View) -> list[Reading]:
-    """Return the reading that takes splits from file names of box tables, or []."""
+    """Return the reading of splits from the file names of box tables; [] if they state none."""
     rule = view.recipe.rules.boxes.table
     table = view.documents.box_rows(rule) if rule.files else None
     if table is None or rule.id_column not in table.header:
@@ -148,9 +148,9 @@ def _by_boxes(view: View) -> list[Reading]:
 
 
 def _targeted(view: View) -> tuple[KeyIndex, dict[str, tuple[str, ...]]]:
-    """Return the images with a target image, and the options that exclude other images.
+    """Return the images that have a target image, and the options that exclude all others.
 
-    Both may be the same pictures in two formats, so that an id of a list names two images.
+    If both are the same pictures in two formats, an id of a list would name two images.
     """
     files = view.beside.files if view.recipe.target_image else None
     if files is None or len(files.of_image) == len(view.members):
@@ -164,7 +164,7 @@ def _targeted(view: View) -> tuple[KeyIndex, dict[str, tuple[str, ...]]]:
 
 
 def _class_or_split(view: View) -> Sequence[Reading]:
-    """Return the readings of `test` among class folders of equal file names: class or split."""
+    """Return two readings of `test` next to class folders with equal file names: class or split."""
     counts = view.folders
     named = [*split_folders(counts).items()]
     if len(named) != 1 or named[0][0] not in counts or not view.is_open("labels"):
@@ -193,7 +193,7 @@ def _class_or_split(view: View) -> Sequence[Reading]:
 
 
 def _lists(view: View) -> list[dict[str, str]]:
-    """Return groups of lists (split → file) that differ only in the split, most lists first."""
+    """Return groups of lists (split → file) that differ only in the split, largest group first."""
     # Tables count if the annotations are in other files: their boxes or labels are not read.
     groups: dict[tuple[str, str], dict[str, str]] = {}
     of_both: dict[tuple[str, str], str] = {}
@@ -226,7 +226,7 @@ def _lists(view: View) -> list[dict[str, str]]:
 
 
 def _of_pairs(found: Sequence[_Lists], total: int) -> Iterator[Reading]:
-    """Yield the splits of the last group and one with the same number: `rgb_1` and `ir_1`."""
+    """Yield the splits of the last group joined with a group of equal numbers: `rgb_1`, `ir_1`."""
     numbers = [[_NUMBER.findall(one.get(s, "")) for s in found[-1][0]] for one, _ in found]
     for others, own in zip(found[:-1], numbers, strict=False):
         if own == numbers[-1]:
@@ -234,7 +234,7 @@ def _of_pairs(found: Sequence[_Lists], total: int) -> Iterator[Reading]:
 
 
 def _together(found: Sequence[_Lists], total: int) -> Iterator[Reading]:
-    """Yield the splits of several groups, such as domains, if their lists name different images."""
+    """Yield the splits of several groups as one, if their lists name almost all images once."""
     images = np.concatenate([own for _, own in found])
     if len(np.unique(images)) == len(images) >= _NEARLY_ALL * total:
         rules = [_rule(lists).removeprefix("list:") for lists, _ in found]
@@ -245,9 +245,9 @@ def _together(found: Sequence[_Lists], total: int) -> Iterator[Reading]:
 def _rows_of(
     view: View, index: KeyIndex, lists: Mapping[str, str]
 ) -> tuple[dict[str, NDArray[np.int64]], int, str]:
-    """Return split → images of its list, the number of ids, and why lists of images are no splits.
+    """Return split → images of its list, number of ids, and why lists of images are not splits.
 
-    The splits are {} in that case, and if most ids of a list are lost.
+    The splits are {} if there is a reason, or if most ids of a list match no image.
     """
     found, num_ids = dict[str, NDArray[np.int64]](), 0
     for split, file in lists.items():
@@ -281,7 +281,7 @@ def _rule(lists: Mapping[str, str]) -> str:
 
 
 def splits_by_tables(view: View) -> Sequence[Reading]:
-    """Return the reading of splits in a table, if the labels are not from tables."""
+    """Return the readings of splits in a table, if the images have labels from elsewhere."""
     is_labelled = view.automatic.rule != "none" or view.recipe.is_annotated
     is_open = view.is_open("split", "join") and not view.index.splits.are_there.any()
     has_labels = view.automatic.match is not None and not view.recipe.is_annotated
@@ -307,7 +307,7 @@ def splits_by_tables(view: View) -> Sequence[Reading]:
 
 
 def _num_annotated(view: View) -> int:
-    """Return the number of images that a table of boxes names, or of all images without one."""
+    """Return the number of images in the table of boxes, or of all images that may be stored."""
     rule, number = view.recipe.rules.boxes.table, len(view.index.keys)
     takes_others = view.recipe.unlisted not in ("auto", "skip")
     table = None if takes_others or not rule.files else view.documents.box_rows(rule)
@@ -317,7 +317,7 @@ def _num_annotated(view: View) -> int:
 
 
 def text_tables(view: View, *, of_splits: bool = False) -> Iterator[Table]:
-    """Yield tables among the first texts with or without a word of splits in their names."""
+    """Yield tables among the first texts that have (`of_splits`) or lack a word for splits."""
     texts = [one for one in view.documents.members(".txt") if one.extent.num_bytes <= _MOST_BYTES]
     fit = [x for x in texts if bool(PARTITION.search(x.key.rpartition("/")[2])) is of_splits]
     for one in fit[:_MOST_TABLES]:
@@ -326,9 +326,9 @@ def text_tables(view: View, *, of_splits: bool = False) -> Iterator[Table]:
 
 
 def partition(view: View, table: Table, ids: str) -> Options:
-    """Return the options for a column of splits as 0, 1 and 2 with the ids of a table; {} without.
+    """Return the options for a column of splits 0, 1 and 2 with the ids of a table; {} if none.
 
-    Its title is "partition", or the name of its text has the word: `list_eval_partition.txt`.
+    The column is called "partition", or the name of its file is like `list_eval_partition.txt`.
     """
     for other in (*view.documents.tables, *text_tables(view, of_splits=True)):
         is_bare = other.header == ("1", "2") and "partition" in stem(other.name).lower()
@@ -344,7 +344,7 @@ def partition(view: View, table: Table, ids: str) -> Options:
 
 
 def numbered_splits(view: View, own: Sequence[Table] = ()) -> Iterator[Reading]:
-    """Yield readings for a text with 1 for training or 0 for test by number of image.
+    """Yield readings of a text with image numbers and 1 (training) or 0 (test).
 
     A table of `own`, or of all texts, has number and name of each image. The user must confirm
     what 1 means, except for `train_test_split.txt`, whose form CUB-200-2011 and NABirds document.
@@ -365,7 +365,7 @@ def numbered_splits(view: View, own: Sequence[Table] = ()) -> Iterator[Reading]:
 
 
 def _partly_stated(view: View, table: Table) -> Iterator[Reading]:
-    """Yield the reading of a column of splits with one or two other cells, which mean train."""
+    """Yield the reading of a split column where one or two other values mean train."""
     for place, title in enumerate(table.header) if table.rows else ():
         split_of = {cell: given_split([cell]) for cell in table.cells(place).coded().values}
         others = [cell for cell, split in split_of.items() if split is None]

@@ -59,21 +59,21 @@ _OPTIONS = (
 _TEXTS = (".txt", ".json", ".jsonl")
 _MOST_SHOWN, _A_PAIR = 6, 2
 _BITS = 24
-"""Number of bits that is enough for codes of cells and folders."""
+"""Bits of a code of cells or folders, which are combined with codes of tables in one integer."""
 _FIRST_FEW = 100
 _MOST_KEYS = 20_000
 _CHANNELS = re.compile(r"\{id\}_\{([^{}]+)\}(\.\w+)")
 _MOST_DOCUMENTS, _MOST_BYTES, _MOST_JOINED, _MOST_SOUGHT = 12, 256 << 20, 4, 64
 _NAMED = 0.5
-"""Minimum share of the images outside test splits that a table names to label them. A table may
-name one of two pictures of each sample."""
+"""Minimum share of the images outside of test splits that a table must name to label them. It is
+low, because a table may name only one of two pictures of a sample."""
 _OF_TRAIN, _OF_TEST = "1=train,0=test", "0=train,1=test"
 _FLAGS_OF_SPLITS = dict.fromkeys(("train", "is_train", "training"), _OF_TRAIN)
 _FLAGS_OF_SPLITS |= dict.fromkeys(("test", "is_test", "testing"), _OF_TEST)
-"""Title of a column of 0 and 1 → what `--split column:` needs to read it."""
+"""Title of a column of 0 and 1 → meaning of 0 and 1 for `--split column:`."""
 _SOLUTION = re.compile("solution|answers?", re.IGNORECASE)
 _TEXT_LIST = re.compile(r'"(\w+)"\s*:\s*\[\s*"[^"\s]+(?: [^"\s]+){3,}"')
-"""A list of texts in JSON, such as the captions of an image."""
+"""Matches a list of texts in JSON, such as captions."""
 
 
 def by_tables(view: View) -> Sequence[Reading]:
@@ -95,7 +95,7 @@ def by_tables(view: View) -> Sequence[Reading]:
         own = Reading({"labels": f"text:{pattern}", "target": "text"}, "a text for each image")
         return texts_or_none(view, own) or [own]
     tables = _other_tables(view)
-    if rule != "none":  # a path of columns is searched only if nothing else labels the images
+    if rule != "none":  # skip the search for columns that form paths
         some = KeyIndex(view.index.keys[:: len(view.index.keys) // _MOST_SOUGHT + 1])
         tables = [one for one in tables if _has_ids(some, one)]
     found = [*_of_tables(view, united(view.index, tables))]
@@ -107,7 +107,7 @@ def by_tables(view: View) -> Sequence[Reading]:
 
 
 def _of_channels(view: View) -> list[Reading]:
-    """Return the readings of a table with ids of several channels: 1 for `1_red`, `1_green`."""
+    """Return readings of a table whose ids name samples of several channels: 1 for `1_red`."""
     keys, tables = list(view.index.keys[:_MOST_KEYS]), view.documents.tables
     own = [one for one in tables if not SUBMISSION.search(one.name)]
     own = own if view.automatic.match is None else []
@@ -129,7 +129,7 @@ def _of_channels(view: View) -> list[Reading]:
 
 
 def labels_of_few(view: View) -> Sequence[Reading]:
-    """Return the readings of tables that label some images, if nothing else labels any."""
+    """Return readings of tables that label only some images, if no rule labels images."""
     if not view.is_open(*_OPTIONS) or view.members.are_stacks.any():
         return []
     found: list[LabelColumns] = []
@@ -147,9 +147,9 @@ def labels_of_few(view: View) -> Sequence[Reading]:
 
 
 def _of_links(view: View) -> Iterator[Reading]:
-    """Yield readings of labels if a table of two columns links images to rows of another table.
+    """Yield readings of labels that a table of two columns links to images.
 
-    A column with another word in each row only renames the rows.
+    A table whose second column differs in each row only renames the rows, and gives no reading.
     """
     tables = {one.name: one for one in view.documents.tables if not SUBMISSION.search(one.name)}
     ids = {one.header[0] for one in tables.values() if one.header[1:]}
@@ -163,13 +163,13 @@ def _of_links(view: View) -> Iterator[Reading]:
 
 
 def _considered(view: View) -> NDArray[np.int64]:
-    """Return the positions of the images outside of test, or of all if all are in test."""
+    """Return the positions of images outside of test, or of all if all are in test."""
     is_test = view.index.splits.fit(lambda split: split == "test")
     return np.flatnonzero(~is_test if not is_test.all() else is_test)
 
 
 def _of_joined(view: View, tables: Sequence[Table]) -> Iterator[Reading]:
-    """Yield readings of labels in a second table, which is joined to the table of images."""
+    """Yield readings of labels in a second table that is joined to the table of images."""
     every = [one for one in view.documents.tables if not SUBMISSION.search(one.name)]
     considered = _considered(view)
     for own, other in itertools.permutations(tables, 2) if len(every) <= _MOST_JOINED else ():
@@ -188,7 +188,7 @@ def _of_joined(view: View, tables: Sequence[Table]) -> Iterator[Reading]:
 
 
 def unlabelled_tests(view: View) -> Sequence[Reading]:
-    """Return the reading of -1 as an empty cell, if exactly the images of test have this label."""
+    """Return the reading of -1 as empty, if exactly the images of test have the label -1."""
     if not view.is_open("labels", "null", "target") or view.automatic.match is None:
         return []
     names, is_test = view.automatic.names, view.index.splits.fit(lambda one: one == "test")
@@ -212,7 +212,7 @@ def _has_ids(index: KeyIndex, table: Table) -> bool:
 
 
 def _other_tables(view: View, may_be: Callable[[str], bool] = bool) -> list[Table]:
-    """Return the few texts and JSON documents that are tables, and whose names fit."""
+    """Return the texts and JSON documents that are tables and have a suitable name."""
     found = list[Table]()
     members = [one for one in view.documents.members(*_TEXTS) if may_be(one.key)]
     for member in members if len(members) <= _MOST_DOCUMENTS else ():
@@ -267,14 +267,14 @@ def _of_tables(view: View, tables: Sequence[Table]) -> Sequence[Reading]:
 
 
 def _signs(view: View, automatic: Labelling) -> list[Sign]:
-    """Return the boxes that tables state; all annotations if nothing labels images."""
+    """Return the boxes that tables state, or all annotations if no rule labels the images."""
     if automatic.rule == "none":
         return usual(view.signs)
     return [s for s in view.signs if s.key == "boxes" and s.option.startswith(("csv:", "column:"))]
 
 
 def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -> list[Reading]:
-    """Return the readings of the strongest columns and of rival folders; [] if `auto` is right."""
+    """Return readings of the strongest columns and of rival folders; [] if `auto` agrees."""
     best = max(one.strength for one in found)
     rule = automatic.rule
     folders = label_keys(view.index, LabelRule("folder"), ())
@@ -305,7 +305,7 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
         for options in (one.options[:1] if one in rivals or _is_word(view, one) else one.options)
         for reading in _with_solution(view, one, Reading(_with_splits(view, one, options), one.why))
     ]
-    if readings == [one for one in readings if one.options == {"labels": rule}]:  # as `auto` does
+    if readings == [one for one in readings if one.options == {"labels": rule}]:  # `auto` agrees
         pairs = _renamed(first[0], folders) if readings and is_folder else ""
         return [Reading({}, f"{first[0].why} renames the class folders: {pairs}")] if pairs else []
     are_pieces = all(map(PIECE.fullmatch, map(str, folders.names.counts())))
@@ -342,7 +342,7 @@ def _is_of_split(one: LabelColumns) -> bool:
 
 
 def _num_empty(one: LabelColumns) -> int:
-    """Return the number of images whose row is empty in all of the columns."""
+    """Return the number of images that have a row with only empty cells in the columns."""
     have_row = one.match.row_of >= 0
     for title in one.titles:
         have_row &= ~one.match.cells(title).fit(bool)
@@ -350,7 +350,7 @@ def _num_empty(one: LabelColumns) -> int:
 
 
 def _of_empty(one: LabelColumns, reading: Reading) -> Iterator[Reading]:
-    """Yield the reading with a column of two splits, if exactly the rows of one have no label."""
+    """Yield the reading with a split column, if exactly the rows of one split have no label."""
     names = one.match.cells(one.titles[0])
     titles = [*filter(is_of_splits, one.match.table.header)] if len(one.titles) == 1 else []
     for title in titles if "split" not in reading.options else ():
@@ -364,14 +364,14 @@ def _of_empty(one: LabelColumns, reading: Reading) -> Iterator[Reading]:
 
 
 def _are_same(one: LabelColumns, automatic: Labelling) -> bool:
-    """Return whether the cells of a column and the labels divide the images in the same way."""
+    """Return whether a column and the labels of `automatic` divide the images equally."""
     return len(one.titles) == 1 and _num_pairs(*_codes(one, automatic)[:2]) > 1
 
 
 def _number_folders(one: LabelColumns, folders: Labelling) -> bool:
-    """Return whether a column has numbers of the folders, perhaps other numbers in each table.
+    """Return whether a column numbers the folders; numbers may differ between stacked tables.
 
-    Folders of one image do not count, because each has one number in any case.
+    Folders with one image do not count, because each of them has one number in any case.
     """
     if len(one.titles) != 1 or None in map(as_number, one.match.cells(one.titles[0]).counts()):
         return False
@@ -384,7 +384,7 @@ def _number_folders(one: LabelColumns, folders: Labelling) -> bool:
 
 
 def _codes(one: LabelColumns, automatic: Labelling) -> Sequence[NDArray[np.int64]]:
-    """Return the codes of cells and names of the images that have both, and their rows."""
+    """Return codes of cells, codes of labels, and rows of the images that have both."""
     cells, names = one.match.cells(one.titles[0]), automatic.names
     there = names.are_there & (one.match.row_of >= 0)
     every = (cells.codes, names.codes, one.match.row_of)
@@ -392,7 +392,7 @@ def _codes(one: LabelColumns, automatic: Labelling) -> Sequence[NDArray[np.int64
 
 
 def _num_pairs(own: NDArray[np.int64], other: NDArray[np.int64]) -> int:
-    """Return the number of different pairs if each value is in only one pair, otherwise 0."""
+    """Return the number of distinct pairs if the values map one to one, otherwise 0."""
     numbers = [len(np.unique(one)) for one in (own, other)]
     number = int(other.max(initial=0)) + 1
     pairs = len(np.unique(own * number + other)) if numbers[0] == numbers[1] else -1
@@ -400,7 +400,7 @@ def _num_pairs(own: NDArray[np.int64], other: NDArray[np.int64]) -> int:
 
 
 def _unlike(one: LabelColumns, folders: Labelling) -> str:
-    """Return how the classes of a column differ from the folders; "" if only in their names."""
+    """Return how the classes of a column differ from folders; "" if they only have other names."""
     if len(one.titles) != 1 or "target" in one.options[0] or _are_same(one, folders):
         return ""
     title, cells = one.titles[0], one.match.cells(one.titles[0])
@@ -412,7 +412,7 @@ def _unlike(one: LabelColumns, folders: Labelling) -> str:
 
 
 def _renamed(one: LabelColumns, folders: Labelling) -> str:
-    """Return some folders and the classes of a column that only renames them, or ""."""
+    """Return examples of folders and new names, if a column only renames folders; otherwise ""."""
     if not _are_same(one, folders):
         return ""
     pairs = filter(all, {*zip(folders.names, one.match.cells(one.titles[0]), strict=True)})
@@ -420,7 +420,7 @@ def _renamed(one: LabelColumns, folders: Labelling) -> str:
 
 
 def _with_splits(view: View, one: LabelColumns, options: Options) -> Options:
-    """Return the options, with a split if names of tables or a column of a table state it."""
+    """Return the options; with a split if names of tables, or a column of a table, state it."""
     table = one.match.table
     ids = one.match.id_column
     are_there = view.index.splits.are_there
@@ -446,7 +446,7 @@ def _with_splits(view: View, one: LabelColumns, options: Options) -> Options:
 
 
 def _with_solution(view: View, one: LabelColumns, reading: Reading) -> Iterator[Reading]:
-    """Yield the reading, with the labels of test images if a table with the solution has them."""
+    """Yield the reading; with labels of test images if a table with the solution has them."""
     ids, table = one.match.id_column, one.match.table
     for other in view.documents.tables:
         has_all = {ids, *one.titles} <= {*other.header} and not (table.is_own or table.parts)
@@ -468,9 +468,9 @@ def _with_solution(view: View, one: LabelColumns, reading: Reading) -> Iterator[
 
 
 def _of_other_splits(view: View, one: LabelColumns) -> Iterator[str]:
-    """Yield the names of tables of splits whose images the matched table does not name.
+    """Yield names of tables of other splits, which name images that the matched table lacks.
 
-    The labels of a sample submission mean nothing, so it must not have the columns.
+    A sample submission with the columns is left out, because its labels mean nothing.
     """
     match, own = one.match, {one.match.table.name, *dict(one.match.table.parts)}
 

@@ -1,4 +1,4 @@
-"""Find target images: folders or affixes of names whose pictures show the scenes of others."""
+"""Find target images: pictures of the same scenes, by folders or by affixes of names."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from shardprep.source.string_column import booleans
 _SPLITS = re.compile(
     "train(ing)?|tr|val(id(ate|ation)?)?|dev|test(ing)?|ts|eval(uation)?|set|data(set)?|images?|imgs?"
 )
-"""Words of splits, and words that every kind of picture may have."""
+"""Matches words for splits, and words that any kind of picture may have in its name."""
 _TARGETS = re.compile(
     "hr|hq|gts?|groundtruths?|ground|truths?|targets?|clean(ed)?|clear|sharp|high(res(olution)?)?"
     "|normal(light)?|colou?r(s|ed)?|free|depths?|disparit(y|ies)|disp|ref(erence)?s?"
@@ -58,26 +58,26 @@ _MOST_NAMES = 64
 _MOST_KINDS = 9
 _FEWEST = 3
 _A_PAIR = 2
-"""Two folders of images may be kinds of pictures, whatever their names are."""
+"""Number of folders that may be kinds of pictures, whatever their names are."""
 _MOST_ROWS = 4096
 _OPTION = OptionName("target_image")
 Rows = NDArray[np.int64]
 
 
 class _Kind(NamedTuple):
-    """Files that are all of one kind: in folders of one kind, or with one affix in their names."""
+    """Files of one kind of picture: in folders of one kind, or with one affix in their names."""
 
     words: tuple[str, ...]
     rows: Rows
     folders: tuple[str, ...] = ()
-    """Names of its folders; () for an affix of names."""
+    """Names of the folders; () for a kind by affix of names."""
 
     @property
     def glob(self) -> str:
         return _glob(self.folders)
 
     def excluded(self, members: Members) -> str:
-        """Return the glob that leaves out its files; "" if none does."""
+        """Return the glob that excludes the files of the kind; "" if no glob does."""
         if any(self.folders) or not self.words:
             return f"{self.glob}/*" if any(self.folders) else ""
         end = affixes([stem(members.keys[row]) for row in spread(self.rows)]).end
@@ -85,7 +85,7 @@ class _Kind(NamedTuple):
 
 
 class _Pair(NamedTuple):
-    """A kind of picture that pairs with a target."""
+    """A kind of picture that is paired with a target."""
 
     kind: _Kind
     relation: Relation
@@ -99,7 +99,7 @@ class _Pair(NamedTuple):
 
 
 def target_images(view: View) -> Sequence[Reading]:
-    """Return the readings with target images; several if it is unclear which are the targets."""
+    """Return the readings with target images; several if either kind may be the target."""
     options = ("labels", "target_image", "masks", "boxes", "points", "stack", "images")
     if not view.is_open(*options):
         return []
@@ -110,7 +110,7 @@ def target_images(view: View) -> Sequence[Reading]:
 
 
 def _labelled(view: View, kinds: Sequence[_Kind]) -> Iterator[Reading]:
-    """Yield a reading without each of two kinds of pictures if a table labels the other kind."""
+    """Yield readings that exclude one of two kinds of pictures, if a table labels the other."""
     for kind in kinds if len(kinds) == _A_PAIR and all(one.folders for one in kinds) else ():
         why = "labels of a table, without target images"
         alone = Reading({"exclude": (f"{kind.glob}/*",)}, why)
@@ -125,7 +125,7 @@ def _labelled(view: View, kinds: Sequence[_Kind]) -> Iterator[Reading]:
 
 
 def _sets_of_kinds(members: Members) -> Iterator[list[_Kind]]:
-    """Yield possible kinds of pictures: by folders at each depth, then by affixes of names."""
+    """Yield sets of possible kinds of pictures: by folders at each depth, then by affixes."""
     folders = members.keys.folders
     places = folders.firsts()
     paths = [*places.values()][:_MOST_FOLDERS]
@@ -158,7 +158,7 @@ def _sets_of_kinds(members: Members) -> Iterator[list[_Kind]]:
 def _beside_others(
     members: Members, paths: Sequence[str], codes: NDArray[np.integer[Any]]
 ) -> Iterator[list[_Kind]]:
-    """Yield [hr, x and y] of `a/hr`, `a/x`, `b/hr`, `b/y`: one name is in all folders."""
+    """Yield [hr, x and y] for `a/hr`, `a/x`, `b/hr`, `b/y`: one name (hr) is in all folders."""
     below = defaultdict[str, dict[str, int]](dict)
     for path, code in zip(paths, codes.tolist(), strict=True):
         above, _, name = path.rpartition("/")
@@ -226,7 +226,7 @@ def _by_suffix(members: Members) -> list[Reading]:
 
 
 def _side(words: Iterable[str]) -> int:
-    """Return 1 for words of targets, -1 for words of inputs, 0 for others."""
+    """Return 1 for words of targets, -1 for words of inputs, 0 for other words."""
     words = [*words]
     is_not = any(word in _NOT for word in words)
     sides = [1 if _TARGETS.fullmatch(w) else -1 if _INPUTS.fullmatch(w) else 0 for w in words]
@@ -236,7 +236,7 @@ def _side(words: Iterable[str]) -> int:
 
 
 def _sides(kinds: Iterable[Sequence[str]]) -> list[int]:
-    """Return the side of the words of each kind, without the words that all kinds have."""
+    """Return `_side` of each kind, without the words that all kinds have."""
     several = [*kinds]
     common = set.intersection(*map(set, several))
     return [_side(word for word in words if word not in common) for words in several]
@@ -287,7 +287,7 @@ def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
             has_cuts = any(one.is_picture for one in pairs if one not in inputs)
             are_grey = all(any(map(_GREY.fullmatch, one.kind.words)) for one in inputs)
             if by_class and has_cuts and are_grey:
-                return by_class  # two variants of classes: grey, and cut out
+                return by_class  # the inputs are variants of the classes: grey, and cut out
             found += by_class
             if all(one.likeness.has_hues and not one.likeness.is_same for one in inputs):
                 found.append(Reading({"labels": "folder"}, "the scenes of their pictures differ"))
@@ -307,10 +307,10 @@ def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
 
 
 def _unpaired(view: View, target: _Kind, kind: _Kind, *, is_clear: bool) -> list[Reading]:
-    """Return the readings if no pattern finds the targets, as when several targets have one input.
+    """Return the readings if no pattern finds the targets, such as several targets for one input.
 
-    Unless `is_clear`, the inputs become the targets if a pattern pairs them. Otherwise the targets
-    are left out.
+    Unless `is_clear`, the inputs are tried as targets. If no pattern pairs them, the targets are
+    left out.
     """
     pair = None if is_clear else _pair(view, kind, target)
     reading = _reading(view, kind, [pair], []) if pair and pair.is_picture else None
@@ -322,7 +322,7 @@ def _unpaired(view: View, target: _Kind, kind: _Kind, *, is_clear: bool) -> list
 
 
 def _among_others(view: View, apart: Reading) -> Iterator[Reading]:
-    """Yield the readings with target images among the pictures that `apart` leaves."""
+    """Yield readings of target images among the pictures that `apart` does not exclude."""
     for one in target_images(view.read_as(apart)):
         if "target_image" in one.options:
             out = (*apart.options["exclude"], *one.options.get("exclude", ()))
@@ -330,7 +330,7 @@ def _among_others(view: View, apart: Reading) -> Iterator[Reading]:
 
 
 def _has_classes(view: View, target: _Kind) -> bool:
-    """Return whether the folders of target images may be classes: words without a number."""
+    """Return whether folders of target images may be classes: words without a number."""
     keys = view.members.keys.take(target.rows)
     last = {path.rpartition("/")[2] for path in keys.folders.firsts().values()}
     return len({_words(one) for one in last.difference(target.folders)} - {()}) > 1 and not any(
@@ -352,9 +352,9 @@ def _may_be_kinds(view: View, kinds: Sequence[_Kind]) -> bool:
 
 
 def _are_same(view: View, one: _Kind, other: _Kind) -> bool:
-    """Return whether a few pictures show the scene of a picture of the other kind with their name.
+    """Return whether sampled pictures show the scenes of the same-named pictures of the other kind.
 
-    The name of the other may be longer. It costs less than `either_way`.
+    The other name may be longer. This is a cheaper check than `either_way`.
     """
     members = view.members
     for rows, others in ((one.rows, other.rows), (other.rows, one.rows)):
@@ -386,7 +386,7 @@ def _pair(view: View, target: _Kind, kind: _Kind) -> _Pair | None:
 def _reading(
     view: View, target: _Kind, inputs: Sequence[_Pair], out: Sequence[_Kind]
 ) -> Reading | None:
-    """Return the reading with these targets; None if no pattern pairs them with the inputs."""
+    """Return the reading with these targets, or None if no pattern pairs them with the inputs."""
     exclude = tuple(kind.excluded(view.members) for kind in out)
     for pattern in _patterns(view.members, target, inputs):
         if proof := _proof(view, pattern, target, out, inputs):
@@ -426,7 +426,7 @@ def _patterns(members: Members, target: _Kind, inputs: Sequence[_Pair]) -> Itera
 
 
 def _fields(inputs: Sequence[_Pair]) -> Iterator[str]:
-    """Yield fields of a pattern that take the id of a target from the names of its inputs."""
+    """Yield pattern fields that cut the id of a target from the names of its inputs."""
     relations = [one.relation for one in inputs]
     starts = {one.input.start for one in relations}
     ends = {f"{rest}{one.input.end}" for one in relations for rest in one.rests}
@@ -449,9 +449,9 @@ def _fields(inputs: Sequence[_Pair]) -> Iterator[str]:
 def _proof(
     view: View, pattern: str, target: _Kind, out: Sequence[_Kind], inputs: Sequence[_Pair]
 ) -> tuple[str, MaskFiles | None] | None:
-    """Return the evidence in words, and the pairs, if a pattern pairs nearly all files; or None.
+    """Return the evidence in words and the pairs, or None unless a pattern pairs nearly all files.
 
-    The pairs are None if some pictures are left out.
+    The pairs are None in the result if some pictures are left out.
     """
     members = view.members
     is_out = np.zeros(len(members), bool)

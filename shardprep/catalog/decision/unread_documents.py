@@ -1,6 +1,6 @@
-"""Find documents that name the images, or pair with them, and that no option reads.
+"""Find documents that name the images, or pair with them, but that no option reads.
 
-Without labels, boxes or masks, the user must state that the images alone are wanted.
+Unless labels, boxes or masks are known, the user must confirm that only the images are wanted.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ABOUT = re.compile(
     r"|\.aux\.xml$",
     re.IGNORECASE,
 )
-"""Documents about files, and not about what images show."""
+"""Matches documents that are about files, not about the content of images."""
 _FIELD = re.compile(r"\{[^{}]*\}")
 _PATTERN = re.compile(r"[^:,\s]*\{[^{}]*\}[^:,\s]*")
 _NAME = re.compile(r"[^\s\"',;:#<>|=\[\](){}]+")
@@ -58,7 +58,7 @@ _LAST = re.compile(r"0*(\d{1,18})(?!\d)")
 _FIELDS = re.compile(r"[\s,;]+")
 _BOX = re.compile(r"(-?\d[\d.]*[\s,]+){3,30}-?\d[\d.]*")
 _BELOW_COUNTS = re.compile(r"^\S+\.\w+\s*\n\d+\s*\n(-?\d+ ){4}", re.MULTILINE)
-"""The name of an image, a count, and a box: the lists of WIDER FACE."""
+"""Matches a line with an image name, then a count and a box, as in the lists of WIDER FACE."""
 _ENOUGH, _MOSTLY, _MOST_IMAGES, _MOST_SHOWN, _SHORT = 0.5, 0.9, 64, 40, 4
 _MOST_DOCUMENTS, _MOST_KEYS, _MOST_LINES, _MOST_PROPOSED, _MOST_SPLITS = 8, 20_000, 1_000, 5, 4
 
@@ -66,7 +66,7 @@ _MOST_DOCUMENTS, _MOST_KEYS, _MOST_LINES, _MOST_PROPOSED, _MOST_SPLITS = 8, 20_0
 def unread_documents(view: View) -> Sequence[Reading]:
     """Return a note or a question about documents that no option reads.
 
-    Spreadsheets are never read; they are a question if nothing labels the images.
+    A spreadsheet is a note, or a question if nothing else labels the images.
     """
     readings = [*_of_documents(view)]
     members = view.documents.members(*_SPREADSHEETS)
@@ -83,7 +83,7 @@ def unread_documents(view: View) -> Sequence[Reading]:
 
 
 def unread_tables(view: View) -> Sequence[Reading]:
-    """Return a note about tables that name images and that no option reads."""
+    """Return a note about tables that name images, but that no option reads."""
     recipe, labelling = view.recipe, view.automatic
     options = " ".join(str(getattr(recipe, one)) for one in _WITH_FILES)
     is_labelled = recipe.labels == "auto" and not recipe.is_annotated and labelling.match
@@ -110,9 +110,9 @@ def unread_tables(view: View) -> Sequence[Reading]:
 
 
 def _of_documents(view: View) -> Sequence[Reading]:
-    """Return the question whether the images alone are wanted, if unread documents name them.
+    """Return the question whether only the images are wanted, if unread documents name them.
 
-    With folders of classes, documents that say no more are only a note.
+    If folders are classes and the documents state nothing more, return only a note.
     """
     is_target = "target_image" in view.decided and view.is_open(*_BESIDE_TARGETS)
     is_masked = "masks" in view.decided and view.is_open(*({*_OPTIONS} - {"masks"}))
@@ -144,7 +144,7 @@ def _of_documents(view: View) -> Sequence[Reading]:
 
 
 def _beside_masks(view: View, document: Member | None) -> Sequence[Reading]:
-    """Return a note about a document, or a question if it has sentences, which may be wanted."""
+    """Return a note about a document; a question if it has sentences, which may be targets."""
     if document is None or not _SENTENCES.search(head_of(document)):
         return [Reading({}, _unread(document))] if document else []
     alone = Reading({"labels": "none"}, f"masks alone; {_unread(document)}", is_certain=False)
@@ -152,7 +152,7 @@ def _beside_masks(view: View, document: Member | None) -> Sequence[Reading]:
 
 
 def _are_pairs(view: View, document: Member) -> bool:
-    """Return whether most lines of a document have only names of images."""
+    """Return whether most lines of a document have only image names."""
     names = {key.rpartition("/")[2].casefold() for key in view.candidates.keys}
     names |= {stem(name) for name in names}
     lines = [{*_FIELDS.split(line.strip())} for line in head_of(document).casefold().splitlines()]
@@ -179,7 +179,7 @@ def _compared(view: View, document: Member, automatic: Labelling) -> list[Readin
 
 
 def _has_more(index: KeyIndex, document: Member) -> bool:
-    """Return whether a document is nested, is of one image, or has boxes or other classes."""
+    """Return whether a document is nested, belongs to one image, or has boxes or other classes."""
     is_nested = document.key.lower().endswith(_NESTED)
     if is_nested or index.find(stem(document.key)) or _has_boxes(document):
         return True
@@ -197,7 +197,7 @@ def _has_boxes(document: Member) -> bool:
 
 
 def _are_others(folders: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether values divide the folders into finer classes, or join some."""
+    """Return whether values divide folders into smaller classes, or join several folders."""
     own = {value: {*several} for value, several in folders.items()}
     every = set[str]().union(*own.values())
     is_repeated = sum(map(len, folders.values())) >= 2 * len(folders)
@@ -208,7 +208,7 @@ def _are_others(folders: Mapping[str, Sequence[str]]) -> bool:
 
 
 def _are_above(folders: Mapping[str, Collection[str]]) -> bool:
-    """Return whether each value means one upper folder, such as a split or a domain."""
+    """Return whether each value corresponds to one upper folder, such as a split or domain."""
     pairs = [(value, path.split("/")[:-1]) for value, paths in folders.items() for path in paths]
     for level in range(min(len(parts) for _, parts in pairs)):
         named = {(value, parts[level]) for value, parts in pairs}
@@ -224,7 +224,7 @@ def _unread(document: Member) -> str:
 
 
 def _proposals(view: View, document: Member) -> Iterator[Reading]:
-    """Yield readings that label images by this document, by tables or by paths."""
+    """Yield readings of labels in the document, in tables or in paths."""
     index, tables, suffix = view.index, [*view.tables], document.key.lower().rpartition(".")[2]
     more: Options = {}
     if len(index.find(stem(document.key))) == 1:
@@ -247,7 +247,7 @@ def _proposals(view: View, document: Member) -> Iterator[Reading]:
 
 
 def _of_one_form(view: View, document: Member) -> list[str]:
-    """Return the JSON documents in the folder of one whose first object has the same keys."""
+    """Return the JSON documents in the folder of `document` that have the same first keys."""
     above = document.key.rpartition("/")[0]
     beside = [x for x in view.documents.members(".json") if x.key.rpartition("/")[0] == above]
     if len(beside) > _MOST_DOCUMENTS:
@@ -257,7 +257,7 @@ def _of_one_form(view: View, document: Member) -> list[str]:
 
 
 def _of_images(view: View, documents: Sequence[Member]) -> Iterator[Member]:
-    """Yield documents that pair with most images by name, then documents that name most of them."""
+    """Yield documents that pair with most images by name, then documents that name most images."""
     keys = view.members.keys
     is_test = folder_splits(keys).fit(lambda split: split == "test")
     keys = keys if is_test.all() or not is_test.any() else keys.where(~is_test)
@@ -285,7 +285,7 @@ def _names_image(index: KeyIndex, document: Member) -> bool:
 
 
 def _are_known(keys: Texts, names: set[str], numbers: Collection[str]) -> bool:
-    """Return whether most images have their name or number among these."""
+    """Return whether most images have one of these names or numbers."""
     if not _ENOUGH <= len(numbers) / len(keys) <= 1 / _ENOUGH:
         numbers = ()
     some = [*keys[:: len(keys) // _MOST_IMAGES + 1]]
@@ -302,13 +302,13 @@ def _number(name: str) -> str:
 
 
 def _has_names(keys: Texts, document: Member) -> bool:
-    """Return whether a document has names or numbers of most images of its folder and split."""
+    """Return whether a document has names or numbers of most images in its folder and split."""
     text = head_of(document).casefold()
     lines = [*filter(None, map(str.strip, text.splitlines()))]
     if sum(bool(_NAME.fullmatch(line)) for line in lines) >= _MOSTLY * len(lines):
-        return False  # names alone
+        return False  # only names, no facts
     names = {one.rpartition("/")[2] for one in _NAME.findall(text)}
-    names |= {one.rpartition("_")[0] for one in names}  # an image and a kind: ID_1_any
+    names |= {one.rpartition("_")[0] for one in names}  # image name and a kind: ID_1_any
     names = {one for one in names if len(one) > _SHORT or not one.isdigit()}
     if document.extent.num_bytes > HEAD:
         some = dict.fromkeys([*keys[:_MOST_KEYS], *keys[:: len(keys) // _MOST_KEYS + 1]])
@@ -325,7 +325,7 @@ def _has_names(keys: Texts, document: Member) -> bool:
 
 
 def _of_splits(view: View, documents: Sequence[Member]) -> Iterator[Member]:
-    """Yield documents that are named like lists of splits, with a line for each image."""
+    """Yield documents named like lists of splits, with a line for each image."""
     if not view.is_open("split") or {*folder_splits(view.members.keys).counts()} - {"train"}:
         return
     named = [(one, *words_of_split(stem(one.key))) for one in documents]

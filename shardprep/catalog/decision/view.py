@@ -1,4 +1,4 @@
-"""A source as a recipe sees it, and readings: options that a recipe leaves open, with evidence."""
+"""The view of a source under a recipe, and readings: options with their evidence."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ from shardprep.source.members import Member, Members
 from shardprep.storage.text_file import decoded
 
 _OF_TABLES = ("header", "null", "join")
-"""Options on which the tables of a source depend."""
+"""Options that change how tables of a source are read."""
 _OF_IMAGES = (
     "root", "include", "exclude", "exclude_list", "dedup", "images", "stack", "tile", "boxes",
     "masks", "points", "instances", "target_image",
 )  # fmt: skip
-"""Options on which the images of a source depend, and the masks beside them."""
+"""Options that change the images of a source or their masks."""
 
 Options = Mapping[str, Any]
 """Key of a recipe → its value."""
 HEAD = 1 << 18
-"""Maximum number of bytes of a document to look at."""
+"""Maximum number of bytes of a document that are read to look for evidence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Options that read a source, with the evidence; without options it is only a remark."""
+    """Options that read a source one way, with the evidence; without options, a remark only."""
 
     options: Options
     why: str
@@ -88,13 +88,13 @@ class View:
     recipe: Recipe
     listing: ImageListing
     notes: tuple[str, ...] = ()
-    """A remark on each decision."""
+    """A remark on each decision so far."""
     decided: frozenset[str] = field(default_factory=frozenset)
-    """Options that a decision has set."""
+    """Names of the options that a decision has set."""
     paired: MaskFiles | None = None
-    """The masks or target images that the stage of the decision paired."""
+    """Masks or target images that a stage has paired with images; None if no stage has."""
     pictures: Pictures = field(default_factory=Pictures)
-    """The pictures that the decision has looked at."""
+    """Cache of the pictures that were decoded for the decisions."""
 
     @cached_property
     def documents(self) -> Documents:
@@ -107,7 +107,7 @@ class View:
 
     @cached_property
     def selected(self) -> Selected:
-        """The images that the options of selection leave."""
+        """The images that `--root`, `--include`, `--exclude` and similar options leave."""
         file, listing, images = self.recipe.exclude_list, self.listing, self.beside.images
         excluded = self.documents.ids(file, KeyIndex(images.keys)) if file else ()
         others = [one.key for several in (listing.others, listing.skipped) for one in several]
@@ -129,7 +129,7 @@ class View:
 
     @cached_property
     def candidates(self) -> Members:
-        """The images and masks of the source that are not excluded."""
+        """The images and masks of the source that `--exclude` leaves."""
         images = self.listing.images
         if not self.recipe.exclude:
             return images
@@ -138,7 +138,7 @@ class View:
 
     @cached_property
     def tables(self) -> Sequence[Table]:
-        """The tables of the source; tables of different splits are joined into one."""
+        """The tables of the source; tables of different splits are stacked into one."""
         return united(self.index, self.documents.tables)
 
     @cached_property
@@ -148,7 +148,7 @@ class View:
 
     @cached_property
     def all_signs(self) -> Sequence[Sign]:
-        """The objects that documents and tables state, also if only few images have them."""
+        """The objects that documents and tables state, even if only few images have them."""
         return document_signs(self.index, self.documents, self.candidates)
 
     @property
@@ -161,11 +161,11 @@ class View:
         return [one for one in self.all_signs if not one.is_unclear]
 
     def is_open(self, *options: str) -> bool:
-        """Return whether all of these options have their defaults, so that they may be decided."""
+        """Return whether all these options have their defaults, so that they may be decided."""
         return all(getattr(self.recipe, one) == BUILD_DEFAULTS[one] for one in options)
 
     def read_as(self, reading: Reading) -> View:
-        """Return the view with the options of a reading; globs are added to those of the recipe."""
+        """Return the view with the options of a reading, and its globs added to the recipe's."""
         options = dict(reading.options)
         for key in ("exclude", "include"):
             if key in options:
@@ -179,7 +179,7 @@ class View:
         return own
 
     def of(self, recipe: Recipe) -> View:
-        """Return the view of another recipe, which may make stacks of the images."""
+        """Return the view under another recipe; `--stack` may turn images into stacks."""
         listing = self.listing
         if recipe.stack != self.recipe.stack:
             rest, masks = masks_apart(listing, recipe)
@@ -200,4 +200,4 @@ class View:
 
 
 Stage = Callable[[View], Sequence[Reading]]
-"""Returns the readings of a part of the decision: one is used, several are a question."""
+"""Returns the readings of one part of a decision: one is used, several are a question."""

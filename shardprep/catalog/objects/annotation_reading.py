@@ -34,15 +34,15 @@ _INSTANCES = OptionName("instances")
 
 
 class StatedAnnotations(NamedTuple):
-    """Objects, mask files and keypoints as documents state them; `combine` joins them."""
+    """Objects, mask files and keypoints as the source states them; `combine` joins them."""
 
     boxes: Found | None
     shapes: Found | None
-    """Objects with outlines or segments; the value of `boxes` if one document states both."""
+    """Objects with outlines or segments; the same as `boxes` if one document states both."""
     files: FileMasks
     is_numbered: bool
     points: FoundPoints | None = None
-    """Keypoints of images; keypoints of objects are in `boxes`."""
+    """Keypoints of whole images; `boxes` has the keypoints of objects."""
 
     @property
     def objects(self) -> Found | None:
@@ -54,7 +54,7 @@ class StatedAnnotations(NamedTuple):
 
 
 def read_annotations(recipe: Recipe, images: SourceImages, naming: Naming) -> StatedAnnotations:
-    """Return the annotations that the options select; RecipeError if options exclude each other."""
+    """Return the annotations that options select; RecipeError if options exclude each other."""
     has_numbers = holds_numbers(recipe, images.beside)
     _check_options(recipe, has_numbers=has_numbers)
     numbered = numbered_objects(recipe, images) if has_numbers else None
@@ -84,7 +84,7 @@ def read_annotations(recipe: Recipe, images: SourceImages, naming: Naming) -> St
 
 
 def has_keypoints(recipe: Recipe) -> bool:
-    """Return whether `--points` means keypoints of the objects of `--boxes`."""
+    """Return whether `--points` selects keypoints of the objects that `--boxes` selects."""
     points, boxes = recipe.rules.points, recipe.rules.boxes
     return points.needs_boxes or (points.kind == "labelme" and boxes.kind == "labelme")
 
@@ -122,7 +122,7 @@ def _shapes(recipe: Recipe, images: SourceImages, boxes: Found | None) -> Found 
 
 
 def _as_exported(found: Found, facts: Mapping[str, Any]) -> Found:
-    """Return the objects with the order of classes and the skeleton of `export.json`."""
+    """Return the objects with class order and skeleton as in `export.json`."""
     stated = facts.get("object_labels")
     names = tuple(stated) if isinstance(stated, list) else ()
     if all(isinstance(one, str) for one in names) and {*found.names} <= {*names}:
@@ -150,7 +150,7 @@ def _check_boxes(
     recipe: Recipe, images: SourceImages, boxes: Found | None, shapes: Found | None
 ) -> None:
     def size_of(image: int) -> tuple[int, int] | None:
-        is_shown = recipe.annotated != "stored"  # `image_size` is of the displayed image
+        is_shown = recipe.annotated != "stored"  # `image_size` is the size as displayed
         return image_size(images.members[image].extent) if is_shown else None
 
     named = [(OptionName("boxes", recipe.boxes), boxes)]

@@ -40,16 +40,16 @@ from shardprep.storage.url import is_url
 _BOXES, _MASKS, _CLASSES = OptionName("boxes"), OptionName("masks"), OptionName("classes")
 _POINTS, _MASK_VALUES = OptionName("points"), OptionName("mask_values")
 NO_ANNOTATION, NO_MASK = "no annotation", "no mask"
-"""Reasons to leave out an image if other images of its split are annotated."""
+"""Reasons to leave out an image, if other images of its split are annotated."""
 _MOST_NAMES = 8
 _MOST_SIZES, _MOST_BY_URL = 512, 64
-"""Maximum number of images to read for their EXIF tags, local and remote."""
+"""Maximum number of local and of remote images that are read for their EXIF tags."""
 _ORIENTATIONS = range(2, 9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnotationFacts:
-    """Classes, counts and storage form of the annotations of a source."""
+    """Classes, counts and storage form of all annotations of a source."""
 
     spec: AnnotationSpec
     names: tuple[str, ...]
@@ -58,7 +58,7 @@ class AnnotationFacts:
     unmatched: Unmatched | None = None
     documents: frozenset[str] = frozenset()
     num_objects: dict[str, int] = field(default_factory=dict)
-    """Class name → number of objects, in class order, as far as known without decoding masks."""
+    """Class name → number of objects, in class order; masks that are not decoded do not count."""
     num_background: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
 
@@ -71,28 +71,28 @@ class Annotated:
     annotations: list[Annotation | None]
     masks: list[tuple[Member, ...]]
     lacks: list[str]
-    """Reason to leave out each image, or "" if the image is annotated."""
+    """Reason to leave out each image; "" if it is annotated."""
     is_background: bool
-    """Whether unlisted images count as images without objects, in splits with listed images."""
+    """Whether an unlisted image has no objects, if its split has listed images."""
     has_rows: bool
-    """Whether a table has a row for each image, so that an image may have no boxes on purpose."""
+    """Whether a table has a row for each image, so that a row without boxes is intended."""
     strata: list[tuple[int, ...]]
-    """Class indices in each image, as far as known without decoding masks."""
+    """Class indices of each image; masks that are not decoded do not count."""
     splits: list[str | None] | None = None
     are_listed: bool = False
-    """Whether `splits` come from lists, so that an image on no list is in no split."""
+    """Whether `splits` come from lists, so that an image on no list has no split."""
     unmapped: tuple[str, ...] = ()
     findings: list[str] = field(default_factory=list)
 
     @property
     def has_background(self) -> bool:
-        """Whether images without objects can be stored; class masks need a background for that."""
+        """Whether images without objects can be stored; class masks need a background class."""
         spec = self.facts.spec
         return spec.masks != "classes" or spec.background != spec.ignore
 
 
 def annotate(images: SourceImages, naming: Naming) -> Annotated:
-    """Return the annotations of all images that `--boxes`, `--masks` and `--points` select."""
+    """Return the annotations of all images as `--boxes`, `--masks` and `--points` select them."""
     recipe = images.recipe
     read = read_annotations(recipe, images, naming)
     annotations, names = _classed(recipe, read, naming)
@@ -148,11 +148,11 @@ def _annotated_frames(
     annotations: Sequence[Annotation | None],
     masks: Sequence[Sequence[Member]],
 ) -> tuple[tuple[Frame, ...], list[str]]:
-    """Return the possible frames, the likeliest first, and a finding if sizes prove neither.
+    """Return the frames to try, the likeliest first, and a finding if sizes prove none.
 
-    A turn by 90° swaps height and width, so the size that an annotation or mask file states shows
-    whether it was made on the upright image. Images that are turned by 180° or mirrored are assumed
-    to be annotated in the same frame.
+    A turn by 90° swaps height and width, so the size in an annotation or mask file shows whether it
+    was made on the upright image. Images that are turned by 180° or mirrored are assumed to be
+    annotated in the same frame.
     """
     annotated = images.recipe.annotated
     if annotated != "auto":
@@ -217,7 +217,7 @@ def _classed(
 
 
 def _shared_list(read: StatedAnnotations, names: Sequence[str]) -> list[str]:
-    """Return a note if objects come after numbers of masks in the list of classes."""
+    """Return a note if masks without class names and objects are in one list of classes."""
     values = read.files.values
     if not values.names or not values.is_unnamed or len(names) == len(values.names):
         return []
@@ -229,7 +229,7 @@ def _shared_list(read: StatedAnnotations, names: Sequence[str]) -> list[str]:
 def _renamed(
     found: Found, naming: Naming, before: tuple[str, ...]
 ) -> tuple[list[Annotation | None], tuple[str, ...]]:
-    """Return the annotations of wanted classes, and the class names, which start with `before`."""
+    """Return the annotations of wanted classes, and all class names, which start with `before`."""
     called = naming.of(found.names)
     if found.names == (ONE_CLASS,) and len(naming.classes) == 1 and not naming.is_of_labels:
         called = list(naming.classes)
@@ -244,7 +244,7 @@ def _renamed(
 
 
 def _relabelled(one: Annotation, number: Sequence[int]) -> Annotation:
-    """Return `one` with label i replaced by `number[i]`; objects that get `NONE` are dropped."""
+    """Return the annotation with label i replaced by `number[i]`; objects of `NONE` are dropped."""
     labels = tuple(number[label] for label in one.labels)
     areas = tuple((area, number[at]) for area, at in one.areas if number[at] != NONE)
     known = replace(one, labels=labels, areas=areas)
@@ -312,10 +312,10 @@ def _lacks(
 
 
 def settled(annotated: Annotated, splits: Sequence[str | None], recipe: Recipe) -> Annotated:
-    """Return the annotations with a decision on each unlisted image, made by its split.
+    """Return the annotations after deciding on each unlisted image, by its split.
 
-    An image in no split, or in a split without any annotation, gets no annotation. In other splits,
-    an unlisted image becomes background, or keeps its reason in `lacks`. SourceError if "auto" or
+    An image in no split, or in a split without annotations, gets no annotation. In other splits, an
+    unlisted image becomes background, or keeps its reason in `lacks`. SourceError if "auto" or
     "train" would make too many images background.
     """
     listed = {s for s, lack in zip(splits, annotated.lacks, strict=True) if s and not lack}
@@ -376,7 +376,7 @@ def _outlined(one: Annotation) -> Annotation:
 
 
 def _unmatched(without_image: Mapping[str, int], left_out: Collection[str]) -> Counter[str]:
-    """Return reason → number of objects without an image; `left_out` are skipped keys."""
+    """Return reason → number of objects without an image; `left_out` are keys of skipped images."""
     found: Counter[str] = Counter()
     names = {key.rpartition("/")[2] for key in left_out if without_image}
     names.update({stem(name) for name in names})

@@ -1,4 +1,4 @@
-"""Detect boxes, masks and keypoints by file names and the content of a sample of files."""
+"""Detect boxes, masks and keypoints by file names and by a sample of the files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def document_signs(index: KeyIndex, documents: Documents, images: Sequence[Membe
 
 
 def usual(signs: Sequence[Sign]) -> list[Sign]:
-    """Return the signs without panoptic masks, or all if there is no other sign."""
+    """Return the signs, without panoptic masks if there is another sign."""
     is_panoptic = [one.key == "masks" and one.option.startswith("coco:") for one in signs]
     return [one for one, is_out in zip(signs, is_panoptic, strict=True) if not is_out] or [*signs]
 
@@ -80,7 +80,7 @@ def recognised(
 
 
 def mask_findings(keys: Sequence[str]) -> list[str]:
-    """Return a remark on images in folders that are named like folders of masks, or []."""
+    """Return a remark if images are in folders that are named like mask folders, otherwise []."""
     if not (masks := find_masks(keys).num_masks):
         return []
     globs = " ".join(str(OptionName("exclude", f"{name}/*")) for name in masks)
@@ -90,9 +90,9 @@ def mask_findings(keys: Sequence[str]) -> list[str]:
 
 
 def text_files(keys: Sequence[str], documents: Documents) -> str:
-    """Return the pattern of captions, a text file for each image, or "" without captions.
+    """Return the pattern of caption files, one text for each image; "" without captions.
 
-    If two folders have a text for each image, it is not clear which is the caption.
+    Also "" if several folders have a text for each image, because any may be the caption.
     """
     every = documents.members(".txt")
     members = {stem(member.key): member for member in every}
@@ -112,7 +112,7 @@ def text_files(keys: Sequence[str], documents: Documents) -> str:
 
 
 def text_pattern(keys: Sequence[str], text: str) -> str:
-    """Return the pattern of text files, such as texts/{stem}.txt; `text` is the key of one."""
+    """Return the pattern of text files, such as texts/{stem}.txt, from the key `text` of one."""
     folder, _, name = text.rpartition("/")
     is_beside = any(key.rpartition("/")[0] == folder for key in keys)
     file = f"{{stem}}{name[name.rfind('.') :]}"

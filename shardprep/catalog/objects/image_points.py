@@ -1,4 +1,4 @@
-"""Keypoints of whole images: a list that the formats fill, and the arrays made from it.
+"""Keypoints of whole images: the list that formats fill, and the arrays made from the list.
 
 All images have the same keypoints, by name. If a name occurs several times in an image, its
 repetitions are numbered: motor, motor 2, motor 3. So every image has arrays of the same shape.
@@ -28,12 +28,12 @@ class FoundPoints:
     """The keypoints of all images, as read from documents of one format."""
 
     points: Mapping[int, Points]
-    """Position of each listed image → float32[K, 3]."""
+    """Position of each listed image → float32[K, 3]: x, y, visibility of each keypoint."""
     skeleton: Skeleton
     how: str
     documents: tuple[str, ...]
     lost: Mapping[int, Mapping[str, int]]
-    """Position of an image → number of its keypoints that were left out, by reason."""
+    """Position of an image → reason → number of its keypoints that were left out."""
     without_image: Mapping[str, int]
     """Name of each listed image that the source lacks → number of its keypoints."""
     is_relative: bool = False
@@ -45,10 +45,10 @@ class FoundPoints:
 
 
 class PointList:
-    """The keypoints of a source, in the order of its documents."""
+    """The keypoints of a source while documents are read, in the order of the documents."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
-        """`names` are the first keypoints, in order; others follow in natural order."""
+        """`names` are the first keypoints, in order; other names follow in natural order."""
         self.listed: set[int] = set()
         self.missing: Counter[str] = Counter()
         self._names = {name: i for i, name in enumerate(names)}
@@ -70,7 +70,7 @@ class PointList:
 
     @property
     def are_shares(self) -> bool:
-        """Whether all coordinates are from 0 to 1, and not all of them whole numbers."""
+        """Whether all coordinates are in 0..1 and at least one is not a whole number."""
         places = np.frombuffer(self._values, np.float32).reshape(-1, 3)[:, :2]
         is_share = places.size > 0 and bool(((places >= 0) & (places <= 1)).all())
         return is_share and bool((places % 1 != 0).any())

@@ -41,12 +41,12 @@ FORMATS = {
     "cvat": Format(cvat.read, cvat.recognise),
     "jsonl": Format(via.read, lambda _: []),  # `via.recognise` covers JSON lines
 }
-"""First word of `--boxes` → format, in the order of detection."""
+"""First word of a `--boxes` value → its format, in the order of detection."""
 
 
 def read_boxes(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the boxes of all images by a rule whose kind is a key of `FORMATS`."""
-    with np.errstate(over="ignore", invalid="ignore"):  # numbers that overflow are dropped later
+    with np.errstate(over="ignore", invalid="ignore"):  # overflowing numbers are dropped later
         return FORMATS[rule.kind].read(rule, source)
 
 
@@ -59,7 +59,7 @@ def read_image_points(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
 def recognise(source: AnnotatedSource) -> list[Sign]:
     """Return the signs of all formats.
 
-    If none is clear, signs of boxes in JSON lists are added, or else of keypoints in tables.
+    If all are unclear, signs of boxes in JSON lists are added, or else of keypoints in tables.
     """
     signs = [sign for one in FORMATS.values() for sign in one.recognise(source)]
     if not all(one.is_unclear for one in signs):

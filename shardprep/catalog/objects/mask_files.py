@@ -1,4 +1,4 @@
-"""Mask files of images, found by a pattern for their names: `masks/{stem}_mask.png`."""
+"""Mask files of images, which a pattern finds by their names: `masks/{stem}_mask.png`."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from shardprep.source.names import composed
 _MOST_SHOWN = 160
 _SIGNS = "-_. "
 _BEGINS = re.compile(rf"\{{(stem|name|id)\}}(?P<sign>[{_SIGNS}]?)\*")
-"""Matches the image name, a separator or none, and a wildcard that may match further separators."""
+"""Matches the image name, perhaps a separator, and a wildcard that may match separators."""
 
 
 @dataclass(frozen=True, slots=True)
 class MaskFiles:
-    """The mask files of a source."""
+    """The mask files of a source, or its target images, by image."""
 
     of_image: dict[str, list[str]]
     without_image: list[str]
     class_of: dict[str, str] = field(default_factory=dict)
-    """Key of a mask → name of its class, if the pattern has `{class}`."""
+    """Key of a mask → name of its class, if the pattern has the field `{class}`."""
     noun: str = "mask"
-    """Word for the files in reasons: mask, target image."""
+    """Word for a file in reasons: mask, target image."""
 
     @property
     def keys(self) -> set[str]:
@@ -71,7 +71,7 @@ class MasksBeside(NamedTuple):
         return {} if self.files is None else self.files.class_of
 
     def unused(self, images: Collection[str], masks: Collection[str]) -> list[Skipped]:
-        """Return skipped files: masks of images not in `images`, panoptic masks not in `masks`."""
+        """Return as skipped: masks of images not in `images`, panoptic masks not in `masks`."""
         segments = {m.key: m for several in self.segments.values() for m in several.members}
         idle = [skipped(m, "a mask that is not stored") for m in segments.values()]
         idle = [one for one in idle if one.key not in masks]
@@ -143,7 +143,7 @@ def masks_beside(
 
 
 def skipped(member: Member, reason: str, detail: str = "") -> Skipped:
-    """Return a `Skipped` for a member that is left out."""
+    """Return a `Skipped` for a member, with the reason to leave it out."""
     return Skipped(member.key, reason, member.extent.num_bytes, detail)
 
 
@@ -188,7 +188,7 @@ def pair_masks(
 
 
 class SeveralImagesError(AmbiguousIdError):
-    """A mask fits several images that are equally near."""
+    """A mask fits several images that are equally near to it."""
 
     images: Sequence[str] = ()
 
@@ -196,9 +196,9 @@ class SeveralImagesError(AmbiguousIdError):
 def _advised(
     error: SeveralImagesError, keys: Sequence[str], pattern: MaskPattern, no_images: Collection[str]
 ) -> SourceError:
-    """Return `error`, with another pattern as a hint if `{folder}` tells its images apart.
+    """Return `error`, with another pattern as a hint if `{folder}` distinguishes the images.
 
-    The pattern has `{folder}` instead of a wildcard or a folder name, or in front.
+    The pattern has `{folder}` instead of a wildcard or a folder name, or at its start.
     """
     masks = matching(keys, pattern).keys()
     folders = {f"/{image}".split("/")[-2] for image in error.images} - {""}
@@ -218,7 +218,7 @@ def _advised(
 
 
 def _nearest_masks(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
-    """Return image → its masks, from pairs (mask, image) without distant pairs.
+    """Return image → its masks, from pairs (mask, image), without distant pairs.
 
     A pair is distant if its image, or a mask in the folder of its mask, has a pair that shares more
     leading folders. A mask that is only in distant pairs belongs to a missing image.
@@ -236,13 +236,13 @@ def _nearest_masks(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def fits_all(pattern: MaskPattern) -> SourceError:
-    """Return the error for a pattern that matches every image, so that all would be masks."""
+    """Return the error for a pattern that matches all files, so that no image would be left."""
     what = f"{pattern.text} fits every image of the source"
     return SourceError(pattern.option, what, PATTERN_HINT)
 
 
 def matching(keys: Sequence[str], pattern: MaskPattern) -> dict[str, dict[str, str]]:
-    """Return the keys whose end fits the pattern, each with the values of its fields."""
+    """Return key → values of the fields, for each key whose end matches the pattern."""
     plain = [composed(key) for key in keys]
     found: dict[str, dict[str, str]] = {}
     for name in pattern.fields:
@@ -259,7 +259,7 @@ def matching(keys: Sequence[str], pattern: MaskPattern) -> dict[str, dict[str, s
 
 class _Search:
     def __init__(self, images: Sequence[str], pattern: MaskPattern) -> None:
-        """Index images by the fields of the pattern; images that lack a field are never found."""
+        """Index the images by the fields of the pattern, without images that lack a field."""
         self._images, fields = images, pattern.fields
         self._are_shared = pattern.is_target
         named = sorted(
@@ -290,7 +290,7 @@ class _Search:
         self._pairing = Pairing(KeyIndex(keys))
 
     def of(self, mask: str, values: Mapping[str, str]) -> Sequence[int]:
-        """Return the positions of the images of a file. SourceError if a mask has several."""
+        """Return the positions of the images of a file; SourceError if a mask has several."""
         name = "|".join(values[group] for group in self._named)
         folder = values.get("dir")
         if not name:
@@ -329,7 +329,7 @@ class _Search:
         return error
 
     def _only(self, folder: str, mask: str, *, is_deep: bool) -> Sequence[int]:
-        """Return the only image in a folder (or below it, if `is_deep`); SourceError if several."""
+        """Return the only image in a folder (or below, if `is_deep`); SourceError if several."""
         if self._below is None:
             below: defaultdict[str, list[int]] = defaultdict(list)
             for i, key in enumerate(self._images):
@@ -345,7 +345,7 @@ class _Search:
 
 
 def _num_shared(one: str, other: str) -> int:
-    """Return the number of leading folders that two keys share."""
+    """Return how many leading folders two keys share."""
     pairs = zip(one.split("/")[:-1], other.split("/")[:-1], strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 

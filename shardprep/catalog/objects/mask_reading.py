@@ -68,7 +68,7 @@ def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> Fil
     """Return the mask files of all images, with their classes and the meaning of their values."""
     keys, beside = images.index.keys, images.beside
     channels, members = len(recipe.rules.stack.channels) or 1, images.members
-    times = np.where(members.num_files > channels, channels, 1).tolist()  # masks of each channel
+    times = np.where(members.num_files > channels, channels, 1).tolist()  # one mask per channel
     pairs = zip(members, times, strict=True)
     of_image = [_planes(beside.of(image.key), image, number) for image, number in pairs]
     used = [member for members in of_image for member in members]
@@ -108,7 +108,7 @@ def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> Fil
 def _planes(members: Sequence[Member], image: Member, times: int) -> list[Member]:
     """Return the masks of an image, or of the images of a stack in order, each repeated `times`.
 
-    Masks get a `RefusedExtent` if their axes have other directions than the axes of the stack.
+    A mask gets a `RefusedExtent` if its axes point in other directions than in its stack.
     """
     directions: tuple[str, ...] = ()
     if isinstance(image.extent, StackExtent):
@@ -134,7 +134,7 @@ def _values(
 
 
 _MOST_SPARSE = 8
-"""Ratio of the highest value to the number of values above which a remark asks for names."""
+"""Ratio of highest value to number of values, above which a remark asks for class names."""
 
 
 def _with_hint(values: MaskValues, documents: Documents) -> MaskValues:
@@ -175,7 +175,7 @@ def _by_file(
     classes = images.beside.class_of
 
     def of_mask(key: str) -> int:
-        file = key if key in classes else key.rpartition("/")[0]  # file of several masks
+        file = key if key in classes else key.rpartition("/")[0]  # for a file of several masks
         return number[classes.get(file, ONE_CLASS)]
 
     labels = [
@@ -186,7 +186,7 @@ def _by_file(
 
 
 def holds_numbers(recipe: Recipe, beside: MasksBeside) -> bool:
-    """Return True if masks in SegmentationObject will be stored as one mask for each object."""
+    """Return whether masks in SegmentationObject are stored as one mask for each object."""
     has_numbers = any(map(OF_OBJECTS.search, beside.members))
     return has_numbers and recipe.instances and not beside.class_of
 
@@ -194,8 +194,8 @@ def holds_numbers(recipe: Recipe, beside: MasksBeside) -> bool:
 def numbered_objects(recipe: Recipe, images: SourceImages) -> Found | None:
     """Return the objects of masks with object numbers, each with its class and segment.
 
-    Classes are read from XML, or from class masks without XML or with `--mask-values`. None if the
-    source has neither. Boxes are NaN unless the recipe stores boxes.
+    Classes are read from XML; from class masks without XML, or with `--mask-values`. None if
+    the source has neither. Boxes are NaN unless the recipe stores boxes.
     """
     if recipe.rules.boxes.is_given:
         return _numbered_boxes(images)
@@ -258,7 +258,7 @@ class _ClassReader:
         self.names = tuple(values.names[i] for i in kept)
 
     def annotation(self, objects: Member, classes: Member) -> Annotation:
-        """Return the objects of a mask, each with the most frequent class except background."""
+        """Return the objects of a mask, each with its most frequent class except background."""
         try:
             numbers = decode_numbers(objects.extent.read(), self._max_pixels)
             labels = mask_classes(decode_mask(classes.extent.read(), self._max_pixels), self._spec)
@@ -281,7 +281,7 @@ class _ClassReader:
             numbers.astype(np.int64) << 16 | classes.astype(np.int64), return_counts=True
         )
         label_of: dict[int, int] = {}
-        for i in np.argsort(counts, kind="stable").tolist():  # the most frequent comes last
+        for i in np.argsort(counts, kind="stable").tolist():  # the most frequent overwrites others
             number, value = divmod(int(pairs[i]), 1 << 16)
             if number not in NO_NUMBERS:
                 label = self._labels.get(value, NONE)

@@ -1,4 +1,4 @@
-"""Meaning of the values in mask files: stated by `--mask-values`, or detected from the masks."""
+"""Meaning of the values in mask files, stated by `--mask-values` or detected from the masks."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ Colour = tuple[int, int, int]
 NONE = -1
 BACKGROUND = "background"
 _NO_VALUE, _NO_WIDE_VALUE = 255, 65_535
-"""Values of pixels without a class in masks of class indices, in 8 and in 16 bits."""
+"""Values that mean "no class" in masks of class indices, in 8 and in 16 bits."""
 _BACKGROUNDS = re.compile(r"_?back[-_ ]?ground_?|bg", re.IGNORECASE)
 _IGNORED = re.compile(r"_?_?ignored?_?_?", re.IGNORECASE)
 _BINARY = ({0, 1}, {0, 255}, {0, 65_535})
-"""Values of masks that only separate objects from background."""
+"""Sets of values in masks that only separate objects from background."""
 _SAMPLE = 64
 _DARK, _LIGHT, _BLURRED = 32, 223, 0.01
-"""Limits of black and of white in JPEG masks, and maximum share of pixels between the limits."""
+"""Limits of black and white in JPEG masks, and maximum share of pixels between these limits."""
 _MOST_CLASSES = 1024
-"""Maximum number of detected classes; larger values are ids of objects, or depths."""
+"""Maximum number of detected classes; larger values are object ids, or depths."""
 _MOST_VALUES = 64
 _PIXELS_OF_COLOUR = 8
-"""Minimum number of pixels for each colour of a mask: a tiny photograph has few colours, too."""
+"""Minimum pixels per colour of a mask, because a tiny photo has few colours, too."""
 _PIXELS_FIRST = 1 << 12
-"""Number of pixels in which colours are counted first: most pictures exceed the limit there."""
+"""Number of pixels to count colours in first, because most photos exceed the limit there."""
 _SHOWN_COLOURS = 8
 _NAME_FILE = re.compile(
     r"(^|/)[^/]*(\.ya?ml|(class|label|palette|names|codes)[^/]*\.(csv|txt))$", re.IGNORECASE
@@ -55,25 +55,25 @@ _COLOUR = re.compile(r"#([0-9a-fA-F]{6})|(\d{1,3})[ ,]+(\d{1,3})[ ,]+(\d{1,3})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskValues:
-    """The classes of mask files, and the pixel values that mean each class."""
+    """The classes of mask files, and the pixel value of each class."""
 
     names: tuple[str, ...]
     values: Mapping[int, int] | Mapping[Colour, int] | None = None
-    """Pixel value or colour → class index or `NONE`; None if the values are the class indices."""
+    """Pixel value or colour → class index or `NONE`; None if values are the class indices."""
     is_binary: bool = False
     how: str = ""
     present: list[tuple[int, ...]] = field(default_factory=list)
-    """Class indices in each mask; [] if unknown."""
+    """Class indices in each mask; [] if not known."""
     findings: tuple[str, ...] = ()
 
     @property
     def background(self) -> int:
-        """Class index of the background, or `NONE` if no class has such a name."""
+        """Class index of the background, or `NONE` if no class has a name for background."""
         found = (i for i, name in enumerate(self.names) if _BACKGROUNDS.fullmatch(name))
         return next(found, NONE)
 
     def renamed(self, names: Mapping[str, str], classes: Sequence[str]) -> MaskValues:
-        """Return a copy with classes renamed by `names`, and only `classes` unless it is empty."""
+        """Return a copy with names mapped by `names`, and only the classes in `classes`, if any."""
         called = [names.get(name, name) for name in self.names]
         if self.is_binary and len(classes) == 1:
             classes = (BACKGROUND, *classes)
@@ -100,7 +100,7 @@ class MaskValues:
         return replace(self, names=ordered, values=new, present=present, findings=findings)
 
     def stored(self, ignore: int) -> Mapping[Any, int] | None:
-        """Return `values` with `ignore` instead of `NONE`, as in `AnnotationSpec`."""
+        """Return `values` with `ignore` instead of `NONE`, in the form of `AnnotationSpec`."""
         if self.values is None:
             return None
         return {value: ignore if at == NONE else at for value, at in self.values.items()}
@@ -111,9 +111,9 @@ class MaskValues:
 
 
 def given_values(text: str, read: Callable[[str], bytes]) -> MaskValues:
-    """Return the meaning of values that `--mask-values` states as pairs or in a file.
+    """Return the meaning of values that `--mask-values` states, as pairs or in a file.
 
-    The file is a CSV of name, r, g, b or of value, name, a text with lines name:r,g,b, or a YAML
+    The file is a CSV of name, r, g, b or of value, name; a text with lines name:r,g,b; or a YAML
     with `names` or `classes` as a list or map. Values that are called "ignore" have no class.
     """
     findings: list[str] = []
@@ -144,14 +144,14 @@ def given_values(text: str, read: Callable[[str], bytes]) -> MaskValues:
 
 NUMBERED = "values are 1 to n in each and n differs: numbers of objects"
 UNSURE = 2
-"""Maximum result of `are_numbers` for which the values may also be classes."""
+"""Maximum result of `are_numbers` at which the values may also be classes."""
 _MOST_ODD = 0.1
 _MOST_CLASSES_IN_TURN = 2
 """Values 1 to n in masks are classes if n is at most this (1 an organ, 2 its tumour)."""
 
 
 def are_numbers(masks: Iterable[Collection[int]]) -> int:
-    """Return the number of different n if the values of each mask are 1 to n, otherwise 0.
+    """Return how many different n occur if each mask has the values 1 to n, otherwise 0.
 
     The result is also 0 for a single n, or if no n is above 2: such values may be classes.
     """
@@ -166,7 +166,7 @@ def are_numbers(masks: Iterable[Collection[int]]) -> int:
 
 
 def _highest_number(mask: Collection[int]) -> int | None:
-    """Return n if the values of a mask are 1 to n; 0 if it is empty; otherwise None."""
+    """Return n if a mask has the values 1 to n, and perhaps 0 and "no class"; otherwise None."""
     values = sorted(set(mask) - {0})
     if values and values[-1] in (_NO_VALUE, _NO_WIDE_VALUE) and values[-1] != len(values):
         values.pop()
@@ -176,10 +176,10 @@ def _highest_number(mask: Collection[int]) -> int | None:
 
 
 def hold_numbers(masks: Iterable[Seen | None], documents: Documents) -> int:
-    """Return how surely the values of sampled masks number objects, as `are_numbers` does.
+    """Return a score of whether sampled masks have object numbers, as `are_numbers` does.
 
     0 if a mask has colours or is a JPEG, or if a document names the values as classes. Up to a
-    tenth of the masks may lack a number, of a covered object; the result is then at most `UNSURE`.
+    tenth of the masks may lack the number of a covered object; the result is then at most `UNSURE`.
     """
     seen, num_odd = [], 0
     for one in masks:
@@ -196,13 +196,13 @@ def hold_numbers(masks: Iterable[Seen | None], documents: Documents) -> int:
 
 
 def naming_files(masks: Iterable[Collection[int]], documents: Documents) -> list[str]:
-    """Return the keys of documents, for `--mask-values`, that name the values of all masks."""
+    """Return keys of the documents that name the values of all masks, for `--mask-values`."""
     present = {value for mask in masks for value in mask}
     return [key for key, values in _named_values(documents) if present <= values]
 
 
 def colour_files(colours: Collection[Colour], documents: Documents) -> list[str]:
-    """Return the keys of documents, for `--mask-values`, that name these colours."""
+    """Return keys of the documents that name these colours, for `--mask-values`."""
     return [key for key, values in _named_values(documents) if values.issuperset(colours)]
 
 
@@ -245,7 +245,7 @@ def _parsed(text: str, file: str) -> list[tuple[int | Colour, str]]:
             found.append((_value(",".join(row[i] for i in numbers[-3:])), texts[0]))
         elif len(numbers) == 1 and texts:
             found.append((_value(row[numbers[0]]), texts[0]))
-        elif found:  # before that, a line is a header
+        elif found:  # earlier lines are a header
             raise SourceError(file, f"{','.join(row)!r} is not a mask value with a name", _LINES)
     if not found:
         raise SourceError(file, "names no values of masks", _LINES)
@@ -257,9 +257,9 @@ class Seen(NamedTuple):
 
     values: frozenset[int]
     colours: frozenset[Colour] = frozenset()
-    """Colours of a mask of colours, at most `_MOST_VALUES` + 1."""
+    """Colours of a mask of colours, at most `_MOST_VALUES` + 1 of them."""
     is_blurred: bool = False
-    """True for black and white pixels, blurred by JPEG."""
+    """True if all pixels are black or white, except for blur by JPEG."""
     is_lossy: bool = False
     num_pixels: int = 0
 
@@ -282,7 +282,7 @@ def detected_values(
 ) -> MaskValues:
     """Return the meaning of values, detected from the masks; SourceError if it is unclear.
 
-    If a sample of up to 64 masks is black and white, masks are binary. Otherwise, values are object
+    If a sample of up to 64 masks is black and white, all are binary. Otherwise, values are object
     numbers with `instances`, else class indices; all masks are then read to find the highest index.
     """
     step = max(1, -(-len(masks) // _SAMPLE))
@@ -327,7 +327,7 @@ def detected_values(
 
 
 def _check_white(sample: Mapping[str, Seen]) -> None:
-    """Raise SourceError if most masks are black and white: 255 may be the object, or no class."""
+    """Raise SourceError if most masks are black and white: 255 may be an object, or no class."""
     drawn = {key: seen.values for key, seen in sample.items() if seen.values != {0}}
     others = {key: values for key, values in drawn.items() if not values <= {0, _NO_VALUE}}
     if others and 2 * len(others) < len(drawn):
@@ -362,7 +362,7 @@ def look(mask: Member, max_pixels: int) -> Seen | None:
 
 
 def _codes(colours: Any) -> np.ndarray[Any, np.dtype[np.uint32]]:
-    """Return the different colours of uint8[n, 3], each as red << 16 | green << 8 | blue."""
+    """Return the distinct colours in uint8[n, 3], each as red << 16 | green << 8 | blue."""
     codes = colours.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
-    # Without counts, NumPy imports its masked arrays, which takes longer than a picture.
+    # Without counts, NumPy would import its masked arrays, which is slow.
     return np.unique(codes, return_counts=True)[0]

@@ -1,4 +1,4 @@
-"""Objects of all images: a table that the formats fill, and the annotations made from it.
+"""Objects of all images: the table that formats fill, and annotations made from the table.
 
 Each object is a row of flat arrays. A million boxes take 50 MB, lists and dicts ten times as much.
 """
@@ -40,17 +40,17 @@ NOT_ASKED_FOR = "not among --classes"
 WRONG_NUMBER = "wrong number of keypoints"
 """Reasons to drop an object."""
 NO_FAULTS = (NOT_ASKED_FOR, LEFT_OUT, ELSEWHERE)
-"""Reasons that do not count against `--max-dropped`."""
+"""Reasons for dropping objects that do not count against `--max-dropped`."""
 MOST_SIDE = 1 << 31
 NO_OBJECT = -2
-"""Label of a class without objects, which only has areas: sky, grass."""
+"""Label of a class that has only areas and no objects: sky, grass."""
 NO_BOX = (np.nan,) * 4
-"""Box of an object that has only an outline."""
+"""Box of an object that only has an outline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The annotations of all images, and other facts, as read from documents of one format."""
+    """The annotations of all images and facts about them, as read from documents of one format."""
 
     annotations: list[Annotation | None]
     names: tuple[str, ...]
@@ -59,24 +59,24 @@ class Found:
     without_image: Mapping[str, int] = field(default_factory=dict)
     """Name of each annotated image that the source lacks → number of its objects."""
     num_elsewhere: int = 0
-    """Number of objects in documents whose images are all missing; not in `without_image`."""
+    """Number of objects in documents whose images are all missing; `without_image` has 0 for it."""
     splits: list[str | None] | None = None
     """Split of each image, if the format has splits."""
     are_listed: bool = False
-    """Whether `splits` come from lists, so that an image on no list is in no split."""
+    """Whether `splits` come from lists, so that an image on no list has no split."""
     notation: BoxColumns | None = None
-    """Meaning of the four numbers of a box; None if shapes are not four numbers."""
+    """Columns and form of the four numbers of a box; None if shapes are not four numbers."""
     is_table: bool = False
     """Whether boxes are columns of a table, so that `--boxes` can state their form."""
     is_complete: bool = False
-    """Whether an image that no annotation lists has no objects, as in YOLO."""
+    """Whether an unlisted image has no objects, as in YOLO."""
     has_rows: bool = False
-    """Whether a table has a row for each image, so that an image may have no boxes on purpose."""
+    """Whether a table has a row for each image, so that a row without boxes is intended."""
     segments: Mapping[int, tuple[str, str]] = field(default_factory=dict)
-    """Position of an image → key of its panoptic document, and name of its mask file."""
+    """Position of an image → key of its panoptic document and name of its mask file."""
     findings: list[str] = field(default_factory=list)
     skeleton: Skeleton | None = None
-    """Keypoints of all objects; None if they are not read."""
+    """Keypoints of all objects; None if keypoints are not read."""
 
 
 def stated_size(height: Any, width: Any) -> tuple[int, int] | None:
@@ -89,12 +89,12 @@ def stated_size(height: Any, width: Any) -> tuple[int, int] | None:
 
 
 class ObjectTable:
-    """The objects of a source, in reading order, and annotated images that the source lacks."""
+    """The objects of a source in reading order, and the annotated images that the source lacks."""
 
     def __init__(self, num_images: int, *, outlines: bool = True) -> None:
         self._has_outlines = outlines
         self.classes: dict[str, int] = {}
-        """Class name → number, in reading order."""
+        """Class name → number of the class, in reading order."""
         self.is_relative = False
         self.missing: Counter[str] = Counter()
         self.listed: set[int] = set()
@@ -110,7 +110,7 @@ class ObjectTable:
         self._faults: dict[int, str] = {}
         self._points = array("f")
         self._points_of: dict[int, tuple[int, int]] = {}
-        """Row of an object → where its keypoints begin and end in `_points`."""
+        """Row of an object → start and end of its keypoints in `_points`."""
         self._lost_points: defaultdict[int, Counter[str]] = defaultdict(Counter)
 
     def __len__(self) -> int:
@@ -176,7 +176,7 @@ class ObjectTable:
             self._padded(name)[len(self) - len(images) :] = array("d", values)
 
     def _padded(self, name: str) -> array[float]:
-        """Return the values of an attribute for all objects, 0 where it is not stated."""
+        """Return the values of an attribute for all objects; 0 where an object has none."""
         values = self._attributes.setdefault(name, array("d"))
         values.frombytes(bytes(values.itemsize * (len(self) - len(values))))
         return values
@@ -194,7 +194,7 @@ class ObjectTable:
 
     @staticmethod
     def unread(kind: str) -> str:
-        """Return the reason to drop a shape that is not an area, or of an unknown kind."""
+        """Return the reason for dropping a shape that has no area or is of an unknown kind."""
         return f"shape {shown(kind)!r}"
 
     def fault(self, image: int, reason: str) -> None:
@@ -202,14 +202,14 @@ class ObjectTable:
         self._faults.setdefault(image, reason)
 
     def miss(self, counts: Mapping[str, int], *, is_elsewhere: bool) -> None:
-        """Count objects of missing images; `is_elsewhere` if the document has only such images."""
+        """Count objects of missing images; `is_elsewhere` if no image of the document is there."""
         if is_elsewhere:
             self._num_elsewhere += sum(counts.values())
             counts = dict.fromkeys(counts, 0)
         self.missing.update(counts)
 
     def check_listed(self, documents: Sequence[str], key: str) -> None:
-        """Raise SourceError, with `key` as an example, if no image of `documents` is listed."""
+        """Raise SourceError if no image of `documents` is listed; `key` is an example of a key."""
         if not self.listed:
             missing = next(iter(self.missing), "")
             such = f", such as {shown(missing)}," if missing else ""
@@ -217,7 +217,7 @@ class ObjectTable:
             raise SourceError(some_of(documents), what, f"a key looks like {shown(key)}")
 
     def renumber(self, start: int, images: Sequence[int], classes: Sequence[int]) -> None:
-        """Replace image i by `images[i]`, class i by `classes[i]`, in the rows from `start`."""
+        """Replace image i by `images[i]` and class i by `classes[i]`, in rows from `start` on."""
         for column, table in ((self._images, images), (self._classes, classes)):
             numbers = np.frombuffer(column, np.int64)[start:]
             if numbers.size:
@@ -228,7 +228,7 @@ class ObjectTable:
 
     @property
     def num_crowds(self) -> tuple[int, int]:
-        """Number of crowds, and of all objects, in images of the source."""
+        """Number of crowds, and of all objects, in images that the source has."""
         are_here = np.frombuffer(self._images, np.int64) >= 0
         if IS_CROWD not in self._attributes:
             return 0, int(np.count_nonzero(are_here))
@@ -249,8 +249,8 @@ class ObjectTable:
         `classes` is a pair: all class names, and a map from class names as read to labels. None
         means all classes in natural order. An object whose class has no label is dropped and
         counted. An object with the label `NO_OBJECT` is left out, or becomes an area if its class
-        has a label in `areas_of`. `skeletons` maps class names to skeletons; the keypoints of other
-        classes are numbered. None means that keypoints are not read.
+        has a label in `areas_of`. `skeletons` maps class names to skeletons; keypoints of other
+        classes are called by numbers. None means that keypoints are not read.
         """
         names, labels_of = self._natural_names() if classes is None else classes
         labels, skeleton, points = self._labels(labels_of), None, None
@@ -282,7 +282,7 @@ class ObjectTable:
         return tuple(place), {raw: place[name] for raw, name in whole.items()}
 
     def _skeleton_of(self, name: str, skeletons: Mapping[str, Skeleton]) -> Skeleton:
-        """Return the stated skeleton of a class, or one with numbers for its usual keypoints."""
+        """Return the stated skeleton of a class, or one whose keypoints are called by numbers."""
         known = skeletons.get(name)
         if known is not None and known.names:
             return known
@@ -298,7 +298,7 @@ class ObjectTable:
     def _keypoints(
         self, labels: Ints, skeletons: Mapping[str, Skeleton], skeleton: Skeleton
     ) -> Points:
-        """Return float32[objects, K, 3]; drop objects with a wrong number of keypoints."""
+        """Return keypoints, float32[objects, K, 3]; drop objects with a wrong number of them."""
         places = {name: i for i, name in enumerate(skeleton.names)}
         of_class = [
             [places[name] for name in skeletons.get(one, Skeleton()).names] for one in self.classes

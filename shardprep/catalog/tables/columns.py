@@ -1,4 +1,4 @@
-"""Columns of a label table, or elements of DICOM headers, that become features of examples."""
+"""Columns of a label table, or elements of DICOM headers, as features of examples."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from shardprep.source.members import Member
 from shardprep.source.string_column import Coded
 
 Value: TypeAlias = "int | float | str | tuple[int, ...] | tuple[bytes, ...] | array[float]"
-"""A value of a column; for rows, a tuple or an array of float32."""
+"""Value of a feature; a feature of rows has a tuple or an array of float32."""
 DType = Literal["int64", "float32", "bytes"]
 _READ: dict[DType, Callable[[str], int | float | str]] = {
     "int64": lambda cell: int(cell.partition(".")[0]), "float32": float, "bytes": str,
 }  # fmt: skip
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
-"""Matches a whole number in the form that Python prints."""
+"""Matches a whole number as Python prints it, with at most 18 digits."""
 _WHOLE = re.compile(rf"({_INTEGER.pattern})(\.0+)?", re.ASCII)
 _FLOAT = re.compile(
     r"(?![-+]?\d+$)([-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|[-+]?inf(inity)?|nan)",
     re.ASCII | re.IGNORECASE,
 )
-"""Matches a number with a point or an exponent, but no other spelling of a whole number (an id)."""
+"""Matches a number with a point or an exponent; not 007 or +1, which may be ids."""
 
 _SAMPLE = 1000
 DICOM = "dicom/"
@@ -45,7 +45,7 @@ DICOM = "dicom/"
 _HEAD_BYTES = 256 << 10
 _COLUMNS = OptionName("columns")
 RESERVED = {name.partition("/")[0] for name in (*PROVIDED, ROWS)} - {IMAGES}
-"""First parts of the names of other features, except features of stacks."""
+"""First parts of names that other features have, except features of stacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,11 @@ def make_columns(
 ) -> tuple[tuple[Column, ...], tuple[Coded[Value], ...]]:
     """Return the features of the columns, and the values of each feature for all keys.
 
-    A column is int64 if all cells are whole numbers of at most 18 digits, also ones as pandas
-    writes them (16777217.0) that float32 cannot tell apart; float32 if all are numbers, otherwise
-    text. Other spellings of whole numbers (007, 1_000, +1) are texts, because
-    ids must not change. If an int64 column has an empty cell for a `wanted` key,
-    `<column>/present` follows it: 0 for an empty cell, otherwise 1.
+    A column is int64 if all cells are whole numbers of at most 18 digits. They may end in .0, as
+    pandas writes them, if float32 would change them. A column is float32 if all cells are numbers,
+    otherwise text. Other spellings of whole numbers (007, 1_000, +1) are texts, because they may be
+    ids. If an int64 column has an empty cell for a `wanted` key, the feature `<column>/present`
+    follows it: 0 for an empty cell, otherwise 1.
     """
     if not names:
         return (), ()
@@ -91,7 +91,7 @@ def make_columns(
 def column_notes(
     names: Sequence[str], match: TableMatch | None, wanted: NDArray[np.bool_]
 ) -> list[str]:
-    """Return notes on columns whose cells differ between the rows of an image, or are empty."""
+    """Return notes on columns that differ between the rows of an image, or have empty cells."""
     if match is None or not names:
         return []
     notes, lacking = list[str](), list[str]()
@@ -109,7 +109,7 @@ def column_notes(
 
 
 def text_notes(columns: Sequence[Column], values: Sequence[Coded[Value]]) -> list[str]:
-    """Return a note for each text column whose values are mostly numbers."""
+    """Return a note for each text column whose cells are mostly numbers."""
     texts = (
         (x.name, cells) for x, cells in zip(columns, values, strict=True) if x.dtype == "bytes"
     )
@@ -128,11 +128,11 @@ def _comma_note(name: str, cells: Coded[Any]) -> str:
 
 
 def mixed_note(what: str, cells: Coded[Any]) -> str:
-    """Return a note that begins with `what` if most cells are numbers, but not all; else ""."""
+    """Return a note that begins with `what` if most, but not all, cells are numbers; else ""."""
     counts = {str(cell): number for cell, number in cells.counts().items() if cell}
     some = [*counts][:: len(counts) // _SAMPLE + 1] if len(counts) > _SAMPLE else []
     if 2 * sum(as_number(cell) is None for cell in some) > len(some):
-        return ""  # texts: no need to read a million cells
+        return ""  # most are texts: no need to parse a million cells
     odd = {cell: n for cell, n in counts.items() if as_number(cell) is None}
     if not odd or 2 * sum(odd.values()) >= sum(counts.values()):
         return ""
@@ -141,17 +141,17 @@ def mixed_note(what: str, cells: Coded[Any]) -> str:
 
 
 class RowColumns(NamedTuple):
-    """The features that hold the table rows of each image."""
+    """The features with the table rows of each image."""
 
     columns: tuple[Column, ...] = ()
     values: tuple[Coded[Value], ...] = ()
     without_image: tuple[str, ...] = ()
-    """Id of each row that names no image."""
+    """Id of each row that no image has."""
     findings: tuple[str, ...] = ()
 
 
 def make_rows(match: TableMatch, names: Sequence[str]) -> RowColumns:
-    """Return the features `rows/COLUMN`, and for all keys the values of their rows in order."""
+    """Return the features `rows/COLUMN` and their values: for each key, its rows in order."""
     match.table.check_quotes()
     rows = np.flatnonzero(match.key_of >= 0)
     rows = rows[np.argsort(match.key_of[rows], kind="stable")]
@@ -171,7 +171,7 @@ def make_rows(match: TableMatch, names: Sequence[str]) -> RowColumns:
 
 
 def list_columns(match: TableMatch, names: Sequence[str]) -> RowColumns:
-    """Return a feature of the same name for each column of JSON lists, with values of all keys."""
+    """Return a feature of the same name for each column of JSON lists, and values for all keys."""
     columns: list[Column] = []
     values: list[Coded[Value]] = []
     for name in names:
@@ -193,7 +193,7 @@ def _listed(cell: str) -> tuple[str, ...]:
 def _lists(
     cells: Coded[str], numbers: ArrayLike, column: str, table: str
 ) -> tuple[DType, Coded[Value]]:
-    """Return the type of all cells, and their values: `numbers` of them for each image in turn."""
+    """Return the type of all cells, and their values: `numbers[i]` of them for image i."""
     dtype, read = _reader(cells.values, column, table)
     known = [one.encode() if isinstance(one, str) else one for one in map(read, cells.values)]
     every = np.array(known, np.object_ if dtype == "bytes" else dtype)[cells.codes]
@@ -204,7 +204,7 @@ def _lists(
 
 
 def check_columns(columns: Sequence[Column]) -> None:
-    """Raise RecipeError if two columns have one name."""
+    """Raise RecipeError if two columns have the same name."""
     for name, count in Counter(column.name for column in columns).items():
         if count > 1:
             raise RecipeError(_COLUMNS, f"{name!r} is the name of two features")
@@ -213,7 +213,7 @@ def check_columns(columns: Sequence[Column]) -> None:
 def _reader(
     cells: Collection[str], column: str, table: str
 ) -> tuple[DType, Callable[[str], int | float | str]]:
-    """Return the type of a column with these cells, and the function that reads a cell."""
+    """Return the type of a column with these cells, and the function that parses a cell."""
     others = [cell for cell in cells if cell and not _INTEGER.fullmatch(cell)]
     if others and _are_ids(cells):
         others = []
@@ -229,7 +229,7 @@ def _reader(
 
 
 def _are_ids(cells: Collection[str]) -> bool:
-    """Return whether these are whole numbers, perhaps with .0, that float32 would change."""
+    """Return whether cells are whole numbers, also written with .0, that float32 would change."""
     whole = [cell for cell in cells if cell]
     return all(map(_WHOLE.fullmatch, whole)) and any(
         float(np.float32(one)) != one for one in map(float, whole)

@@ -32,41 +32,41 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 _START = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+://|[A-Za-z]:/)?(\.{0,2}/)*")
-"""Matches the start of a URL or an absolute path, and steps such as ../; keys have none of them."""
+"""Matches the start of a URL or absolute path, and steps such as ../, which keys do not have."""
 SUBMISSION = re.compile("submission", re.IGNORECASE)
 """Matches the name of a sample submission, whose rows belong to the test split."""
 _MOST_SHOWN = 3
 MANY = 0.25
-"""Minimum share of the ids of a table or list without an image to make the remark a warning."""
+"""Share of the ids of a table or list that match no image, above which a remark is a warning."""
 _SUFFIX = re.compile(
     rf"({'|'.join(map(re.escape, sorted(IMAGE_SUFFIXES)))}|\.[a-z]\w{{1,4}})$", re.IGNORECASE
 )
 _FEW_KEYS = 10_000
-"""Maximum number of keys for which all searches are kept, at 12 bytes per key and search."""
+"""Maximum number of keys for which each search is kept, at 12 bytes per key and search."""
 _MOST_FOLDERS = 16
-"""Maximum number of folders in an id; ids with more are searched one by one."""
+"""Maximum number of folders in an id; ids with more folders are searched one by one."""
 
 
 class AmbiguousIdError(SourceError):
-    """An id of a table fits several images, or only an image of another split."""
+    """It is unclear which image an id means: several fit, or the only one is of another split."""
 
     found: Sequence[int] = ()
-    """Positions of these images; () if all are of another split."""
+    """Positions of these images; () if the only image is of another split."""
 
 
 class Origin(NamedTuple):
-    """Where an id comes from, which decides which of several images the id means."""
+    """Origin of an id; it decides which of several images the id means."""
 
     folder: str = ""
     """Folder of the table or list; "" for the top of the source."""
     split: str | None = None
-    """Split that the table or a column of it states for the id."""
+    """Split that the table, or a column of the table, states for the id."""
     is_firm: bool = True
-    """False for a list of images, which may name images of other splits."""
+    """False for a list of images, which may also name images of other splits."""
     file: str = ""
-    """Name of the table or list, whose ids are all in one form."""
+    """Key of the table or list; all its ids have the same form."""
     is_of_path: bool = False
-    """Whether a folder of the id states the split, so that images of other splits do not fit."""
+    """Whether a folder in the id states the split, so that only its images fit."""
 
     def level(self, folder: str, split: str | None) -> int:
         """Return how far images of `split` in `folder` are from the origin; 0 is nearest.
@@ -85,9 +85,9 @@ class Origin(NamedTuple):
 FOREIGN = 1 << 20
 
 
-@lru_cache(1 << 16)  # tables for each image are compared with each other
+@lru_cache(1 << 16)  # tables of single images are compared with each other
 def origin_of(file: str, *, is_firm: bool = True) -> Origin:
-    """Return the origin of the ids in a file; a sample submission is of the split test."""
+    """Return the origin of the ids in a file; a sample submission is of split test."""
     folder, _, name = composed(file).rpartition("/")
     if folder.startswith("/"):  # a file on disk
         folder = ""
@@ -96,16 +96,16 @@ def origin_of(file: str, *, is_firm: bool = True) -> Origin:
 
 
 class KeyIndex:
-    """The keys of all images, searched for ids in time linear in the number of ids and keys."""
+    """The keys of all images, in which ids are searched in linear time."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         self.keys = Texts.of(keys)
         self._names = self.keys.composed()
-        """The keys in form NFC, so that accents in other forms are equal."""
+        """Keys in form NFC, in which equal accents are equal characters."""
         self._by_folder: dict[tuple[str, int], dict[str, list[int]]] = {}
         self._lookups: dict[tuple[str, int], Lookup] = {}
         self.known: dict[Hashable, Any] = {}
-        """Results of searches in tables, so that each is done once."""
+        """Results of searches in tables, each of which is done once."""
 
     def find(self, text: str) -> Sequence[int]:
         """Return the positions of all keys that end in the id, with or without extension.
@@ -149,13 +149,13 @@ class KeyIndex:
         *,
         fitting: Collection[Origin] = (),
     ) -> Ints:
-        """Return the position of the key of each id, or −1 if no image has it.
+        """Return the position of the key of each id, or −1 if no image has the id.
 
-        An id that fits several images means the one nearest to its origin (see `Origin.level`). Ids
-        that do not fit near their origin are searched farther away only if names are unique: if an
-        id fits images both near and far, the other ids belong to missing images. AmbiguousIdError
-        if several images are equally near, or if all are of another split. Ids of origins in
-        `fitting` are not shortened: other ids of these origins are whole keys.
+        An id that fits several images means the nearest one (see `Origin.level`). An id without a
+        near image may mean a distant one only if names are unique: if an id fits images both near
+        and far, ids without a near image belong to missing images. AmbiguousIdError if several
+        images are equally near, or if all are of another split. Ids of origins in `fitting` are
+        not shortened, because other ids of these origins are whole keys.
         """
         origins = origins or Coded.constant(Origin(), len(texts))
         texts, origins, found, is_many = self._find_paths(texts, origins, fitting)
@@ -164,7 +164,7 @@ class KeyIndex:
     def _find_paths(
         self, texts: Texts, origins: Coded[Origin], fitting: Collection[Origin] = ()
     ) -> tuple[Texts, Coded[Origin], Ints, Bools]:
-        """Return the ids and origins as `_shortened` does, and what `_find_names` does for them."""
+        """Return ids and origins after `_shortened`, and the results of `_find_names` for them."""
         texts = paths_of(texts)
         found, is_many = self._find_names(texts)
         fits = is_many | (found >= 0)
@@ -191,11 +191,11 @@ class KeyIndex:
         return self._with_foreign(texts, found, is_home, origins, where)
 
     def num_found(self, texts: Texts) -> int:
-        """Return the number of ids that fit an image, or several."""
+        """Return how many ids fit one or more images."""
         return int(self.are_found(texts).sum())
 
     def are_found(self, texts: Texts) -> Bools:
-        """Return whether each id fits an image, or several."""
+        """Return whether each id fits one or more images."""
         _, _, found, is_many = self._find_paths(texts, Coded.constant(Origin(), len(texts)))
         return (found >= 0) | is_many
 
@@ -204,8 +204,8 @@ class KeyIndex:
     ) -> tuple[Ints, Bools]:
         """Return the nearest key of each id or −1, and False for keys of another split.
 
-        `found` has the key of each id that fits one key alone. Other ids are in `is_many` or fit
-        none.
+        `found` has the key of each id that fits one key alone. Other ids are in `is_many` or fit no
+        key.
         """
         folders = self.keys.folders
         firsts = folders.firsts()
@@ -242,8 +242,8 @@ class KeyIndex:
     ) -> Ints:
         """Return `found` with −1 for keys of another split than the origin's, unless meant.
 
-        A key is meant if the folder of the id names its split, or if names are unique: no key also
-        fits an id from its own split.
+        Such a key is meant if the folder of the id names its split, or if names are unique: no id
+        from the split of the key finds the same key.
         """
         foreign = np.flatnonzero((found >= 0) & ~is_home)
         stated = texts.take(foreign).folders.map(lambda path: given_split(path.split("/")))
@@ -280,10 +280,10 @@ class KeyIndex:
     ) -> tuple[Texts, Coded[Origin]]:
         """Return ids without the first folders, such as `/kaggle/input/set/`, that no key has.
 
-        All ids of an origin lose the same number of folders, the fewest with which one of them fits
-        a key; an origin with an id that `fits` loses none. A split that the lost folders name still
-        applies to the id. Ids that no key fits then are names of other files of the images, such as
-        masks or videos: they lose the ending of the file.
+        All ids of an origin lose the same number of folders: the fewest with which one of them fits
+        a key, or none if an id of the origin `fits` already. A split that the lost folders name
+        still applies. If no id fits then, the ids may be names of masks or videos of the images, so
+        they lose the ending of the file.
         """
         short, split_of = texts, origins
         depths = texts.num_folders()
@@ -324,7 +324,7 @@ class KeyIndex:
             wanted = texts.where(is_one)
             first, is_many = self._lookup(Texts.ends, depth).positions(wanted)
             lost = first < 0
-            if depth and lost.any():  # no stem, if this name is in another folder
+            if depth and lost.any():  # search no stem if another folder has the name
                 names = wanted.where(lost).ends(0)
                 lost[lost] = self._lookup(Texts.ends, 0).positions(names)[0] < 0
             if lost.any():
@@ -335,14 +335,14 @@ class KeyIndex:
         is_odd = is_several & (
             (depths > _MOST_FOLDERS) | ~booleans(pc.string_is_ascii(texts.array))
         )
-        for row in np.flatnonzero(is_odd).tolist():  # accents may tell keys apart
+        for row in np.flatnonzero(is_odd).tolist():  # keys may differ in the form of accents
             several = self.find(asked[row])
             is_several[row] = len(several) > 1
             found[row] = several[0] if len(several) == 1 else -1
         return found, is_several
 
     def _lookup(self, part: Callable[..., Texts], depth: int) -> Lookup:
-        """Return the search in the ends or stems of all keys; of many, the last two are kept."""
+        """Return the index of the ends or stems of all keys; of many keys, two indexes are kept."""
         name = part.__name__, depth
         if name not in self._lookups:
             if len(self.keys) > _FEW_KEYS:
@@ -369,7 +369,7 @@ class KeyIndex:
         return folder_splits(self.keys)
 
     def _grouped(self, positions: Sequence[int], depth: int) -> dict[str, list[int]]:
-        """Return last `depth` folders of a key → the `positions` of keys with these folders."""
+        """Return last `depth` folders → the `positions` whose keys are in these folders."""
         groups: defaultdict[str, list[int]] = defaultdict(list)
         for i in positions:
             *folders, _ = self._names[i].rsplit("/", depth + 1)
@@ -379,7 +379,7 @@ class KeyIndex:
 
 
 def without_left_out(rows: Sequence[str], left_out: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the ids of `rows` that fit none of the keys `left_out`, and a remark on the others."""
+    """Return the ids in `rows` that fit no key in `left_out`, and a remark on the other ids."""
     out = np.zeros(len(rows), np.bool_)
     if rows and left_out:
         out = KeyIndex(left_out).are_found(Texts.of(rows))
@@ -389,7 +389,7 @@ def without_left_out(rows: Sequence[str], left_out: Sequence[str]) -> tuple[list
 
 
 def unused_entries(where: str, lost: Sequence[str], number: int, keys: Iterable[str]) -> list[str]:
-    """Return a remark, or a warning, on ids that fit no image, with the nearest keys of some."""
+    """Return a remark or a warning on ids that fit no image, with the nearest keys of some ids."""
     names, few = sorted((key.rpartition("/")[2].lower(), key) for key in keys if lost), []
     for text in lost[:_MOST_SHOWN]:
         name = text.rpartition("/")[2].lower()
@@ -398,7 +398,7 @@ def unused_entries(where: str, lost: Sequence[str], number: int, keys: Iterable[
             (sum(takewhile(bool, map(eq, x, name))), key) for x, key in names[at - 1 : at + 1]
         )
         num_equal, key = max(beside)
-        is_near = 2 * num_equal >= len(name.rpartition(".")[0] or name)  # random ids have one too
+        is_near = 2 * num_equal >= len(name.rpartition(".")[0] or name)  # random ids are not near
         ends = (f"/{one}".lower() for one in (key, key.removesuffix(f".{key.rpartition('.')[2]}")))
         is_case = any(one.endswith(f"/{text}".lower()) for one in ends)
         nearest = f"{shown(key)} differs only in case" if is_case else ""
@@ -411,7 +411,7 @@ def unused_entries(where: str, lost: Sequence[str], number: int, keys: Iterable[
 
 
 class WholeKeyIndex(KeyIndex):
-    """Keys, searched for ids that `report --list` prints: a whole key fits only itself."""
+    """Keys, searched for ids from `report --list`: an id that is a whole key fits only this key."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         super().__init__([printable(key) for key in keys])
@@ -447,7 +447,7 @@ def paths_of(texts: Texts) -> Texts:
     r"""Return ids with "/" for "\", without the start of an absolute path, a URL or `../`."""
     array = texts.array
     is_odd = pc.starts_with(array, "/")
-    for part in ("\\", "./", ":/"):  # cheaper than the expression, which few tables need
+    for part in ("\\", "./", ":/"):  # faster than the expression, which few tables need
         is_odd = pc.or_(is_odd, pc.match_substring(array, part))
     if not booleans(is_odd).any():
         return texts
@@ -456,7 +456,7 @@ def paths_of(texts: Texts) -> Texts:
 
 
 def _add(positions: dict[str, int | list[int]], name: str, position: int) -> None:
-    """Add a position. A name with one position has no list: a million lists are slow."""
+    """Add a position of `name`. A single position is no list: a million lists are slow."""
     known = positions.setdefault(name, position)
     if isinstance(known, list):
         known.append(position)

@@ -34,12 +34,12 @@ _OF_IMAGE = partial(json_rows, is_of_image=True)
 _BINARY = {
     b"PAR1": "a Parquet file", b"PK\3\4": "a workbook or a zip", b"\xd0\xcf\x11\xe0": "a workbook",
 }  # fmt: skip
-"""First bytes of a file → its kind, if it is not a text."""
+"""First bytes of a file that is not text → its kind."""
 _OF_EXPORT = frozenset((
     "labels", "target", "classes", "columns", "boxes", "masks", "mask_values", "instances",
     "points", "unlisted", "exclude", "images", "crowds",
 ))  # fmt: skip
-"""Options that an `export.json` may set: it is untrusted, so others are ignored."""
+"""Options that an untrusted `export.json` may set; other options are ignored."""
 _NUMBERED = re.compile(
     r"^(\S*(?:/\S+|\.[A-Za-z]{3,4})(?=\s)|\S+(?=(?:\s+[0-9]+){2}))(?:\s+[0-9]+)+$"
 )
@@ -47,14 +47,14 @@ _NUMBERED = re.compile(
 
 
 class Documents:
-    """The members of the source that are not images, and files on disk that the recipe names."""
+    """The members that are not images, and the files on disk that the recipe names."""
 
     def __init__(
         self, others: Sequence[Member], recipe: Recipe, columns: Table | None = None
     ) -> None:
-        """`columns` is the table of cells in array files, or None."""
+        """`columns` is the table of cells in array files or of items, or None."""
         self.of_images: set[str] = set()
-        """Keys of the files of single images that were read as rows of a table."""
+        """Keys of files that describe one image each and were read as rows of a table."""
         self._others = others
         self._recipe = recipe
         self._columns = None if columns is None else columns.without(recipe.null)
@@ -70,7 +70,7 @@ class Documents:
 
     @property
     def _wanted(self) -> tuple[str, ...]:
-        """The columns of the table for labels, splits, groups and features."""
+        """Columns that labels, splits, groups and features need."""
         recipe, named = self._recipe, self._recipe.rules.labels.table
         further = recipe.pivot, recipe.group, recipe.rules.split.column
         return (named.id_column, *named.label_columns, *recipe.columns, *further)
@@ -80,14 +80,14 @@ class Documents:
     ) -> Table:
         """Return the table that `--boxes` names: a row for each object, or JSON lists in its cells.
 
-        Documents of single images give `columns`, and sibling fields that end in `further`.
+        Documents of single images give `columns`, and fields next to them that end in `further`.
         """
         if not rule.files:
             return self.only_table("boxes", columns)
         return self.box_rows(rule.table, further)
 
     def box_rows(self, rule: BoxTableRule, further: Sequence[str] = ()) -> Table:
-        """Return the rows of a table of boxes; with paths into JSON, a row for each object."""
+        """Return the rows of a table of boxes; for paths into JSON, a row for each object."""
         columns = [*(rule.boxes.names if rule.boxes else ()), *filter(None, [rule.label_column])]
         if "{" in (file := rule.files[0]) and file.lower().endswith(".json"):
             return self._of_pattern(file, columns, partial(object_rows, further=further))
@@ -111,13 +111,13 @@ class Documents:
             found.append(self._with(self._columns, self._recipe.rules.join))
         for member in self._others:
             if member.key.lower().endswith(TABLE_SUFFIXES):
-                with contextlib.suppress(SourceError):  # not a table: it stays listed as skipped
+                with contextlib.suppress(SourceError):  # not a table: listed as skipped
                     found.append(self._parse(_read(member), member.key))
         return found
 
     @cached_property
     def export_facts(self) -> dict[str, Any]:
-        """The content of `export.json` if the source is an export of shardprep, otherwise {}."""
+        """Content of `export.json` if the source is an export of shardprep, otherwise {}."""
         for member in self.members("export.json"):
             with contextlib.suppress(MemberError, ValueError, RecursionError, TypeError, KeyError):
                 facts = json.loads(member.extent.read())
@@ -126,11 +126,11 @@ class Documents:
 
     @property
     def export_layout(self) -> str:
-        """The layout if the source is an export of shardprep, or ""."""
+        """Layout if the source is an export of shardprep, otherwise ""."""
         return str(self.export_facts.get("layout", ""))
 
     def export_options(self) -> dict[str, Any]:
-        """Return the options of `build` that read this export; {} if a file of it is missing."""
+        """Return the options of `build` to read an export; {} if a file of it is missing."""
         with contextlib.suppress(RecipeError, LookupError, TypeError, AttributeError):
             stated = self.export_facts["build"].items()
             given = {key: value for key, value in stated if key in _OF_EXPORT}
@@ -140,7 +140,7 @@ class Documents:
         return {}
 
     def joined_table(self) -> Table | None:
-        """Return the table for options other than labels: array columns, or the joined tables."""
+        """Return the table for options other than labels: array columns, joined tables, or None."""
         if self._columns is not None:
             return self._with(self._columns, self._recipe.rules.join)
         if not self._recipe.rules.join:
@@ -152,7 +152,7 @@ class Documents:
         """Raise a SourceError if a table in the source lacks a column that the recipe names."""
         rules, named = self._recipe.rules, self._recipe.rules.labels.table
         files = [*named.files, *(one.file for one in rules.join)]
-        is_beside = rules.images or rules.labels.kind == "column"  # not known yet
+        is_beside = rules.images or rules.labels.kind == "column"  # these columns are read later
         if files and not is_beside and self._has(files):
             table = self.label_tables()[0] if named.files else self.joined_table()
             ids = [] if "{" in named.id_column else [named.id_column]
@@ -185,8 +185,8 @@ class Documents:
     def find(self, file: str) -> tuple[str, bytes]:
         """Return key and bytes of the member whose key ends in `file`, or of a file on disk.
 
-        JSON is returned as UTF-8. SourceError if several members fit, or if the file is missing or
-        a Parquet.
+        JSON is returned as UTF-8. SourceError if several members fit, or if the file is missing, a
+        workbook or a Parquet file.
         """
         key, data = self._find(file)
         check_text(data, file)
@@ -211,7 +211,7 @@ class Documents:
         return without_cache(file), as_utf8(data) if is_json else data
 
     def members(self, *suffixes: str) -> list[Member]:
-        """Return the members that are not images and whose key, in lower case, ends in a suffix."""
+        """Return the members that are not images and whose key ends in one of `suffixes`."""
         return [member for member in self._others if member.key.lower().endswith(suffixes)]
 
     def table(self, files: Sequence[str], columns: Sequence[str] = ()) -> Table:
@@ -219,9 +219,9 @@ class Documents:
         return stacked([self._table(file, columns) for file in files])
 
     def ids(self, file: str, index: KeyIndex | None = None) -> list[str]:
-        """Return the ids on a list: the lines of a file, or the `listed_column` of a CSV.
+        """Return the ids on a list: lines of a file, or a column of a CSV.
 
-        Without `index`, its first column.
+        The column is `listed_column`, or without `index` the first.
         """
         data = self.read(file)
         if file.lower().endswith(TABLE_SUFFIXES):
@@ -248,7 +248,7 @@ class Documents:
     def _of_pattern(
         self, file: str, columns: Sequence[str], read: Callable[..., Any] = _OF_IMAGE
     ) -> Table:
-        """Return the rows of all files that a pattern names, with a column for each name in it."""
+        """Return the rows of all files that a pattern matches, with a column for each field."""
         option, keys = OptionName("FILE"), [member.key for member in self._others]
         rule = parse_stack_rule(file, option)
         found = [
@@ -295,20 +295,20 @@ class Documents:
 
 
 def _numbered(line: str) -> dict[str, str]:
-    """Return number from 1 → cell of a line, split at commas, or at blanks if it has none."""
+    """Return number from 1 → cell of a line, split at commas, or at blanks without a comma."""
     cells = line.split(",") if "," in line else line.split()
     return {str(number): cell.strip() for number, cell in enumerate(cells, 1)}
 
 
 def check_text(data: bytes, name: str) -> None:
-    """Raise a SourceError for a workbook or a Parquet file."""
+    """Raise a SourceError if bytes are a workbook or a Parquet file."""
     for start, what in _BINARY.items():
         if data.startswith(start):
             raise SourceError(name, f"is {what}, not a table of text", "save it as CSV")
 
 
 def read_table(file: str, most_bytes: int) -> bytes:
-    """Return the bytes of a regular file; FileNotFoundError for others: a pipe may never end."""
+    """Return the bytes of a regular file; FileNotFoundError for a pipe, which may never end."""
     if not Path(file).is_file():
         raise FileNotFoundError
     if (num_bytes := Path(file).stat().st_size) > most_bytes:

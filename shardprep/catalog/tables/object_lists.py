@@ -1,4 +1,4 @@
-"""Tables of images (of Parquet, TFRecords, JSON) with a JSON list of objects in their cells."""
+"""Tables of images, from Parquet, TFRecord or JSON, with JSON lists of objects in their cells."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from shardprep.storage.text_file import decoded
 
 _MOST_NAMES = 100
 _MOSTLY = 0.5
-"""Minimum share of rows whose list has a value for each object."""
+"""Minimum share of rows in which a list has one value for each object."""
 
 
 def unfolded(table: Table, sides: Sequence[str]) -> tuple[Table, list[str]]:
     """Return the table with a row for each object, and the columns that are lists of objects.
 
-    The table is unchanged unless `sides`, the columns of boxes, are lists. Columns that are not
-    lists of objects are repeated. An image without objects keeps a row with empty cells.
+    The table is unchanged unless `sides`, the columns of boxes, are lists. Cells that are not lists
+    of objects are repeated. An image without objects keeps one row, with empty cells for lists.
     """
     places = [table.column(one) for one in sides]
     cells = [table.cells(place) for place in range(len(table.header))]
@@ -49,7 +49,7 @@ def unfolded(table: Table, sides: Sequence[str]) -> tuple[Table, list[str]]:
 
 
 def value_at(value: Any, names: Sequence[str]) -> Any:
-    """Return the value at a path of names; for a list, the values of its elements."""
+    """Return the value at a path of keys; in a list, the values of all its elements."""
     if not names or value is None:
         return value
     if isinstance(value, list):
@@ -71,10 +71,10 @@ def paths_of_lists(value: Any, path: str = "", *, is_listed: bool = False) -> It
 def object_rows(
     data: bytes, name: str, columns: Sequence[str] = (), further: Sequence[str] = ()
 ) -> list[dict[str, str]]:
-    """Return one row for the document of an image: path → its value as JSON.
+    """Return the JSON document of an image as one row: path → value as JSON.
 
-    The paths are `columns` and sibling fields that end in `further`, or all lists without
-    `columns`.
+    The paths are `columns` and the fields next to the first of them that end in `further`. Without
+    `columns`, they are the paths of all lists.
     """
     try:
         document = json.loads(decoded(data))
@@ -94,7 +94,7 @@ def object_rows(
 
 
 def _lists(cells: Texts) -> list[list[Any]] | None:
-    """Return the JSON list in each cell; None if a cell is anything else."""
+    """Return the JSON list in each cell; None if a cell is not a JSON list."""
     if not next(filter(None, cells), "").startswith("["):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Match table rows to images, and to rows of other tables."""
+"""Match the rows of a table to images, or to the rows of another table."""
 
 from __future__ import annotations
 
@@ -35,43 +35,43 @@ _NUMBER = re.compile(r"\d+")
 _WORD_AT_END = re.compile("[-_][A-Za-z]+$")
 _OF_IDS = frozenset(("id", "image", "img", "file", "filename", "name", "path", "photo", "key"))
 _SAMPLE_ROWS = 500
-"""Approximate number of rows to search in order to detect the column of ids."""
+"""Approximate number of rows that are searched to detect the column of ids."""
 _MOST_COPIES = 64
 _MOST_NESTED, _MOST_COMPOSED = 16, 200_000
-"""Maximum number of tables that may contain another, and of images to search names for cells."""
+"""Maximum number of tables to search for one that contains another; of images for `_composed`."""
 
 
 class NoIdsError(SourceError):
-    """No column of a table names images."""
+    """No column of a table has the names of images."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableMatch:
-    """The rows of a table and the images that they belong to."""
+    """The rows of a table, and the images that they belong to."""
 
     table: Table
     row_of: Ints
-    """First row of each key, or −1 if it has no row."""
+    """First row of each key, or −1 without a row."""
     key_of: Ints
     id_column: str
-    """The column of ids, or the path template that makes ids of several columns."""
+    """The column of ids, or the path template that combines columns to ids."""
     rows_without_image: tuple[str, ...]
 
     def check(self, key: str) -> None:
-        """Raise SourceError, with `key` as an example, if no row belongs to an image."""
+        """Raise SourceError, with `key` as an example of a key, if no row belongs to an image."""
         if (self.key_of < 0).all():
             such = shown(self.rows_without_image[0]) if self.table.rows else "none"
             what = f"has no id of an image of the source ({such})"
             raise SourceError(self.table.name, what, f"a key looks like {shown(key)}")
 
     def cells(self, column: str) -> Coded[str]:
-        """Return the cell of a column for each key, or "" if the key has no row."""
+        """Return the cell of a column for each key, or "" for a key without a row."""
         cells = self._cells_of_rows(column)
-        codes = np.append(cells.codes, -1)[self.row_of]  # −1 is the last row
+        codes = np.append(cells.codes, -1)[self.row_of]  # row −1 gets the appended code of None
         return Coded(codes, cells.values).filled("")
 
     def single(self, column: str) -> Coded[str]:
-        """Return `cells`; SourceError if an image has rows with different cells."""
+        """Return `cells`; SourceError if the rows of an image have different cells."""
         if len(odd := self.odd_rows(column)):
             one, two = int(self.row_of[self.key_of[odd[0]]]), int(odd[0])
             cells = " and ".join(repr(self._cells_of_rows(column)[row]) for row in (one, two))
@@ -80,7 +80,7 @@ class TableMatch:
         return self.cells(column)
 
     def odd_rows(self, column: str) -> Ints:
-        """Return the rows, in order, whose cell differs from the first row of their image."""
+        """Return the rows, in order, that differ in a column from the first row of their image."""
         codes = self._cells_of_rows(column).codes
         rows: Ints = np.flatnonzero(self.key_of >= 0)
         return rows[np.flatnonzero(codes[rows] != codes[self.row_of[self.key_of[rows]]])]
@@ -90,22 +90,22 @@ class TableMatch:
 
 
 def match_table(index: KeyIndex, table: Table, id_column: str = "") -> TableMatch:
-    """Match the rows of a table to images; `id_column` "" means to detect the column."""
+    """Match the rows of a table to images; `id_column` "" means to detect the column of ids."""
     column = id_column if "{" in id_column else find_ids(index, table, id_column)
     key = "match", id(table), column
     if key not in index.known:
-        index.known[key] = table, _match(index, table, column)  # keeps the id of `table` unique
+        index.known[key] = table, _match(index, table, column)  # keeps `id(table)` unique
     found: TableMatch = index.known[key][1]
     return found
 
 
 def _match(index: KeyIndex, table: Table, id_column: str) -> TableMatch:
     title, ids = row_ids(table, id_column)
-    # The first column of array files and of items has whole keys.
+    # In tables of array files and items, the first column has whole keys.
     is_whole = table.is_own and title == table.header[0]
     key_of = positions(ids, index.keys)[0] if is_whole else find_rows(index, table, title, ids)
     row_of = np.full(len(index.keys), -1, np.int64)
-    rows = np.flatnonzero(key_of >= 0)[::-1]  # the first of several rows is assigned last
+    rows = np.flatnonzero(key_of >= 0)[::-1]  # assigned last, the first of several rows stays
     row_of[key_of[rows]] = rows
     return TableMatch(table, row_of, key_of, title, tuple(ids.take(np.flatnonzero(key_of < 0))))
 
@@ -119,7 +119,7 @@ def find_rows(index: KeyIndex, table: Table, id_column: str, ids: Texts) -> Ints
         short, long = min(folders, key=len, default=""), max(folders, key=len, default="")
         if (start := long.removesuffix(f"/{short}")) != long:
             copies = OptionName("exclude", f"{glob.escape(start)}/*")
-            error.hint = f"{copies} leaves out one of them"  # no path means `short` alone
+            error.hint = f"{copies} leaves out one of them"  # a path cannot mean `short` alone
             raise
         field = id_column if "{" in id_column else f"{{{id_column}}}"
         paths = " or ".join(f"{folder}/{field}" for folder in folders if folder)
@@ -128,7 +128,7 @@ def find_rows(index: KeyIndex, table: Table, id_column: str, ids: Texts) -> Ints
 
 
 def _origins(table: Table) -> Coded[Origin]:
-    """Return the origin of each row: its table, and the split in a column if all cells have one."""
+    """Return the origin of each row: its table, and its split if a column states all splits."""
     origins = table.parts_of_rows().map(origin_of)
     _, stated = stated_splits(table)
     if not len(stated):
@@ -137,13 +137,13 @@ def _origins(table: Table) -> Coded[Origin]:
 
 
 def is_of_splits(title: str) -> bool:
-    """Return True for a usual title of a column of splits, such as subset or train-valid."""
+    """Return whether a title usually means a column of splits, such as subset or train-valid."""
     name = title.lower().rpartition(".")[2]
-    return name in _SPLIT_COLUMNS or len(words_of_split(name)[0]) > 1  # train-valid
+    return name in _SPLIT_COLUMNS or len(words_of_split(name)[0]) > 1  # such as train-valid
 
 
 def stated_splits(table: Table) -> tuple[str, Coded[str | None]]:
-    """Return the column that states a split in each row, and these splits; "" without one."""
+    """Return the column that states splits, "" without one, and the split of each row."""
     for place, title in enumerate(table.header):
         if is_of_splits(title):
             stated = table.cells(place).coded().map(lambda cell: given_split([cell]))
@@ -155,10 +155,10 @@ def stated_splits(table: Table) -> tuple[str, Coded[str | None]]:
 def joined(table: Table, other: Table, key: str, wanted: Collection[str] = ()) -> Table:
     """Return `table` with the additional columns of `other`, joined by the column `key`.
 
-    `key` "" means the only column that both have, or the first if `other` has no header. All rows
-    of `table` are kept. If `other` has several rows for a key, the first of the same split is used,
-    or of an unknown split. SourceError if no key is in both, or if rows of a key and a split have
-    different cells in a `wanted` column.
+    `key` "" means the only common column, or the first if `other` has no header. All rows of
+    `table` are kept. If `other` has several rows for a key, the first row of the same split is
+    used, or of an unknown split. SourceError if the tables share no key, or if rows of one key and
+    split have different cells in a `wanted` column.
     """
     if _has_numbers(other):
         key = key or ("1" if "1" in table.header else "")
@@ -203,7 +203,7 @@ def _shared_column(table: Table, other: Table) -> str:
 
 
 def _check_equal(table: Table, keys: Texts, key: str, wanted: Collection[str]) -> None:
-    """Raise a SourceError if rows with one of `keys` differ in a column of `wanted`."""
+    """Raise a SourceError if rows of one key in `keys` differ in a column of `wanted`."""
     columns = [title for title in table.header if title in wanted and title != key]
     firsts = positions(keys, keys)[0] if columns else np.arange(len(keys))
     if (firsts == np.arange(len(keys))).all():
@@ -220,7 +220,7 @@ def _check_equal(table: Table, keys: Texts, key: str, wanted: Collection[str]) -
 
 
 def _has_numbers(table: Table) -> bool:
-    """Return whether columns are called by their numbers, because the table has no header."""
+    """Return whether columns are called 1, 2, 3, …, because the table has no header."""
     return all(map(str.isdecimal, table.header))
 
 
@@ -231,17 +231,17 @@ def joined_title(table: Table, other: Table, title: str) -> str:
 
 
 def _of_split(cells: Texts, splits: Coded[str | None]) -> Texts:
-    """Return the split and the cell of each row as one text."""
+    """Return split and cell of each row, combined in one text."""
     codes = np.where(splits.codes < 0, len(splits.values), splits.codes)
     lead = Texts.of([*(f"{split}\n" for split in splits.values), "\n"]).take(codes)
     return Texts(pc.binary_join_element_wise(lead.array, cells.array, Texts.of([""]).array[0]))
 
 
 def united(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
-    """Return the tables, with tables of equal headers stacked if their images differ.
+    """Return the tables, with tables of equal headers stacked if they are of different images.
 
     Such tables are of different splits (`train.csv`, `test.csv`), or have no common id. Of equal
-    tables with one name, the uppermost is kept, unless others have images of their own.
+    tables with one name, only the uppermost is kept, unless others have images of their own.
     """
     key = "united", *map(id, tables)
     if key not in index.known:
@@ -261,7 +261,7 @@ def _united(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
     found = [stacked(group) for group in groups]
     for whole, group in zip(found, groups, strict=True):
         start = 0
-        for table in group if len(group) > 1 else ():  # cells are stored once
+        for table in group if len(group) > 1 else ():  # the parts share the cells of the whole
             stop = start + len(table.rows)
             if isinstance(table.rows, Rows) and isinstance(whole.rows, Rows):
                 table.rows.columns = whole.rows[start:stop].columns
@@ -276,7 +276,7 @@ def _without_copies(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
     copies = set[int]()
     for group in groups.values():
         kept: list[Table] = []
-        some = group if 1 < len(group) <= _MOST_COPIES else []  # more are a table for each folder
+        some = group if 1 < len(group) <= _MOST_COPIES else []  # more: a table for each folder
         for table in sorted(some, key=lambda one: one.name.count("/")):
             twin = next((one for one in kept if _have_equal_cells(one, table)), None)
             if twin is None or _num_below(index, table) not in (0, _num_below(index, twin)):
@@ -292,14 +292,14 @@ def _have_equal_cells(one: Table, two: Table) -> bool:
 
 
 def _num_below(index: KeyIndex, table: Table) -> int:
-    """Return the number of images in the folder of a table and below."""
+    """Return the number of images below the folder of a table."""
     start = table.name[: table.name.rfind("/") + 1]
     counts = index.keys.folders.counts().items()
     return sum(number for path, number in counts if f"{path}/".startswith(start))
 
 
 def _is_within(table: Table, tables: Sequence[Table]) -> bool:
-    """Return True if a larger table, named alike except for numbers, has all ids of `table`."""
+    """Return whether a larger table, named alike except for numbers, has the sampled ids."""
     larger = (one for one in tables[:_MOST_NESTED] if len(one.rows) > len(table.rows) > 0)
     larger = (one for one in larger if _NUMBER.sub("", one.name) == _NUMBER.sub("", table.name))
     pairs = ((table.cells(0)[:_SAMPLE_ROWS], one.cells(0)) for one in larger if one.header)
@@ -310,7 +310,7 @@ def _are_parts(index: KeyIndex, tables: Sequence[Table]) -> bool:
     *others, last = tables
     first = others[0]
     is_odd = any("," in one.name or SUBMISSION.search(one.name) for one in tables)
-    is_odd |= len({*last.header}) < len(last.header)  # a row, and no header
+    is_odd |= len({*last.header}) < len(last.header)  # the header is really a row
     if is_odd or last.header != first.header:
         return False
     splits = [origin_of(one.name).split for one in tables]
@@ -321,7 +321,7 @@ def _are_parts(index: KeyIndex, tables: Sequence[Table]) -> bool:
     except SourceError:
         return False
     ids, own = Texts.joined([one.cells(place) for one in others]), last.cells(place)
-    if _has_numbers(last) and not index.num_found(own):  # titles 1, 2, … are no proof
+    if _has_numbers(last) and not index.num_found(own):  # equal titles 1, 2, … prove nothing
         return False
     if _are_ends(own, ids) or _are_ends(ids, own):
         return False
@@ -329,7 +329,7 @@ def _are_parts(index: KeyIndex, tables: Sequence[Table]) -> bool:
 
 
 def _are_ends(names: Texts, paths: Texts) -> bool:
-    """Return True if `names` have no folders, and most of them are the file names of `paths`."""
+    """Return whether `names` lack folders, and most are the file names in `paths`."""
     has_slash = [pc.any(pc.match_substring(x.array, "/")).as_py() for x in (names, paths)]
     if has_slash != [False, True]:
         return False
@@ -367,10 +367,10 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
 
 
 def listed_column(index: KeyIndex, table: Table) -> str:
-    """Return the title of the column of ids of a list, such as an exclude list.
+    """Return the title of the column of ids in a list, such as an exclude list.
 
-    It is the only one with a usual title, otherwise the one that names the most images. It is no
-    index of pandas, whose numbers may name other images.
+    It is the only one with a usual title, otherwise the one that names the most images. An unnamed
+    index of pandas is not considered, because its numbers may be names of other images.
     """
     titles = [one for one in table.header if not INDEX.fullmatch(one)] or [table.header[0]]
     usual = [one for one in titles if _OF_IDS.intersection(words_of(one))]
@@ -382,7 +382,7 @@ def listed_column(index: KeyIndex, table: Table) -> str:
 
 
 def _are_pairs(table: Table, first: int, second: int, hits: Sequence[int]) -> bool:
-    """Return whether two columns have the same ids in different rows."""
+    """Return whether two columns have the same ids in different rows, as in a list of pairs."""
     if 2 * hits[second] <= hits[first]:
         return False
     own, others = (table.cells(place)[:_SAMPLE_ROWS] for place in (first, second))
@@ -402,7 +402,7 @@ def _ids_before_ending(index: KeyIndex, title: str, cells: Texts) -> str:
 
 
 def match_ids(index: KeyIndex, table: Table) -> TableMatch:
-    """Return the row of each image, by an id column or a path template; else SourceError."""
+    """Return the match of rows to images by an id column or a path template; else SourceError."""
     try:
         return match_table(index, table)
     except SourceError:
@@ -421,7 +421,7 @@ def clear_ids(index: KeyIndex, table: Table) -> str:
 
 
 def _paths_of_columns(index: KeyIndex, table: Table) -> list[str]:
-    """Return the templates of `_paths`, sorted by how many ids fit one image, most first."""
+    """Return the templates of `_paths`; those with most ids that fit one image come first."""
     ids = {path: {*row_ids(table, path)[1][:_SAMPLE_ROWS]} for path in _paths(index, table)}
     return sorted(ids, key=lambda path: -sum(len(index.find(one)) == 1 for one in ids[path]))
 
@@ -429,8 +429,8 @@ def _paths_of_columns(index: KeyIndex, table: Table) -> list[str]:
 def _paths(index: KeyIndex, table: Table) -> Iterator[str]:
     """Yield path templates that fit an image of one row: `{dataset}/{image}`, `v{n}/{i}`.
 
-    A folder is a cell, or the word of a title and a cell: `video_0` for 0 in `video_id`. The row is
-    the first whose cells all differ, otherwise the first.
+    A folder is a cell, or the first part of a title with a cell: `video_0` for 0 in `video_id`. The
+    row is the first one without equal cells, or else the first.
     """
     some = [table.rows[at] for at in range(min(_SAMPLE_ROWS, len(table.rows)))]
     row = next((one for one in some if len({*one}) == len(one)), [*some, []][0])
@@ -451,7 +451,7 @@ def _paths(index: KeyIndex, table: Table) -> Iterator[str]:
 
 
 def _composed(index: KeyIndex, titles: Mapping[str, str]) -> Iterator[str]:
-    """Yield the template of the name with most letters from cells: `p_{patient}_x_{x_coord}`.
+    """Yield the template of the name that has most letters from cells: `p_{patient}_x_{x_coord}`.
 
     `titles` maps a cell to its column. The name must have two or more of the cells as words.
     """
@@ -471,9 +471,9 @@ def _composed(index: KeyIndex, titles: Mapping[str, str]) -> Iterator[str]:
 
 
 def row_ids(table: Table, column: str) -> tuple[str, Texts]:
-    """Return the title of the column of ids (or the template), and the id of each row.
+    """Return the title of the column of ids, or the template, and the id of each row.
 
-    `column` is a column, or a path template: {id} means the cell of the column `id`, {id[0]} its
+    `column` is a title or a path template: {id} means the cell of the column `id`, {id[0]} its
     first letter and {id[0:2]} its first two letters.
     """
     if "{" not in column:

@@ -22,13 +22,13 @@ from shardprep.storage.text_file import WHOLE, CsvRows, decoded, text_lines
 DELIMITERS = ",;\t|"
 _AT_ONCE = 1 << 14
 _LOOKED_AT = 64
-"""Number of lines that show if runs of blanks separate columns."""
+"""Number of first lines that are read to detect columns separated by blanks."""
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 _FILE = re.compile(r"\S+\.[A-Za-z]\w{1,3}")
 
 
 class Rows(Sequence[list[str]]):
-    """The rows of a table, stored as columns; indexing builds a list."""
+    """The rows of a table, stored as columns; indexing creates a list of cells."""
 
     __slots__ = ("_number", "columns")
 
@@ -73,26 +73,26 @@ class Rows(Sequence[list[str]]):
 
 
 class OpenQuoteError(SourceError):
-    """A quote is not closed, so that a cell of ids or classes spans lines, or rows are missing."""
+    """A quote is not closed: a cell that is needed spans several lines, or rows are missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table; every row has exactly the columns of the header."""
+    """A table; each row has exactly one cell for each column of the header."""
 
     name: str
     header: tuple[str, ...]
     rows: Sequence[list[str]]
     num_joined: int = 0
-    """Number of columns at the end that come from joined tables."""
+    """Number of the last columns that come from joined tables."""
     parts: tuple[tuple[str, int], ...] = ()
-    """Name and number of rows of each stacked table; () for a single table."""
+    """Name and number of rows of each table that was stacked; () for a single table."""
     faults: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Column with a cell that spans lines → file and problem; "" → the same for an open quote."""
+    """Column with a cell that spans lines → file and problem; "" if rows are missing."""
     is_own: bool = False
-    """Whether the table is of array files or items; its first column has the keys of images."""
+    """Whether the table is of array files or items, so that its first column has keys of images."""
     written: Mapping[str, Texts] = field(default_factory=dict)
-    """Column as a table of items calls it → cells as they are there, by which tables are joined."""
+    """Title in the file of `--items` → its original cells, for joins with other tables."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", Rows.of(self.rows, len(self.header)))
@@ -108,11 +108,11 @@ class Table:
 
     @property
     def files(self) -> str:
-        """The name of the table as options take it: file names joined by commas."""
+        """The name of the table in options: names of files with commas between."""
         return ",".join(self.file_names)
 
     def with_cells(self, name: str, cells: Mapping[str, str]) -> Table:
-        """Return the table under another name, with a column of equal cells for each of `cells`."""
+        """Return the table with another name, and a column of equal cells for each of `cells`."""
         number = np.zeros(len(self.rows), np.int64)
         kept = [i for i, title in enumerate(self.header) if title not in cells]
         columns = [Texts.of([cell]).take(number) for cell in cells.values()]
@@ -146,17 +146,17 @@ class Table:
         return self.cells(place)
 
     def without(self, null: Collection[str]) -> Table:
-        """Return the table with the cells in `null` replaced by empty cells."""
+        """Return the table with "" for the cells in `null`."""
         values, nothing = Texts.of(null).array, Texts.of([""]).array[0]
         columns = []
         for column in cast("Rows", self.rows).columns:
             is_null = pc.is_in(column.array, value_set=values)
-            is_any = pc.any(is_null).as_py()  # most columns stay, without a copy
+            is_any = pc.any(is_null).as_py()  # columns without such cells are not copied
             columns.append(Texts(pc.if_else(is_null, nothing, column.array)) if is_any else column)
         return replace(self, rows=Rows(columns, len(self.rows)))
 
     def read_from_cells(self) -> Table:
-        """Return the table of an export without the `'` that keeps cells from being formulas."""
+        """Return the table without the `'` that exports write before cells like formulas."""
         columns = [
             Texts.of(map(from_cell, one)) if pc.any(pc.starts_with(one.array, "'")).as_py() else one
             for one in cast("Rows", self.rows).columns
@@ -181,7 +181,7 @@ class Table:
         raise SourceError(self.name, f"has no column {name!r}", hint)
 
     def check_quotes(self, *names: str) -> None:
-        """Raise an OpenQuoteError if rows are missing, or a cell of these columns spans lines."""
+        """Raise an OpenQuoteError if rows are missing, or if a cell of the columns spans lines."""
         for name in ("", *names):
             if name in self.faults:
                 hint = "close the quote; a quote within a quoted cell is written twice"
@@ -232,9 +232,9 @@ def parse_table(
 def _columns_of_blanks(stream: TextIO) -> tuple[int, list[list[str]]]:
     """Return the number of lines above a table with blanks between columns, and its first rows.
 
-    Above it may be comments, and a line with the number of rows. All rows must have the same number
-    of words, except that titles may lack one for the ids, and one column must have numbers or file
-    names. The result is (0, []) for other texts.
+    Lines above are comments, or the number of rows. All rows must have the same number of words,
+    but the titles may lack one for the ids, and one column must have numbers or file names. The
+    result is (0, []) for other texts.
     """
     lines = [*islice(stream, _LOOKED_AT)]
     above = next((i for i, one in enumerate(lines) if one.strip() and one[:1] != "#"), 0)
@@ -252,14 +252,14 @@ def _columns_of_blanks(stream: TextIO) -> tuple[int, list[list[str]]]:
 
 
 def _marks(words: Sequence[Sequence[str]]) -> dict[int, re.Pattern[str]]:
-    """Return place of a column → form of all of its cells below the first line."""
+    """Return position of a column → form that all its cells below the first line have."""
     columns = enumerate(zip(*words[1:], strict=True))
     forms = ((i, form, column) for i, column in columns for form in (_NUMBER, _FILE))
     return {i: form for i, form, column in forms if all(map(form.fullmatch, column))}
 
 
 def _titles(words: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Return the titles in the first line of a table of blanks, () if it is a row."""
+    """Return the titles in the first line of a table of blanks, or () if this line is a row."""
     if words and len(words[0]) < len(words[-1]):
         return ("1", *words[0])
     is_row = any(form.fullmatch(words[0][at]) for at, form in _marks(words).items())
@@ -287,12 +287,12 @@ def json_rows(
 ) -> list[dict[str, str]]:
     """Return the rows of a list of JSON objects, of JSON lines, or of a document with lists.
 
-    An annotation of COCO is a row with the keys of its image and `category`, the name of its
-    category. Without `columns`, another document has the columns of its longest list, such as
-    `images.filename`. With `is_of_image`, the document describes one image. Lists and objects are
-    left out unless a column is a path into them, such as `points.x`: an object of the list `points`
-    is then a row. An object of flags, such as `{"cat": true, "dog": false}`, is a cell: the true
-    names.
+    A document of COCO has a row for each annotation, with the keys of its image and the name of its
+    category as `category`. Without `columns`, other documents have the columns of the longest list,
+    such as `images.filename`. With `is_of_image`, the document describes one image. Lists and
+    objects are left out unless a column is a path into them, such as `points.x`: then each object
+    in the list `points` is a row. Of an object of flags, such as `{"cat": true, "dog": false}`, the
+    cell has the names that are true.
     """
     try:
         if name.lower().endswith(".jsonl"):
@@ -350,7 +350,7 @@ def _numbered(value: Any) -> Any:
 
 
 def table_of(name: str, rows: Sequence[dict[str, str]], null: Collection[str] = ()) -> Table:
-    """Return rows, given as cells by column, as a table; cells in `null` become ""."""
+    """Return rows, each given as column → cell, as a table; cells in `null` become ""."""
     header = tuple(dict.fromkeys(key for row in rows for key in row))
     nothing = frozenset(null)
     table = [[row.get(key, "") for key in header] for row in rows]
@@ -358,7 +358,7 @@ def table_of(name: str, rows: Sequence[dict[str, str]], null: Collection[str] = 
 
 
 def _longest_list(document: dict[str, Any]) -> Iterator[str]:
-    """Return the paths of values in the first entry of the longest list; KeyError if none."""
+    """Return the paths of values in the first entry of the longest list; KeyError without lists."""
     lists = {key: one for key, one in document.items() if isinstance(one, list) and one}
     key = max(lists, key=lambda key: len(lists[key]), default="")
     return _paths(document[key][0], key)
@@ -398,7 +398,7 @@ def _cell(value: object) -> str:
 
 
 def stacked(tables: list[Table]) -> Table:
-    """Return the rows of all tables as one table; cells of columns that a table lacks are ""."""
+    """Return the rows of all tables as one table; "" in columns that a table lacks."""
     if len(tables) == 1:
         return tables[0]
     header = tuple(dict.fromkeys(title for table in tables for title in table.header))

@@ -19,16 +19,16 @@ from shardprep.progress import Watch
 from shardprep.source.unpack import decompressed
 
 WEB_PAGE = "it is a web page"
-"""The problem if Kaggle has sent a page instead of an archive."""
+"""Problem text for a download that is a web page instead of an archive."""
 _BLOCK_BYTES = 1 << 20
 _DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, LZMAError, EOFError, OSError)
 
 
 def damage(path: Path, watcher: Watch) -> str:
-    """Return the problem of an archive, or "" if its checksums are correct.
+    """Return the problem of an archive, or "" if none is found.
 
-    Only the headers of a tar and the signatures of 7z and rar are checked. A notice counts the zip
-    members that cannot be checked: they are encrypted, or packed with an unknown method.
+    Zip, gz, bz2 and xz are read whole; only headers of a tar and signatures of 7z and rar are
+    checked. A notice counts zip members that are encrypted or packed with an unknown method.
     """
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)

@@ -92,7 +92,7 @@ def explained(ref: KaggleRef, fault: ClientError, *, upload: bool = False) -> So
 
 
 def _upload_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str] | None:
-    """Return problem and next step of a failed upload; None if the text for downloads applies."""
+    """Return problem and next step of a failed upload; None to use the text for downloads."""
     said = f"{fault.status}: {fault.message}" if fault.status else fault.message
     if fault.status == 403:
         hint = f"check that {ref.owner} is you or your organisation, and verify your phone number"

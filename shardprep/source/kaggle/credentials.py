@@ -1,7 +1,7 @@
 """The Kaggle credentials of this machine, in the order of the client's search.
 
-The client reads the credentials itself. Here they are found so that errors can name their file or
-variable, and messages can mask their values.
+The client reads the credentials itself. This module finds them to name their file or variable in
+errors, and to mask their values in messages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """The secrets of one file or variable, `source`, that has Kaggle credentials."""
+    """The secrets in one file or environment variable; `source` is its name."""
 
     source: str
     secrets: tuple[str, ...] = field(repr=False)

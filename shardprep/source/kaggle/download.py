@@ -1,8 +1,8 @@
 """Download an archive, with retries, until it is complete and checked; find downloaded archives.
 
-One process at a time downloads into a hidden folder below the final one. The archive is moved out
-after it is checked. A note records size and time of the checked archive, so that later runs send no
-request. In a Kaggle notebook, archives are mounted.
+One process at a time downloads into a hidden folder below the final folder, and moves the archive
+out after checking it. A note records size and time of the checked archive, so that later runs send
+no request. In a Kaggle notebook, archives are mounted.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ArchiveFolder:
         return path if path.is_file() and self._describe(path) == note else None
 
     def archive_since_start(self, *, refresh: bool) -> Path | None:
-        """Return the checked archive or None; with `refresh`, only if checked since `__init__`."""
+        """Return the checked archive or None; with `refresh`, only one checked by this run."""
         is_news = self._noted_at() != self._noted_at_start
         return self.checked() if is_news or not refresh else None
 

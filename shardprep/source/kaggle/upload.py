@@ -100,7 +100,7 @@ class Uploader:
         return there
 
     def _order(self, there: KaggleState) -> tuple[str, str, dict[str, object]]:
-        """Return the first two arguments of the client's order "send", and its metadata."""
+        """Return "create" or "version", its first argument, and metadata for the order "send"."""
         metadata: dict[str, object] = {"id": self.ref.slug}
         if there.status is None:
             if self.is_public and self.license is None:
@@ -131,7 +131,7 @@ class Uploader:
                 self.watcher.advance(report.get("sent", 0))
 
     def _state(self, after: int = -1) -> KaggleState:
-        """Return the state once a version above `after` is ready; with −1, once none is pending."""
+        """Wait and return the state: with −1, when no version is pending, else above `after`."""
         done = ("ready", None, *_FAILED) if after < 0 else ("ready",)
         end_s, there = time.monotonic() + _PROCESSING_S, KaggleState("unknown")
         order = ["state", self.ref.slug, str(_POLL_S)]

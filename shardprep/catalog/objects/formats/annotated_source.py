@@ -1,6 +1,6 @@
-"""Shared code of the annotation formats: their input, reading of documents, and detection.
+"""Code that annotation formats share: input, reading of documents, and detection.
 
-A document describes many images (a shared document), or one image of the same name.
+A shared document describes many images. Other documents describe one image, with the same name.
 """
 
 from __future__ import annotations
@@ -24,47 +24,47 @@ from shardprep.source.range_reads import read_ahead
 from shardprep.storage.text_file import as_utf8
 
 MOST_BYTES = 16 << 20
-"""Usual maximum size in bytes of a document that describes one image."""
+"""Usual maximum bytes of a document that describes one image."""
 MOST_VALUES = 2_000_000
-"""Maximum number of values in JSON that is parsed as a whole; each takes up to 100 bytes."""
+"""Maximum number of values in JSON that is parsed at once; each takes up to 100 bytes."""
 NO_CLASSES = ("__ignore__", "_background_")
 """Labels of LabelMe that are not classes; documents of other formats may have them as well."""
 ENOUGH = 0.5
-"""Minimum share of images outside test splits that a detected format must list."""
+"""Minimum share of images outside of test splits that the documents of a format must list."""
 _NUM_SAMPLES = 16
 _MOST_SHARED = 64
-"""Maximum number of shared documents to search for a format."""
+"""Maximum number of shared documents that are searched for a format."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """Boxes, masks or keypoints that were detected in a source."""
+    """A detected format: boxes, masks or keypoints that the source states."""
 
     key: str
     """Option that selects the detected objects: "boxes", "masks" or "points"."""
     option: str
-    """Value of this option."""
+    """Value of the option `key`."""
     how: str
     """The evidence, in one line."""
     instances: bool = False
-    """True if mask values look like object numbers; `--instances` then keeps objects apart."""
+    """True if mask values look like object numbers, which `--instances` keeps apart."""
     num_unlisted: int = 0
-    """Number of images outside test splits that no document or row names."""
+    """Number of images outside of test splits that no document or row names."""
     is_unclear: bool = False
-    """Whether the user must choose: few images are named, or no image has two rows of a table."""
+    """Whether the user must choose: few images are named, or each image has only one row."""
     has_points: bool = False
-    """Whether the objects have keypoints, which `--points` with the same value stores."""
+    """Whether objects have keypoints, which `--points` with the same value stores."""
     has_outlines: bool = False
     """Whether the objects have outlines other than their boxes."""
 
     @property
     def has_unlisted(self) -> bool:
-        """Whether to add `--unlisted background`: in YOLO, images without objects have no file."""
+        """Whether `--unlisted background` is needed: YOLO has no file for an empty image."""
         return bool(self.num_unlisted) and self.option.partition(":")[0] == "yolo"
 
     @property
     def options(self) -> dict[str, str | bool]:
-        """Options that store everything that was detected, with their values."""
+        """Options, with values, that store everything that was detected."""
         options: dict[str, str | bool] = {self.key: self.option}
         options |= {"unlisted": "background"} if self.has_unlisted else {}
         options |= {"points": self.option} if self.has_points else {}
@@ -81,21 +81,21 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class AnnotatedSource:
-    """The images and documents of a source, and which facts of objects to read."""
+    """The images and documents of a source, and the facts of objects to read."""
 
     index: KeyIndex
     documents: Documents
     images: Sequence[Member] = ()
-    """The images of the index; () if their sizes are not needed."""
+    """Images in the order of the index; () if their sizes are not needed."""
     outlines: bool = False
-    """Keep polygons, run lengths and segments in addition to boxes."""
+    """Whether to read polygons, run lengths and segments in addition to boxes."""
     areas: bool = False
-    """Also keep segments that are not objects, such as sky or grass."""
+    """Whether to read segments that are not objects, such as sky or grass."""
     numbers: bool = False
-    """Give each object a segment with its number in the file, as in masks of object numbers."""
+    """Whether each object gets a segment with its number in the file."""
     keypoints: bool = False
     keeps_crowds: bool = True
-    """Mark crowds by the attribute `IS_CROWD`; otherwise they are ordinary objects."""
+    """Whether crowds have the attribute `IS_CROWD`; otherwise they are ordinary objects."""
 
     def size_of(self, image: int) -> tuple[int, int] | None:
         return image_size(self.images[image].extent) if self.images else None
@@ -132,16 +132,16 @@ def sampled(members: Sequence[Member]) -> Sequence[Member]:
 
 
 def has_many_values(data: bytes) -> bool:
-    """Return True if a JSON document may have more than `MOST_VALUES`."""
+    """Return whether a JSON document may have more than `MOST_VALUES`; it is not parsed."""
     return data.count(b",") + data.count(b"[") + data.count(b"{") > MOST_VALUES
 
 
 def shared_documents(
     source: AnnotatedSource, rule: FormatRule, is_one: Callable[[bytes], bool], suffix: str
 ) -> list[str]:
-    """Return the names of the rule's documents, or keys of shared documents that `is_one` accepts.
+    """Return the documents that the rule names, or keys of shared documents that `is_one` accepts.
 
-    Raise SourceError if none is found or one cannot be read.
+    SourceError if no document is found, or one cannot be read.
     """
     if rule.files:
         return list(rule.files)
@@ -162,27 +162,27 @@ def shared_documents(
 def shared_texts(
     source: AnnotatedSource, suffix: str, most: int | None = _MOST_SHARED
 ) -> Iterator[Text]:
-    """Yield at most `most` shared documents (None for all), of any size."""
+    """Yield the first `most` shared documents, of any size; None for all documents."""
     named = {member.key for member in named_as_images(source, suffix)}
     shared = [member for member in source.documents.members(suffix) if member.key not in named]
     yield from read_each(shared[:most], sys.maxsize)
 
 
 def named_as_images(source: AnnotatedSource, suffix: str) -> list[Member]:
-    """Return the members with this suffix that are named like an image."""
+    """Return the members with a suffix that have the stem of an image."""
     members = source.documents.members(suffix)
     stems = {stem(key) for key in source.index.keys} if members else set()
     return [member for member in members if stem(member.key) in stems]
 
 
 def of_own_documents(source: AnnotatedSource, members: Sequence[Member]) -> str:
-    """Return FILE:ID for a rule that reads the JSON documents `members`, one for each image."""
+    """Return FILE:ID of a rule for JSON documents `members` that describe one image each."""
     is_clear = len({stem(one.key) for one in members}) == len(source.documents.members(".json"))
     return "{id}.json:id" if is_clear else "{folder}/{id}.json:{folder}/{id}"
 
 
 class Coverage(NamedTuple):
-    """How many of the images outside test splits are named in documents."""
+    """Number of images outside of test splits that documents name, and of all such images."""
 
     num_named: int
     num_images: int
@@ -195,16 +195,16 @@ class Coverage(NamedTuple):
         return f"{self.num_named:,} of {counted(self.num_images, 'image')}"
 
     def signs(self, sign: Sign) -> list[Sign]:
-        """Return `sign` with the number of images that are not named; [] if no image is named."""
+        """Return `sign` with the number of unnamed images; [] if no image is named."""
         number = self.num_images - self.num_named
         is_unclear = sign.is_unclear or not self.is_enough
         return [replace(sign, num_unlisted=number, is_unclear=is_unclear)] if self.num_named else []
 
 
 def coverage(index: KeyIndex, names: Iterable[str]) -> Coverage:
-    """Return how many images outside test splits have one of these names, compared by stem.
+    """Return how many images outside of test splits have the stem of one of the names.
 
-    A name without an extension, as ids of tables often are, is its own stem.
+    A name without an extension, such as most ids of tables, is a stem.
     """
     stems = {_stem(name) for name in names}
     is_test = index.splits.fit(lambda split: split == "test")
@@ -224,7 +224,7 @@ def by_sample(
     option: str,
     title: str,
 ) -> list[Sign]:
-    """Return the `Sign` of a format with a document for each image; [] if less than half fit."""
+    """Return the `Sign` of a format with one document per image; [] if under half of them fit."""
     named = coverage(source.index, [member.key for member in members])
     fit = [not text.fault and is_one(text.data) for text in read_each(sampled(members))]
     if sum(fit) < ENOUGH * len(fit):

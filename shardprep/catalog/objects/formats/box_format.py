@@ -1,4 +1,4 @@
-"""Detect the form of the four numbers of a box, check boxes, and make outlines of shapes.
+"""Detect the form of the four numbers of a box, check boxes, and compute outlines of shapes.
 
 A box is two corners, or a corner or center with a size, in pixels or as shares of the image sides.
 Column names usually show the form. If not, the data do: read in the wrong form, most boxes leave
@@ -22,7 +22,7 @@ from shardprep.recipe.object_rules import BoxForm
 from shardprep.source.members import Extent
 
 SizeOf = Callable[[int], tuple[int, int] | None]
-"""Takes the position of an image, returns its height and width, or None if unknown."""
+"""Returns height and width of the image at a position, or None if unknown."""
 WORDS: dict[BoxForm, str] = {
     "xyxy": "two corners (xyxy)",
     "xywh": "corner, width and height (xywh)",
@@ -30,19 +30,19 @@ WORDS: dict[BoxForm, str] = {
     "yxyx": "two corners, y first (yxyx)",
 }
 _MOST_RELATIVE = 1.0001
-"""Maximum coordinate of boxes in shares: above 1, because decimals may be rounded up."""
+"""Maximum coordinate of boxes in shares; above 1, because decimals may be rounded up."""
 _BAD = 0.01
-"""Maximum share of wrong boxes in the detected form, and in the form that an error proposes."""
+"""Maximum share of wrong boxes in a detected form, and in a form that an error proposes."""
 _FAR = 10
-"""If both forms have wrong boxes, the worse form must have this many times more to decide."""
+"""If all forms have wrong boxes, the best must have this many times fewer than the other."""
 _TOLERANCE = 1.01, 1.0
-"""A valid box may exceed its image by a share of the side (the factor minus 1) plus pixels."""
+"""Limits of a box: side of the image times the first number, plus the second in pixels."""
 _HEAD_BYTES = 256 << 10
 _UNBOUNDED = np.errstate(over="ignore", invalid="ignore")
 _TURNED = (5, 6, 7, 8)
 _ORIENTATION = 0x0112
 _MOST_HEADS = 256
-"""Maximum number of images whose size is read: a wrong form is wrong for most images."""
+"""Maximum number of images whose size is read. It is enough: a wrong form fails for most boxes."""
 _NUM_SHOWN = 3
 _MOST = 1e100
 _NUM_CORNERS = 64
@@ -50,13 +50,13 @@ _MOST_RUNS = 1 << 20
 
 
 def is_relative(boxes: Floats) -> bool:
-    """Return True if boxes, float64[n, 4], look like shares of image sides: at most about 1."""
+    """Return whether boxes, float64[n, 4], look like shares of the image sides: at most about 1."""
     finite = boxes[np.isfinite(boxes)]
     return bool(finite.size) and bool(np.abs(finite).max() <= _MOST_RELATIVE)
 
 
 def told_form(boxes: Floats, sizes: Floats) -> BoxForm | None:
-    """Return "xyxy" or "xywh", the form that makes boxes, float64[n, 4], valid; None if unclear.
+    """Return "xyxy" or "xywh", whichever makes boxes, float64[n, 4], valid; None if unclear.
 
     `sizes` are heights and widths of the images of the boxes, float64[n, 2], NaN if unknown.
     """
@@ -91,7 +91,7 @@ def are_outside(corners: Floats, sizes: Floats) -> NDArray[np.bool_]:
 
 @_UNBOUNDED
 def numbers(corners: Floats, form: BoxForm) -> Floats:
-    """Return boxes x, y, x, y, float64[n, 4], in another form; this is the inverse of `corners`."""
+    """Return boxes x, y, x, y, float64[n, 4], in another form; the inverse of `corners`."""
     if form == "xyxy":
         return corners
     if form == "yxyx":
@@ -102,7 +102,7 @@ def numbers(corners: Floats, form: BoxForm) -> Floats:
 
 @_UNBOUNDED
 def corners(boxes: Floats, form: BoxForm) -> Floats:
-    """Return boxes of a form, float64[n, 4], as x, y, x, y of two opposite corners."""
+    """Return boxes, float64[n, 4], as x, y, x, y of two opposite corners."""
     if form == "xyxy":
         return boxes
     if form == "yxyx":
@@ -114,7 +114,7 @@ def corners(boxes: Floats, form: BoxForm) -> Floats:
 
 
 def image_size(extent: Extent) -> tuple[int, int] | None:
-    """Return height and width of an image as displayed; None if the start of its file has none."""
+    """Return height and width of an image as displayed; None if its first bytes have no size."""
     head = image_head(extent)
     return None if head is None else head.upright
 
@@ -127,7 +127,7 @@ class ImageHead(NamedTuple):
 
 
 def image_head(extent: Extent) -> ImageHead | None:
-    """Return size and orientation from the start of an image file; None without a size."""
+    """Return size and orientation from the first bytes of an image file; None without a size."""
     from PIL import Image  # noqa: PLC0415 - most sources never need it
 
     try:
@@ -136,7 +136,7 @@ def image_head(extent: Extent) -> ImageHead | None:
             with Image.open(io.BytesIO(extent.read_head(_HEAD_BYTES))) as image:
                 width, height = image.size
                 turn = image.getexif().get(_ORIENTATION, 1)
-                is_swapped = turn in _TURNED and image.format != "TIFF"  # has its displayed size
+                is_swapped = turn in _TURNED and image.format != "TIFF"  # Pillow turns TIFF sizes
     except Exception:  # decoders can raise any exception
         return None
     return ImageHead((width, height) if is_swapped else (height, width), turn)
@@ -165,8 +165,8 @@ def check_boxes(
 ) -> None:
     """Raise a SourceError if a larger share of boxes than `most` exceeds its image or is empty.
 
-    All boxes are wrong if they should be in pixels but look like shares. `size_of` is called for
-    some images whose size is not stated. The error names `option`.
+    If boxes in pixels look like shares, all of them count as wrong. `size_of` is called for some
+    images whose size is not stated. The error names `option`.
     """
     boxes = _boxes(found, size_of)
     are_wrong = are_outside(boxes.corners, boxes.sizes)
@@ -193,7 +193,7 @@ def check_boxes(
 
 
 def check_outlines(found: Found, option: OptionName, keys: Sequence[str]) -> None:
-    """Raise a SourceError if outlines look like shares of the sides, but should be in pixels."""
+    """Raise a SourceError if outlines in pixels look like shares of the image sides."""
     step = -(-len(found.annotations) // _MOST_HEADS) or 1
     some = [*enumerate(found.annotations)][::step]
     boxes = [
@@ -211,7 +211,7 @@ def check_outlines(found: Found, option: OptionName, keys: Sequence[str]) -> Non
 
 
 def _boxes(found: Found, size_of: SizeOf) -> _Boxes:
-    """Return the boxes of all images with a stated size, and of some other images."""
+    """Return the boxes in images with a stated size, and in some of the other images."""
     listed = [
         (i, one) for i, one in enumerate(found.annotations) if one is not None and len(one.boxes)
     ]
@@ -225,7 +225,7 @@ def _boxes(found: Found, size_of: SizeOf) -> _Boxes:
     images = np.repeat(np.array([i for i, _, _ in known], np.int64), counts)
     each = np.array([size for _, _, size in known], np.float64).reshape(-1, 2)
     whole = np.concatenate([np.empty((0, 4)), *(boxes for _, boxes, _ in known)])
-    are_boxes = np.isfinite(whole).all(axis=1)  # NaN: only an outline
+    are_boxes = np.isfinite(whole).all(axis=1)  # NaN: the object has only an outline
     return _Boxes(
         whole[are_boxes], images[are_boxes], each.repeat(counts, 0)[are_boxes], are_shares
     )
@@ -280,7 +280,7 @@ def pasted_runs(
     place: tuple[int, int, int],
     size: tuple[int, int],
 ) -> tuple[tuple[float, ...], Runs]:
-    """Return the box and the runs in the whole image of a mask inside a rectangle.
+    """Return the box and the runs, in the whole image, of a mask inside a rectangle.
 
     `starts` and `stops` number the rectangle's pixels by rows, from 0. `place` is its left, top and
     width; `size` is the height and width of the image. ValueError for no pixel or too many runs.
@@ -303,7 +303,7 @@ def pasted_runs(
 def ellipse(x: float, y: float, radius_x: float, radius_y: float, turn: float = 0.0) -> Floats:
     """Return an ellipse, turned by `turn` radians, as points float64[64, 2].
 
-    OverflowError if a number is too large for any image.
+    OverflowError if a number is too large for an image.
     """
     if not all(abs(number) < _MOST for number in (x, y, radius_x, radius_y, turn)):
         raise OverflowError("an ellipse beyond all images")
@@ -314,7 +314,7 @@ def ellipse(x: float, y: float, radius_x: float, radius_y: float, turn: float = 
 
 
 def turned(ring: Floats, turn: float) -> Floats:
-    """Return corners, float64[n, 2], turned clockwise by `turn` radians about their middle."""
+    """Return points, float64[n, 2], turned clockwise by `turn` radians about their center."""
     if not turn:
         return ring
     if not (np.abs(ring) < _MOST).all():
@@ -327,6 +327,6 @@ def turned(ring: Floats, turn: float) -> Floats:
 
 
 def box_of(rings: Sequence[Floats]) -> tuple[float, ...]:
-    """Return the box around the points of all rings: x, y, x, y."""
+    """Return the bounding box x, y, x, y of all points of the rings."""
     points = np.concatenate(rings)
     return (*points.min(0).tolist(), *points.max(0).tolist())

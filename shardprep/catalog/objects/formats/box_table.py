@@ -1,4 +1,4 @@
-"""Boxes in tables: in four columns, or in one cell that holds all boxes of the row."""
+"""Boxes in tables: in four columns, or all boxes of a row in one cell."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from shardprep.source.string_column import booleans
 
 _NO_BOXES = frozenset(("", "[]", "[[]]", "{}", "-1", "none", "None", "nan", "NaN"))
 _NO_OBJECT = "none"
-"""Label in a cell of boxes that means "no object": `none 1 0 0 1 1`."""
+"""Label that means "no object" in a cell of boxes: `none 1 0 0 1 1`."""
 _SPACES = str.maketrans("[](){},;\"'", " " * 10)
 _DICT = re.compile(r"\{([^{}]*)\}")
 _ENTRY = re.compile(r"['\"]?([A-Za-z_]\w*)['\"]?\s*:\s*([-+.\w]+)")
@@ -67,7 +67,7 @@ _POLYGON = re.compile(
     r"[\[(]\s*([\[(]\s*-?[\d.]+[,\s]+-?[\d.]+\s*[\])][,\s]*){3,}[\])]"
     r"|POLYGON\s*\(\(\s*(-?[\d.]+\s+-?[\d.]+[,\s]*){3,}\)\)"
 )
-"""Matches a cell with the points of a polygon, x first."""
+"""Matches a cell with the points of a polygon, x before y."""
 _BRACKETS = re.compile(r"\s*\[[\[(\s]*(-?[\d.]+\s*[,\s]\s*){3}-?[\d.]+\s*[\])]|\s*\[\s*\{.*:")
 _MOST_SEEN = 100
 _NUMBERS = re.compile(r"(\s-?\d[\d.]*){4}")
@@ -75,7 +75,7 @@ _LABELS = re.compile(
     r"class|label|categor|type|species|breed|target|\btag\b|(^|_)name", re.IGNORECASE
 )
 _OF_TENSORFLOW = frozenset(("filename", "class", "xmin", "ymin", "xmax", "ymax"))
-"""Columns of a table whose rows are always objects, even with one row for each image."""
+"""Columns of a table of boxes from TensorFlow tools; each row is an object."""
 _PATH = re.compile("[./]")
 _NO_SHAPE = (TypeError, ValueError, LookupError, OverflowError, RecursionError)
 _FURTHER: dict[str, Callable[[AnnotatedSource], bool]] = {
@@ -83,21 +83,21 @@ _FURTHER: dict[str, Callable[[AnnotatedSource], bool]] = {
     "segmentation": attrgetter("outlines"),
     "keypoints": attrgetter("keypoints"),
 }
-"""End of the title of a further column of objects in COCO's form → whether to read it."""
+"""End of the title of a further column of objects, as in COCO → whether to read the column."""
 _FORMS: dict[str, BoxForm] = {"parquet": "xywh", "webdataset": "yxyx"}
-"""Layout of an export → form of its boxes."""
+"""Layout of an export by shardprep → form of its boxes."""
 _MOST_ODD = 0.01
-"""Maximum share of cells whose number of words does not fit the words of a box."""
+"""Maximum share of cells with a number of words that is not a multiple of the words of a box."""
 _MOST_COMPARED = 100_000
 _ROUNDING = 1.01
-"""Maximum difference in pixels between a stated side and the distance of two corners."""
+"""Maximum difference in pixels between a stated side and the distance of corners."""
 _SIDES = ("height", "width"), ("imageheight", "imagewidth"), ("imgheight", "imgwidth")
 _MOST_HEADS = 256
 _SAMPLE = 200
 
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
-    """Return the boxes of the table in row order; an empty cell means that a row has no box."""
+    """Return the boxes of the table in row order; a row with an empty cell has no box."""
     columns, label, index = rule.table.boxes, rule.table.label_column, source.index
     wanted = [*(columns.names if columns else ()), *filter(None, [label])]
     further = [name for name, is_wanted in _FURTHER.items() if is_wanted(source)]
@@ -142,7 +142,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     for row, image in enumerate(match.key_of.tolist()):
         if image >= 0 and index.keys[image] not in blank:
             objects.list_image(image, _side(table.rows[row], sides) if sides else None)
-    if rule.kind != "column":  # such a row may be of a mask or a left-out image
+    if rule.kind != "column":  # rows of array files may belong to masks or left-out images
         objects.missing.update(_without_image(boxes, match))
     unit = "shares of the sides" if is_relative else "pixels"
     meaning = f"{box_format.WORDS[form]}{told}, in {unit}"
@@ -159,7 +159,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def _blank_keys(table: Table, columns: BoxColumns) -> set[str]:
-    """Return the keys of the rows with empty cells for boxes; `[]` is not an empty cell."""
+    """Return the keys of rows whose cells of boxes are empty; `[]` does not count as empty."""
     places = [table.column(name) for name in columns.names]
     are_blank = [booleans(pc.equal(table.cells(place).array, "")) for place in places]
     return {*table.cells(0).take(np.flatnonzero(np.all(are_blank, axis=0)))}
@@ -168,7 +168,7 @@ def _blank_keys(table: Table, columns: BoxColumns) -> set[str]:
 def _objects(
     table: Table, boxes: _Boxes, match: TableMatch, form: BoxForm, columns: Mapping[str, str]
 ) -> ObjectTable:
-    """Return the objects; `columns` maps keys of `_FURTHER`, and "" for the class, to titles."""
+    """Return the objects; `columns` maps keys of `_FURTHER`, and "" for the class, to columns."""
     objects, label = ObjectTable(len(match.row_of)), columns[""]
     place = table.column(label) if label else None
     if place is not None:
@@ -195,7 +195,7 @@ def _objects(
 def _add_shapes(
     objects: ObjectTable, cells: Iterable[str], *, is_keypoints: bool, is_y_first: bool
 ) -> None:
-    """Add the keypoints or outlines of all objects; cells not in COCO's form are ignored."""
+    """Add the keypoints or the outlines of all objects; cells not in COCO's form are ignored."""
     x, y = (1, 0) if is_y_first else (0, 1)
     for row, cell in enumerate(cells):
         with contextlib.suppress(*_NO_SHAPE):
@@ -226,7 +226,7 @@ def _side_columns(table: Table, columns: BoxColumns) -> tuple[int, int] | None:
 
 
 def _are_of_boxes(table: Table, boxes: _Boxes, match: TableMatch, sides: tuple[int, int]) -> bool:
-    """Return True if the columns `sides` hold sizes of boxes instead of sizes of images.
+    """Return whether the columns `sides` have the sizes of boxes instead of images.
 
     Sizes of boxes mostly equal the distances of corners, or differ between the rows of an image.
     """
@@ -285,7 +285,7 @@ def _find_columns(table: Table) -> BoxColumns:
 
 
 def _find_label(table: Table, columns: BoxColumns, id_column: str, lists: Sequence[str]) -> str:
-    """Return the class column or "": lists of texts before lists of numbers, then other columns."""
+    """Return the class column or "": first lists of texts, then other lists, then other columns."""
     others = [t for t in table.header if t not in (*columns.names, id_column)]
     titles = [title for title in others if _LABELS.search(_PATH.sub("_", title))]
     cells = {title: table.cells(table.column(title))[:_MOST_SEEN] for title in titles}
@@ -296,7 +296,7 @@ def _find_label(table: Table, columns: BoxColumns, id_column: str, lists: Sequen
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the `Sign` of the first table with clear boxes, otherwise with any boxes, or []."""
+    """Return the `Sign` of the first table with clear boxes, else of one with any boxes, or []."""
     unclear: list[Sign] = []
     for table in united(source.index, source.documents.tables):
         option, id_column, is_once = _rule_of(table, source)
@@ -319,7 +319,7 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
 
 
 def _of_other_splits(table: Table, option: str, source: AnnotatedSource) -> Iterator[Table]:
-    """Yield tables of the same name in folders of other splits that have the columns of a rule."""
+    """Yield tables in folders of other splits that have the same name and the rule's columns."""
     rule, splits = parse_box_rule(option).table, {origin_of(table.name).split}
     wanted = {rule.id_column, *(rule.boxes.names if rule.boxes else ()), rule.label_column} - {""}
     for other in source.documents.tables:
@@ -332,7 +332,7 @@ def _of_other_splits(table: Table, option: str, source: AnnotatedSource) -> Iter
 
 
 def recognise_documents(source: AnnotatedSource) -> list[Sign]:
-    """Return a `Sign` if JSON documents, one for each image, list boxes; otherwise []."""
+    """Return a `Sign` if JSON documents of single images have lists of boxes; otherwise []."""
     members = named_as_images(source, ".json")
     named = coverage(source.index, [member.key for member in members])
     documents = of_own_documents(source, members)
@@ -346,10 +346,10 @@ def recognise_documents(source: AnnotatedSource) -> list[Sign]:
 
 
 def _rule_of(table: Table, source: AnnotatedSource, documents: str = "") -> tuple[str, str, bool]:
-    """Return the `--boxes` value of a table or "", its id column, and whether the table is unclear.
+    """Return the `--boxes` value of a table or "", its id column, and whether it is unclear.
 
     `documents` is FILE:ID of a table made from JSON documents, which must have lists of objects.
-    Four columns of boxes are unclear if no id is repeated.
+    Four columns of boxes are unclear if each id has one row.
     """
     try:
         columns = _find_columns(table)
@@ -374,7 +374,7 @@ def _rule_of(table: Table, source: AnnotatedSource, documents: str = "") -> tupl
 
 
 def _says_whether(table: Table, columns: BoxColumns, label: str) -> bool:
-    """Return True if a column of classes has 1 in all rows with a box and 0 in all others."""
+    """Return whether a class column is 1 in all rows with a box and 0 in all others."""
     place, side = table.column(label), table.column(columns.names[0])
     pairs = {(row[place], row[side] in _NO_BOXES) for row in table.rows}
     return pairs == {("1", False), ("0", True)}
@@ -384,7 +384,7 @@ class _Boxes:
     def __init__(self) -> None:
         self.rows = array("q")
         self.labels: list[str | None] = []
-        """Label of each box; None means the label of its row."""
+        """Label of each box; None if the row has the label."""
         self.malformed: Counter[int] = Counter()
         self.polygons: dict[int, list[float]] = {}
         self.form: BoxForm | None = None
@@ -452,7 +452,7 @@ def _of_cells(table: Table, place: int, source: AnnotatedSource) -> _Boxes:
 def _tuple_size(cells: Sequence[Sequence[str]]) -> tuple[int, bool]:
     """Return the number of words of a box, 0 if unclear, and whether the first is a class.
 
-    A box is four words. Five words begin with a class or a confidence, six words with both.
+    A box has four words, or five with a class or a confidence first, or six with both first.
     """
     texts = [any(not _is_number(word) for word in words) for words in cells]
     for size in (6, 5) if any(texts) else (4, 6, 5):

@@ -1,7 +1,7 @@
 """COCO's JSON: images, annotations and categories in one document for many images.
 
-In a panoptic document, an annotation lists the segments of an image. Segments of things are
-objects, segments of stuff are areas. A mask file holds their pixels.
+An annotation of a panoptic document lists the segments of an image: objects (things) and areas
+(stuff). A mask file has their pixels.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ from shardprep.image.annotation_types import IS_CROWD, Counts, Outline, Polygons
 from shardprep.recipe.object_rules import BoxColumns, FormatRule
 
 _WHOLE_BODY = ("foot_kpts", "face_kpts", "lefthand_kpts", "righthand_kpts")
-"""Fields of COCO-WholeBody with further keypoints, which are not read."""
+"""Fields for further keypoints in COCO-WholeBody, which are not read."""
 _STRAY = -2
 _MOST_GROUPS = 6
 _MANY_CROWDS = 0.15
-"""Share of crowds above which they are probably a habit of the tool; COCO has 1%."""
+"""Share of crowds above which the tool probably marks ordinary objects so; COCO has 1%."""
 _BAD = (TypeError, ValueError, OverflowError, KeyError)
 _NAME = re.compile(rb'"file_name"\s*:\s*"((?:[^"\\]|\\.)*)"')
 _BOX = re.compile(rb'"bbox"\s*:')
 _KEYPOINTS = re.compile(rb'"keypoints"\s*:\s*\[\s*-?\d')
 _LISTS = tuple(re.compile(rb'"%s"\s*:\s*\[' % name) for name in (b"images", b"annotations"))
 _OUTLINE = re.compile(rb'"segmentation"\s*:\s*\[\s*\[([^],]*,){9}|"counts"\s*:')
-"""Matches a polygon of more than four corners, or run lengths."""
+"""Matches a polygon with more than four corners, or run lengths."""
 _SEGMENTS = re.compile(rb'"segments_info"\s*:')
 _MOST_SEGMENTS = 1 << 24
-"""Number of ids that a colour can encode; id 0 means no segment."""
+"""Number of ids that a colour can encode; id 0 means "no segment"."""
 
 Size = tuple[int, int] | None
 
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
-    """Return the objects of all documents, with classes in the order of their ids."""
+    """Return the objects of all documents; classes are in the order of their ids."""
     reader = _Reader(source, may_repeat=bool(rule.files))
     files = shared_documents(source, rule, is_coco, ".json")
     if not rule.files:
@@ -78,7 +78,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return a `Sign` for each alternative group of documents with boxes that name images."""
+    """Return a `Sign` for each alternative group of documents with boxes for images."""
     names: dict[str, list[str]] = {}
     num_boxes: dict[str, int] = {}
     with_points, has_outlines = set(), False
@@ -102,7 +102,7 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
 
 
 def _unions(contents: Mapping[str, tuple[Sequence[str], int]]) -> list[str]:
-    """Return documents with exactly the images, and as many boxes, as several others together."""
+    """Return documents whose images and number of boxes are the sums of several other documents."""
     parts, found = list[tuple[set[str], int]](), list[str]()
     for key, (several, number) in sorted(contents.items(), key=lambda pair: len(pair[1][0])):
         names = {*several}
@@ -118,8 +118,8 @@ def _unions(contents: Mapping[str, tuple[Sequence[str], int]]) -> list[str]:
 def _alternatives(index: KeyIndex, names: Mapping[str, Sequence[str]]) -> list[list[str]]:
     """Return the documents as one group, or as several groups if they describe the same images.
 
-    A group has the documents of a folder whose names differ only in words for splits. Of several
-    groups, groups without images below their folder are left out, unless all are.
+    A group has the documents of a folder whose names differ only in words for splits. Groups
+    without images below their folder are left out, unless all are.
     """
     of_name = defaultdict[tuple[str, str], list[str]](list)
     for key in names:
@@ -138,9 +138,9 @@ def _alternatives(index: KeyIndex, names: Mapping[str, Sequence[str]]) -> list[l
 
 
 def _are_same(index: KeyIndex, pairs: Sequence[tuple[str, str, str]]) -> bool:
-    """Return True if a name means one image in two documents; `pairs` are (name, key, key)."""
+    """Return whether a name means one image in two documents; `pairs` are (name, key, key)."""
     pairing = Pairing(index)
-    with contextlib.suppress(SourceError):  # the name fits several images
+    with contextlib.suppress(SourceError):  # a name fits several images
         found = [
             [pairing.find(name, key, document_split(key) or "") for key in keys]
             for name, *keys in pairs
@@ -171,7 +171,7 @@ def stated_names(data: bytes) -> list[str]:
 
 
 def chosen(keys: Sequence[str], *, keypoints: bool = False) -> list[str]:
-    """Return the documents called instances_*.json, or all if there are none.
+    """Return the documents called instances_*.json, or all documents if no name fits.
 
     COCO's other documents describe the same images. With `keypoints`, the name is
     person_keypoints_*.json.
@@ -245,7 +245,7 @@ class _Document:
         self.image_ids: dict[object, int] = {}
         self.category_ids: dict[object, int] = {}
         self.masks: dict[int, str] = {}
-        """Number of an image → its mask file, in a panoptic document."""
+        """Number of an image → its mask file, if the document is panoptic."""
         self.malformed: Counter[int] = Counter()
         self.key = key
 
@@ -265,7 +265,7 @@ class _Reader:
         self._pairing = Pairing(index)
         self._table = ObjectTable(len(index.keys))
         self._ids: dict[str, tuple[tuple[int, int], str]] = {}
-        """Class name → sort key of its id, and the name of its supercategory."""
+        """Class name → sort key of its id, and name of its supercategory."""
         self._keys: list[str] = []
         self._idle: list[str] = []
         self._splits: list[str | None] = [None] * len(index.keys)
@@ -273,10 +273,10 @@ class _Reader:
         self._stuff: set[str] = set()
         self._is_panoptic = False
         self._masks: dict[int, tuple[str, str]] = {}
-        """Position of an image → key of its document, and name of its mask file."""
+        """Position of an image → key of its document and name of its mask file."""
         self._skeletons: dict[str, Skeleton] = {}
         self._unread: Counter[str] = Counter()
-        """Field of keypoints that are not read → number of objects with such keypoints."""
+        """Field with keypoints that are not read → number of objects that have it."""
         self._findings: list[str] = []
 
     def leave_out(self, keys: Sequence[str]) -> None:
@@ -311,7 +311,7 @@ class _Reader:
     def _count_unmatched(
         self, key: str, document: _Document, places: dict[object, int], start: int
     ) -> None:
-        numbers = self._table.images_from(start)  # of ids, not yet of images
+        numbers = self._table.images_from(start)  # numbers of ids, which `renumber` replaces later
         counts = np.bincount(numbers, minlength=len(document.image_ids)).tolist()
         is_idle = bool(places) and max(places.values()) < 0
         missing = dict.fromkeys((document.images[i][0] for i, at in places.items() if at < 0), 0)
@@ -450,7 +450,7 @@ class _Reader:
         )
 
     def _names(self) -> tuple[str, ...]:
-        """Return the class names, without supercategories that have no object."""
+        """Return the class names; supercategories are left out if they have no object."""
         used = self._table.classes.keys()
         stuff = self._stuff if self._is_panoptic and not self._source.areas else set()
         above = {parent for name, (_, parent) in self._ids.items() if parent != name}

@@ -41,7 +41,7 @@ _SHAPES = ("box", "polygon", "ellipse", "mask")
 _OUTLINED = re.compile(rb"<(polygon|ellipse|mask)\s")
 _NO_AREAS = ("polyline", "points", "cuboid", "skeleton")
 _HEAD_BYTES = 1 << 20
-"""Number of bytes to search for the first image, which follows the labels."""
+"""Bytes to search for the first image, which follows the labels."""
 _PIECE = 1 << 16
 _HINT = "export it from CVAT as 'CVAT for images 1.1' again"
 
@@ -117,7 +117,7 @@ class _Reader:
 
 
 def is_cvat(data: bytes) -> bool:
-    """Return True if bytes look like XML of CVAT, with an image in the first MiB."""
+    """Return whether bytes look like XML of CVAT, with an image in the first MiB."""
     reader = _Reader("")
     with contextlib.suppress(SourceError):  # cut in the middle, or another document
         for _ in reader.images(data[:_HEAD_BYTES]):
@@ -136,8 +136,8 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all documents, with classes in the order of the declared labels.
 
     Boxes, polygons, ellipses and masks are objects. Other shapes are dropped and counted by name.
-    Tags are only counted. An image in several documents has the objects of all of them. The subset
-    of an image is its split.
+    Tags are only counted. Objects of an image in several documents are joined. The subset of an
+    image is its split.
     """
     index = source.index
     pairing, table = Pairing(index), ObjectTable(len(index.keys), outlines=source.outlines)
@@ -238,7 +238,7 @@ def _object(shape: _Shape, size: tuple[int, int] | None) -> tuple[tuple[float, .
 def _mask(
     facts: Mapping[str, str], size: tuple[int, int] | None
 ) -> tuple[tuple[float, ...], Outline]:
-    """Return box and runs of a mask; its counts follow the rows of its box, background first."""
+    """Return box and runs of a mask, whose counts follow the rows of its box, background first."""
     left, top, width, height = (int(facts[one]) for one in ("left", "top", "width", "height"))
     if size is None or not (
         0 <= left < left + width <= size[1] and 0 <= top < top + height <= size[0]

@@ -1,4 +1,4 @@
-"""Parse JSON of any size element by element, in a quarter of the memory of `json.loads`."""
+"""Parse JSON of any size one element at a time, in a quarter of the memory of `json.loads`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from shardprep.errors import SourceError
 
 MOST_BYTES = 16 << 20
-"""Maximum size in bytes of an element, and of the part that is decoded at a time."""
+"""Maximum bytes of an element, and of the part of the document that is decoded at a time."""
 _CHUNK = 1024
 _SPACE = frozenset(" \t\r\n")
 _FILLED = re.compile(r"[^ \t\r\n]|\Z")
@@ -25,9 +25,9 @@ _HINT = "download or export it again"
 def elements(data: bytes, where: str) -> Iterator[tuple[str, list[Any]]]:
     """Yield the keys of a JSON object in order, each with a list of elements of its value.
 
-    A long array is yielded in parts, each with the key. Another value is a list of one element. NaN
-    and infinities are allowed. SourceError if the document is damaged, nested too deeply or not a
-    JSON object, or has an element above `MOST_BYTES`.
+    A long array is yielded in parts, each with the key. A value that is not an array is a list of
+    one element. NaN and infinities are allowed. SourceError if the document is damaged, nested too
+    deeply or not a JSON object, or has an element above `MOST_BYTES`.
     """
     reader = _Reader(data)
     try:
@@ -48,7 +48,7 @@ class _Reader:
         self._data = memoryview(data)
         self._decode = json.JSONDecoder().raw_decode
         self._start = 0
-        """Offset in bytes of the decoded part in the document."""
+        """Byte offset of the decoded part in the document."""
         self._stop = 0
         self._text = ""
         self._at = 0
@@ -96,7 +96,7 @@ class _Reader:
         self._at += 1
 
     def _run(self) -> Iterator[Any]:
-        """Yield the next elements of an array that end before the end of the decoded text."""
+        """Yield the next elements of an array that are complete in the decoded text."""
         text, decode = self._text, _scan
         with contextlib.suppress(json.JSONDecodeError, StopIteration):  # parsed again later
             while True:
@@ -115,7 +115,7 @@ class _Reader:
             self._move()
             return self._whole()
         if end >= len(self._text) - len("e+") and self._move():
-            return self._whole()  # a number may continue
+            return self._whole()  # a number may continue in the next part
         self._at = end
         return value
 
@@ -145,13 +145,13 @@ class _Reader:
         self._at += 1
 
     def _move(self) -> bool:
-        """Decode the next part, from the current position; return False if nothing is left."""
+        """Decode the next part, from the current position on; return False at the end."""
         if self._stop == len(self._data):
             return False
         self._start += len(self._text[: self._at].encode())
         self._stop = min(self._start + MOST_BYTES, len(self._data))
         while self._stop < len(self._data) and self._data[self._stop] & 0xC0 == 0x80:
-            self._stop -= 1  # not inside a character
+            self._stop -= 1  # do not cut a character
         self._text, self._at = "", 0
         self._text = str(self._data[self._start : self._stop], "utf-8")
         return True

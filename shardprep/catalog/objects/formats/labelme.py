@@ -43,19 +43,19 @@ _SHAPED = re.compile(rb'"shapes"\s*:\s*\[\s*\{')
 _OUTLINED = re.compile(rb'"shape_type"\s*:\s*"(polygon|mask|circle)"')
 Rows = dict[str, int]
 _Part = tuple[tuple[float, ...], Outline]
-"""Box and outline of a shape, or of an object."""
+"""Box, as x, y, x, y in pixels, and outline of a shape or an object."""
 _DAMAGE = (ValueError, TypeError, KeyError, OverflowError, AttributeError)
 
 
 def is_labelme(data: bytes) -> bool:
-    """Return True if bytes look like a file of LabelMe, without parsing them."""
+    """Return whether bytes look like a file of LabelMe, without parsing them."""
     return b'"shapes"' in data and b'"imagePath"' in data
 
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
-    """Return the objects of all files; shapes with the same `group_id` and label are one object.
+    """Return the objects of all files; shapes of one `group_id` and label are one object.
 
-    Points are keypoints of the object with their `group_id`.
+    Points are keypoints of the object that has their `group_id`.
     """
     pairing = Pairing(source.index)
     table = ObjectTable(len(source.index.keys), outlines=source.outlines)
@@ -114,7 +114,7 @@ class _File(NamedTuple):
 
 
 def _files(source: AnnotatedSource, pairing: Pairing) -> Iterator[_File]:
-    """Yield the files, each with the image of the same name, else with the one in `imagePath`."""
+    """Yield the files, each with the image of its name, or else the image in `imagePath`."""
     for text in read_each(source.documents.members(".json"), 4 * MOST_BYTES):
         key = text.key
         if not text.fault and not is_labelme(text.data):
@@ -137,7 +137,7 @@ class _Point(NamedTuple):
     name: str
     group: str | None
     place: tuple[float, float] | None
-    """x and y in pixels; None if they are not two numbers."""
+    """x and y in pixels; None unless these are two numbers."""
 
 
 def _points_of(document: dict[str, Any]) -> list[_Point]:
@@ -157,7 +157,7 @@ def _points_of(document: dict[str, Any]) -> list[_Point]:
 
 
 class _Poses:
-    """The keypoints of objects, collected until the names in all files are known."""
+    """Keypoints of objects; they are collected until the names in all files are known."""
 
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
@@ -169,7 +169,7 @@ class _Poses:
         return bool(self._rows)
 
     def take(self, table: ObjectTable, image: int, points: Sequence[_Point], rows: Rows) -> None:
-        """Add the points of an image. `rows` maps `group_id` to the row of an object."""
+        """Add the points of an image. `rows` maps a `group_id` to the row of its object."""
         self.num_points += len(points)
         of_row: dict[int, dict[int, tuple[float, float]]] = {}
         for one in points:
@@ -192,7 +192,7 @@ class _Poses:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the `Sign` of LabelMe files that are named like the images, or []."""
+    """Return the `Sign` of LabelMe files that are named like images, or []."""
     members = named_as_images(source, ".json")
     signs = by_sample(source, members, is_labelme, "labelme", "LabelMe")
     texts = [text.data for text in read_each(sampled(members) if signs else ())]
@@ -243,7 +243,7 @@ def _num_objects(document: dict[str, Any]) -> int:
 
 
 def _objects(document: dict[str, Any]) -> tuple[dict[tuple[str, object], _Part], Counter[str]]:
-    """Return the objects by label and group, and the number of dropped shapes by reason."""
+    """Return (label, group) → object, and the number of dropped shapes by reason."""
     objects: dict[tuple[str, object], list[_Part]] = {}
     bad: Counter[str] = Counter()
     size = _size(document)
@@ -269,7 +269,7 @@ def _objects(document: dict[str, Any]) -> tuple[dict[tuple[str, object], _Part],
 
 
 def _area(kind: str, points: Floats) -> _Part:
-    """Return the box and outline of a shape; ValueError or OverflowError if it has no area."""
+    """Return box and outline of a shape; ValueError or OverflowError if it has no area."""
     if kind == "rectangle" and len(points) in (2, 4):
         points = rectangle(*points.min(0).tolist(), *points.max(0).tolist())
     elif kind == "circle":

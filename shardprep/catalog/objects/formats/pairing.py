@@ -15,38 +15,38 @@ from shardprep.source.names import composed, without_archive_suffix
 
 _MOST_FOLDERS = 8
 _ABSOLUTE = re.compile(r"^([A-Za-z]:)?/|(^|(?<=/))\.{1,2}/")
-"""Matches the start of an absolute path, and the steps ./ and ../: keys have neither."""
+"""Matches the start of an absolute path, and steps such as ./ and ../, which keys do not have."""
 
 
 class Pairing:
-    """Finds the image of a document.
+    """Finds the image that a document describes.
 
     These folders are searched in turn: the folder of the document; its path with one folder left
     out or replaced by a folder of images (`labels/a/1.txt`, `images/a/1.jpg`); its last folders;
-    all folders. In each, an image of the split that the document states comes before an image
-    without a split. An image of another split never fits.
+    all folders. In each, images of the split that the document states come before images without a
+    split. An image of another split never fits.
     """
 
     def __init__(self, index: KeyIndex) -> None:
         self._index = index
         self._paths = sorted({composed(key.rpartition("/")[0]) for key in index.keys})
         self._has_near = False
-        """Whether an image was found in a folder near its document."""
+        """Whether an image has been found in a folder near its document."""
         self._all_paths = "".join(f"/{path}/\n" for path in self._paths[:_MOST_FOLDERS])
         names = {name for path in self._paths for name in path.split("/")}
         is_image = (n for n in sorted(names) if IMAGE_FOLDER.fullmatch(without_archive_suffix(n)))
         self._image_folders = list(is_image)[:_MOST_FOLDERS]
         self._splits = folder_splits(index.keys)
         self.documents: dict[int, str] = {}
-        """Position of an image with a document → key of the document."""
+        """Position of an image → key of the document that describes it."""
         self._entries: dict[int, tuple[str, str, str]] = {}
-        """Position of an image → document, name and split of its last entry."""
+        """Position of an image → document, name and split of the last entry for it."""
         self._places: dict[tuple[str, str], tuple[str | None, list[str]]] = {}
         self._unlike: list[str] = []
-        """Documents that state another image of the source than the image of the same name."""
+        """Documents that name another image of the source than the image of their own name."""
 
     def of_document(self, key: str, stated: str) -> int | None:
-        """Return the position of the image named like a document, else of the `stated` image."""
+        """Return the position of the image named like the document, else of `stated`, or None."""
         try:
             found = self.find(stem(key), key)
         except AmbiguousIdError:
@@ -80,7 +80,7 @@ class Pairing:
         base = path.rpartition("/")[2]
         bare, _, suffix = base.rpartition(".")
         names = [path, base]
-        if f".{suffix.lower()}" in IMAGE_SUFFIXES:  # the image may have been converted
+        if f".{suffix.lower()}" in IMAGE_SUFFIXES:  # images may have been converted
             names += [f"{path.rpartition('/')[0]}/{bare}".lstrip("/"), bare]
         for one in dict.fromkeys(names):
             image = self._find(one, document, split)
@@ -97,14 +97,14 @@ class Pairing:
             raise SourceError(document, what, f"leave one out: {OptionName('exclude', out)}")
 
     def find_listed(self, name: str, document: str, split: str) -> int | None:
-        """Return the position of an image; if several fit, of the image of `split`."""
+        """Return the position of the image `name`; of several, the image in `split`; or None."""
         try:
             return self.find(name, document)
         except AmbiguousIdError:
             return self.find(name, document, split)
 
     def claim_entry(self, image: int, document: str, name: str, split: str = "") -> None:
-        """Record that an entry of a document, which describes many images, belongs to an image.
+        """Record that an entry of a shared document belongs to an image.
 
         SourceError if the last entry of the image is in the same document or for another split.
         """
@@ -134,7 +134,7 @@ class Pairing:
                 return found[0]
             if found and not several:
                 several, is_near = found, bool(place)
-        # Several images elsewhere count as none if other documents have their images nearby.
+        # If other documents have images nearby, several distant images count as no match.
         if several and (is_near or not self._has_near):
             one, two = self._index.keys[several[0]], self._index.keys[several[1]]
             hint = f"leave out one of them, with {OptionName('exclude')} or {OptionName('root')}"
@@ -152,6 +152,6 @@ class Pairing:
             ways.append([*names[:i], *names[i + 1 :]])
         ways += [names[i:] for i in range(1, len(names))]
         paths = ["/".join(way) for way in ways if way]
-        if len(self._paths) <= _MOST_FOLDERS:  # other folders have no image
+        if len(self._paths) <= _MOST_FOLDERS:  # skip folders that have no image
             paths = [path for path in paths if f"/{path}/" in self._all_paths]
         return list(dict.fromkeys([*paths, ""]))

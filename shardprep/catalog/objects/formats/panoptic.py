@@ -22,7 +22,7 @@ _MOST_DOCUMENTS = 16
 
 
 class SegmentMasks(NamedTuple):
-    """The masks of one panoptic document, which are in a folder of the same name."""
+    """The masks of one panoptic document."""
 
     members: Sequence[Member]
     names: KeyIndex
@@ -31,7 +31,7 @@ class SegmentMasks(NamedTuple):
 def segment_masks(
     recipe: Recipe, members: Sequence[Member], documents: Documents
 ) -> dict[str, SegmentMasks]:
-    """Return key of each panoptic document that the recipe names → the masks of the document."""
+    """Return key of each panoptic document that the recipe uses → the masks of the document."""
     rules = (recipe.rules.boxes, recipe.rules.masks.outlines)
     coco = sorted({(one.text, one.files) for one in rules if one.kind == "coco"})
     found: dict[str, SegmentMasks] = {}
@@ -78,7 +78,7 @@ def _named_as(document: str, members: Sequence[Member]) -> list[Member]:
 def masks_of_segments(
     found: Found, masks: Mapping[str, SegmentMasks], num_images: int
 ) -> list[tuple[Member, ...]]:
-    """Return the mask file of each image, or () without one.
+    """Return the mask file of each image as a tuple, () without a file.
 
     SourceError if no image has a mask file, or if several files fit a name.
     """
@@ -101,8 +101,8 @@ def masks_of_segments(
 def with_segments(found: Found, panoptic: Found) -> Found:
     """Return the objects of `found`, with the segments of `panoptic` as areas.
 
-    An image is listed if both documents list it. Classes of objects keep their indices; further
-    classes of segments come after them.
+    An image is annotated if both documents list it. Classes of objects keep their indices; new
+    classes of segments follow.
     """
     names = tuple(dict.fromkeys((*found.names, *panoptic.names)))
     number = [names.index(name) for name in panoptic.names]
@@ -128,7 +128,7 @@ def with_segments(found: Found, panoptic: Found) -> Found:
 
 
 def panoptic_signs(index: KeyIndex, documents: Documents, members: Sequence[Member]) -> list[Sign]:
-    """Return the `Sign` of the panoptic documents if they name enough images, otherwise []."""
+    """Return the `Sign` of panoptic documents if they name enough images, otherwise []."""
     names: list[str] = []
     keys: list[str] = []
     taken: set[str] = set()

@@ -14,11 +14,11 @@ from shardprep.errors import OptionName, SourceError, shown
 from shardprep.recipe.object_rules import PointRule, named_box_columns
 
 _AXIS = re.compile(r"(?<![A-Za-z])x(?![A-Za-z])", re.IGNORECASE)
-"""Matches the axis in names of columns: nose_x, x_3, x1, "left eye x"."""
+"""Matches the axis in titles of columns: nose_x, x_3, x1, "left eye x"."""
 _SCALE = re.compile("spacing|resolution|scale|dpi|(pixel|image|voxel)[-_ ]?size", re.IGNORECASE)
-"""Matches titles of facts about a picture that have an x and a y, but are no place in it."""
+"""Matches titles with x and y that are not coordinates, but a scale or size of the image."""
 _ONLY = "point"
-"""Name of the keypoint of columns called x and y."""
+"""Name of the keypoint if its columns are just x and y."""
 _MOST_SHOWN = 60
 
 
@@ -26,7 +26,7 @@ def read(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
     """Return the keypoints of the table; an empty cell means that a keypoint is not labelled.
 
     A row with one keypoint adds it to its image. A row with several keypoints has all keypoints of
-    its image: further rows are left out.
+    its image, and further rows of the image are left out.
     """
     documents, index = source.documents, source.index
     is_named = bool(rule.files)
@@ -51,7 +51,7 @@ def read(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
             for name, (x, y) in places.items()
         }
         if image < 0:
-            if not table.is_own:  # such a row of arrays may be of a mask; the catalog counts items
+            if not table.is_own:  # rows of arrays may belong to masks; of items are counted
                 points.missing[next(texts)] += sum(any(pair) for pair in cells.values())
         elif is_whole and not words and image in points.listed:
             points.lose(image, REPEATED, sum(any(pair) for pair in cells.values()))
@@ -73,7 +73,7 @@ def read(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the `Sign` of the first table with columns of x and y for enough images, or []."""
+    """Return the `Sign` of the first table with x and y of enough images, or []."""
     for table in source.documents.tables:
         pairs = _named_pairs(table.header)
         if not pairs or named_box_columns(table.header) is not None:
@@ -99,7 +99,7 @@ def _add(points: PointList, image: int, cells: Mapping[str, tuple[str, str]]) ->
             x, y = map(float, pair)
         except ValueError:
             x = y = math.nan
-        if (x, y) == (-1.0, -1.0):  # how some tables write an empty cell
+        if (x, y) == (-1.0, -1.0):  # means "not labelled" in some tables
             continue
         if math.isfinite(x) and math.isfinite(y):
             points.add(image, name, (x, y))
@@ -108,7 +108,7 @@ def _add(points: PointList, image: int, cells: Mapping[str, tuple[str, str]]) ->
 
 
 def _pairs_of(rule: PointRule, table: Table) -> dict[str, tuple[str, str]]:
-    """Return name of a keypoint → its columns of x and y."""
+    """Return name of a keypoint → titles of its columns of x and y."""
     pairs = _named_pairs(table.header)
     if rule.columns:
         known = {pair: name for name, pair in pairs.items()}

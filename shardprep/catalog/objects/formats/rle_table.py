@@ -1,7 +1,7 @@
 """Tables of run lengths in the style of Kaggle: `rle:FILE:ID:RLE[:LABEL]`.
 
-A cell holds pairs of start and length; starts count from 1. Pixels are numbered in one of three
-orders, which no table states.
+A cell has pairs of start and length; starts count from 1. Pixels are numbered in one of three
+orders, which tables do not state.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Pairs = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _NO_RUNS = ("", "-1")
 _SAMPLE_IMAGES = 100
-"""Maximum number of images to detect the order from; square images do not help."""
+"""Maximum number of images that are not square to detect the order of pixels from."""
 _SAMPLE_ROWS = 500
 _MOST_LETTERS = 1 << 20
-"""Maximum number of characters of a cell to detect the order from; longer cells are slow."""
+"""Maximum number of characters of a cell to detect the order from; parsing more is slow."""
 _MOST_PIXELS = 1 << 26
 _RUNS = re.compile(r"\d+ +\d+( +\d+ +\d+)* *")
 _TITLE = re.compile("rle|encoded|runs?$|mask|segment|pixels", re.IGNORECASE)
@@ -53,7 +53,7 @@ class _Objects(NamedTuple):
 
 
 def read_runs(rule: RunTableRule, source: AnnotatedSource, order: RunOrder | None = None) -> Found:
-    """Return the masks of a table, an object for each row; `order` None means to detect it."""
+    """Return the masks in a table, an object for each row; `order` None means to detect it."""
     table, index = source.documents.table(rule.files), source.index
     objects = _objects(table, rule, index)
     images = find_rows(index, table, rule.id_column, Texts.of(objects.ids)).tolist()
@@ -86,7 +86,7 @@ def read_runs(rule: RunTableRule, source: AnnotatedSource, order: RunOrder | Non
 
 
 def _objects(table: Table, rule: RunTableRule, index: KeyIndex) -> _Objects:
-    """Return ids, cells and labels of all rows; "x.jpg_3" means the id x.jpg and the class 3."""
+    """Return ids, cells and labels of all rows; the id "x.jpg_3" may mean image x.jpg, class 3."""
     title, texts = row_ids(table, rule.id_column)
     place = table.column(rule.run_column)
     ids, cells = list(texts), list(table.cells(place))
@@ -106,9 +106,9 @@ def _objects(table: Table, rule: RunTableRule, index: KeyIndex) -> _Objects:
 
 
 def tell_order(cells: Mapping[int, Sequence[str]], size_of: SizeOf) -> tuple[RunOrder, str]:
-    """Return the order of runs, and a remark for the user if the data do not show it, or "".
+    """Return the order of pixels, and a remark for the user if the data do not show it, or "".
 
-    If most cells have a start before the end of the previous run, starts are relative. Otherwise
+    If most cells have a start before the end of the previous run, starts are relative. Otherwise,
     the order with more neighbouring pixels of objects is chosen. `cells` maps images to runs.
     """
     sample = list(cells)[:: max(1, len(cells) // _SAMPLE_ROWS)]
@@ -157,7 +157,7 @@ def _num_neighbours(pairs: Pairs, step: int, num_pixels: int) -> int:
 
 
 def _pairs(text: str) -> Pairs | None:
-    """Return starts and lengths, int64[n, 2], or None if a cell holds anything else."""
+    """Return starts and lengths in a cell, int64[n, 2], or None if it has anything else."""
     if len(text) > _MOST_LETTERS:
         return None
     try:
@@ -173,17 +173,17 @@ def _are_runs(title: str, cells: Sequence[Pairs | None]) -> bool:
     several = [pairs for pairs in cells if pairs is not None and len(pairs) > 1]
     if not several or any(pairs is None for pairs in cells):
         return False
-    if _TITLE.search(title):  # starts may be relative to the run before
+    if _TITLE.search(title):  # starts need not ascend: they may be relative
         return True
     is_box = {len(pairs) for pairs in cells if pairs is not None} == {2}
     return not is_box and all((p[1:, 0] >= p[:-1].sum(axis=1)).all() for p in several)
 
 
 def runs_in(table: Table, index: KeyIndex, size_of: SizeOf) -> list[Sign]:
-    """Return the `Sign` of a table of run lengths, or [] for another table.
+    """Return the `Sign` of a table if a column has run lengths, otherwise [].
 
-    Columns of centers, boxes or ids have pairs of numbers too. Only runs ascend, do not overlap and
-    stay inside the image, and some cells have several runs.
+    Columns of centers, boxes or ids have pairs of numbers, too. Only runs ascend, do not overlap
+    and stay inside the image, and some cells have several runs.
     """
     rows = table.rows[:: max(1, len(table.rows) // _SAMPLE_ROWS)]
     for place, title in enumerate(table.header):

@@ -36,12 +36,12 @@ _DAMAGE = (ValueError, TypeError, KeyError, OverflowError, RecursionError, Attri
 
 
 def is_via(data: bytes) -> bool:
-    """Return True if bytes look like a file of VIA, without parsing them."""
+    """Return whether bytes look like a file of VIA, without parsing them."""
     return all(word in data for word in (b'"regions"', b'"shape_attributes"', b'"filename"'))
 
 
 def is_polygon_lines(data: bytes) -> bool:
-    """Return True if bytes look like JSON lines with polygons, without parsing them."""
+    """Return whether bytes look like JSON lines with polygons, without parsing them."""
     line = data.lstrip().partition(b"\n")[0]
     return all(word in line for word in (b'"id"', b'"annotations"', b'"coordinates"'))
 
@@ -50,7 +50,7 @@ _FORMS = {
     "via": (is_via, ".json", "VIA"),
     "jsonl": (is_polygon_lines, ".jsonl", "polygons in JSON lines"),
 }
-"""Kind of a rule → how to recognise its documents, their suffix, and their title."""
+"""Kind of a rule → function that recognises its documents, their suffix, their title."""
 
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
@@ -106,7 +106,7 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
 
 
 def _entries_of_lines(data: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the lines in the form of VIA; a polygon of several parts becomes one region."""
+    """Yield each line as an entry of VIA; a polygon of several parts becomes one region."""
     for text in filter(bytes.strip, data.splitlines()):
         if has_many_values(text):
             raise ValueError(f"a line has more than {MOST_VALUES:,} values")
@@ -132,9 +132,9 @@ def _regions(entry: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _class_attributes(entries: Iterable[dict[str, Any]]) -> list[str]:
-    """Return the attributes that may hold the class, the one to use first; [""] without attributes.
+    """Return the attributes that may hold the class, the likeliest first; [""] without attributes.
 
-    A usual name is returned alone, otherwise the most frequent names.
+    If an attribute has a usual name, only it is returned, otherwise the most frequent ones.
     """
     counts: Counter[str] = Counter()
     for entry in entries:
@@ -152,7 +152,7 @@ def _add(table: ObjectTable, image: int, region: dict[str, Any], attribute: str)
     attributes = region.get("region_attributes")
     value = attributes.get(attribute, "") if isinstance(attributes, dict) else ""
     value = value if attribute else ONE_CLASS
-    if isinstance(value, dict):  # check boxes: {"cat": true}
+    if isinstance(value, dict):  # a set of check boxes: {"cat": true}
         value = next((name for name, is_set in value.items() if is_set), "")
     try:
         shape = region["shape_attributes"]

@@ -32,16 +32,16 @@ from shardprep.storage.text_file import decoded
 
 _SPLIT_LISTS = "ImageSets/Main/"
 _ORDER = ("test", "validation", "train")
-"""Splits in order of precedence, for an image on several lists."""
+"""Splits in order of precedence for an image that is on several lists."""
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
 _MOST_DEPTH = 100
-"""Maximum depth of elements in a file; an annotation has 4 or 5."""
+"""Maximum depth of elements in a file; annotations have 4 or 5."""
 _PARTS = ((b"<", 1), (b"=", 4), (b"\n", 1), (b"\r", 1), (b"&", 1))
-"""Byte that occurs in each tag, attribute or text, in any encoding, and its weight."""
+"""Byte that is in each tag, attribute or text, whatever the encoding is → its weight."""
 _MOST_PARTS = 1_000_000
-"""Maximum weight of a file: a unit takes 100 bytes of memory, 100 objects weigh 4,000."""
+"""Maximum weight of a file. A unit needs 100 bytes of memory; 100 objects weigh 4,000."""
 _FEW_BYTES = 100_000
-"""Maximum size in bytes of a file whose weight is not checked."""
+"""Maximum bytes of a file that is parsed without checking its weight."""
 _DTD = b"<!DOCTYPE"
 _MOST_TEXT = 4096
 
@@ -49,7 +49,7 @@ _MOST_TEXT = 4096
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all files, with boxes as written and classes in natural order.
 
-    A file belongs to the image of the same name that `Pairing` finds, otherwise to the image in
+    A file belongs to the image of its name that `Pairing` finds, otherwise to the image in
     `filename`. Other kinds of XML are ignored.
     """
     pairing, table = Pairing(source.index), ObjectTable(len(source.index.keys))
@@ -85,7 +85,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the `Sign` of XML files with boxes that are named like the images, or []."""
+    """Return the `Sign` of XML files with boxes that are named like images, or []."""
     return by_sample(source, named_as_images(source, ".xml"), is_voc, "voc", "Pascal VOC")
 
 
@@ -102,7 +102,7 @@ def _parsed(documents: Iterable[Text]) -> Iterator[tuple[str, VocFile | str]]:
 def _add(
     table: ObjectTable, image: int, key: str, content: VocFile | str, *, numbers: bool
 ) -> None:
-    """Add the objects of an image; with `numbers`, the segment of object n (from 1) is n."""
+    """Add the objects of an image; with `numbers`, object n (from 1) gets the segment n."""
     if isinstance(content, str):
         table.fault(image, f"{key} {content}")
         return
@@ -117,7 +117,7 @@ def _add(
 
 
 def _list_splits(lists: Iterable[Text], index: KeyIndex, findings: list[str]) -> list[str | None]:
-    """Return the split of each image in the lists of ImageSets/Main, or None."""
+    """Return the split of each image by the lists in ImageSets/Main, or None."""
     of_split: dict[str, tuple[str, Sequence[str]]] = {}
     for key, data, fault in sorted(lists):
         if fault:
@@ -162,7 +162,7 @@ class VocError(ValueError):
 
 @dataclass(slots=True)
 class VocFile:
-    """The content of one XML file."""
+    """Content of one XML file."""
 
     filename: str = ""
     size: tuple[int, int] | None = None
@@ -172,7 +172,7 @@ class VocFile:
 
 
 def is_voc(data: bytes) -> bool:
-    """Return True if bytes are an annotation with a box; the XML of LabelMe only has outlines."""
+    """Return whether bytes are an annotation with a box; the XML of LabelMe only has outlines."""
     try:
         return any(parse_voc(data).boxes)
     except (NotVocError, VocError):
@@ -212,9 +212,9 @@ def parse_voc(data: bytes) -> VocFile:
 
 
 def _tree(data: bytes) -> tuple[ET.Element | None, Exception | None]:
-    """Return the root with all elements before an error, and the error or None."""
+    """Return the root with the elements before the first error, and the error or None."""
     builder = ET.TreeBuilder()
-    parser = ET.XMLParser(target=builder)  # noqa: S314 - files with a DTD were refused
+    parser = ET.XMLParser(target=builder)  # noqa: S314 - files with a DTD are rejected before
     try:
         parser.feed(data)
         return parser.close(), None

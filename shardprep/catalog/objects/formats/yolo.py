@@ -1,4 +1,4 @@
-"""YOLO: a text file for each image, a line for each object, coordinates as shares of sides."""
+"""YOLO: a text file for each image, a line for each object, coordinates relative to the sides."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ _NAME_SUFFIXES = (".yaml", ".yml", ".names", "classes.txt", "_darknet.labels")
 _NO_LABELS = frozenset(
     ("classes", "train", "val", "valid", "test", "readme", "requirements", "labels")
 )
-"""Stems of text files that are not label files, unless an image has that name."""
+"""Stems of text files without labels, unless an image has that name."""
 _MOST_NAME_BYTES = 1 << 20
 _MOST_DEPTH = 64
-"""Maximum depth of YAML; its loader in C crashes the process at about ten thousand."""
+"""Maximum depth of YAML; its C loader crashes the process at a depth of about ten thousand."""
 _ID = re.compile(r"\d{1,9}", re.ASCII)
 _MOST_SHOWN = 60
 _MOST_LIKE_POSES = 0.5
-"""If more than this share of objects may be poses instead of polygons, a finding says so."""
+"""Share of objects that may be poses instead of polygons, above which a finding says so."""
 _EDGE = 1e-6
 _CORNERS = 4
 _NO_SHAPE = (None, "", "~", "null")
-"""Values of `kpt_shape` in YAML that mean that it is not set."""
+"""Values of `kpt_shape` in YAML that mean "not set"."""
 _YAML_SPLITS = {"train": "train", "val": "validation", "test": "test"}
 
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
-    """Return the objects of all label files; an image without a file has no object.
+    """Return the objects of all label files; an image without a label file has no object.
 
     Classes are in the order of the names file, which the rule may select. Without a names file,
     class names are the numbers.
@@ -59,7 +59,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     names = _names(source, argument)
     members = named_as_images(source, ".txt")
     named = {member.key for member in members}
-    if argument and names and "/" in names.key:  # only files below its folder, if there are any
+    if argument and names and "/" in names.key:  # prefer label files below its folder
         members = _below(members, names.key) or members
     pairing = Pairing(source.index)
     table = ObjectTable(len(source.index.keys), outlines=source.outlines)
@@ -155,7 +155,7 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
 
 
 def _is_outline(one: _Object) -> bool:
-    """Return True for a polygon of more than four corners that cannot be a pose."""
+    """Return whether an object is a polygon of over four corners that cannot be a pose."""
     outline = None if one.may_be_pose else one.outline
     return isinstance(outline, Polygons) and len(outline.rings[0]) > _CORNERS
 
@@ -174,8 +174,8 @@ def _names(source: AnnotatedSource, argument: str) -> NameFile | None:
 def _name_files(source: AnnotatedSource, *, is_strict: bool = False) -> list[NameFile]:
     """Return the files that name classes, in order of precedence.
 
-    Files without label files below their folder are left out, unless all are. With `is_strict`, a
-    damaged file with a usual name is an error.
+    Files without label files below their folder are left out, unless all lack them. With
+    `is_strict`, a damaged file with a usual name is an error.
     """
     found = []
     for member in source.documents.members(*_NAME_SUFFIXES):
@@ -198,16 +198,16 @@ def _below(members: Sequence[Member], document: str) -> list[Member]:
 
 
 class NameFile:
-    """The content of a names file: class names by id, and the paths of each split."""
+    """Content of a names file: class names by id, and the paths of each split."""
 
     def __init__(self, key: str, data: bytes, fields: Sequence[str] = ("names",)) -> None:
-        """Parse a file; YAML has classes under one of `fields`. SourceError if it is damaged."""
+        """Parse a file. In YAML, classes are under one of `fields`. SourceError if damaged."""
         self.key = key
         self.splits: dict[str, list[str]] = {}
         self.pose: _Pose | None = None
-        """The keypoints of a line; None if `kpt_shape` is not set or not valid."""
+        """Form of the keypoints of a line; None if `kpt_shape` is not set or not valid."""
         self.pose_fault: SourceError | None = None
-        """Why keypoints cannot be read; boxes can."""
+        """Reason why keypoints cannot be read, though boxes can; or None."""
         if len(data) > _MOST_NAME_BYTES:
             raise SourceError(key, "is larger than 1 MiB, too large for class names")
         if key.lower().endswith((".yaml", ".yml")):
@@ -219,13 +219,13 @@ class NameFile:
             raise SourceError(key, "names no classes", f"name another file: {_YOLO}:FILE")
 
     def _of_yaml(self, text: str, fields: Sequence[str]) -> dict[int, str]:
-        """Return the class names by id. YAML values stay texts, such as `yes`, `010` and `null`."""
+        """Return id → class name. YAML values stay texts, such as `yes`, `010` and `null`."""
         import yaml  # type: ignore[import-untyped] # noqa: PLC0415 - most sources never need it
 
         loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
         try:
             self._check_depth(yaml.parse(text, loader))
-            document = yaml.load(text, loader)  # noqa: S506 - it only makes texts
+            document = yaml.load(text, loader)  # noqa: S506 - it creates only texts
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             line = getattr(getattr(error, "problem_mark", None), "line", None)
             place = "" if line is None else f" at line {line + 1:,}"
@@ -284,18 +284,18 @@ class NameFile:
 
 
 class _Pose(NamedTuple):
-    """How the keypoints of a line are written."""
+    """Form of the keypoints in a line."""
 
     number: int = 0
     """Number of keypoints; 0 if unknown."""
     size: int = 3
-    """Values of a keypoint: 2 for x and y, 3 with a flag."""
+    """Values of a keypoint: 2 for x and y, 3 for x, y and flag."""
     skeleton: Skeleton = Skeleton()
     is_wanted: bool = True
-    """Whether a line that fits both a pose and a polygon is a pose, if `number` is unknown."""
+    """Whether a line that fits a pose and a polygon is a pose; matters if `number` is unknown."""
 
     def fits(self, numbers: Sequence[float]) -> bool:
-        """Return whether the numbers of a line are a box and keypoints."""
+        """Return whether the numbers of a line are a box and keypoints of this form."""
         num_values = len(numbers) - 5
         if self.number:
             return num_values == self.number * self.size
@@ -323,7 +323,7 @@ _ANY_POSE = _Pose(is_wanted=False)
 
 
 def is_yolo(data: bytes, shape: _Pose = _ANY_POSE) -> bool:
-    """Return True if a text has lines, and all of them are boxes, poses or polygons."""
+    """Return whether a text has lines, and each line is a box, a pose or a polygon."""
     lines = [line for line in decoded(data).splitlines() if line.strip()]
     try:
         shapes = [_object(line.split(), shape) for line in lines]
@@ -338,18 +338,18 @@ class _Object(NamedTuple):
     outline: Outline = None
     keypoints: Sequence[float] = ()
     may_be_pose: bool = False
-    """Whether a polygon can also be read as a box and keypoints without flags."""
+    """Whether the polygon can also be a box with keypoints without flags."""
 
 
 class _Lines(NamedTuple):
     objects: list[_Object]
     num_bad: int
     fault: str
-    """The first bad line, in words; "" if all are sound."""
+    """Description of the first malformed line, or ""."""
 
     @property
     def number(self) -> int:
-        """Number of objects and malformed lines; 0 without an object: it may be another text."""
+        """Number of objects and malformed lines; 0 without an object: the text may not be YOLO."""
         return len(self.objects) + self.num_bad if self.objects else 0
 
 
@@ -385,8 +385,8 @@ def _object(words: Sequence[str], shape: _Pose) -> _Object:
     """Return the object of a line; ValueError or OverflowError if it is malformed.
 
     A box is `class x y w h [confidence]`, a pose a box and its keypoints, a polygon
-    `class x1 y1 …`. Four corners are a polygon, too: an oriented box.
-    If the shape of poses is known, polygons are impossible. Otherwise, a line is a pose if its
+    `class x1 y1 …`. Four corners, an oriented box, are a polygon, too.
+    If the form of poses is known, polygons are impossible. Otherwise, a line is a pose if its
     keypoints have flags, which are 0, 1 or 2, or if poses are wanted.
     """
     numbers = [float(word) for word in words]
@@ -411,8 +411,8 @@ def _object(words: Sequence[str], shape: _Pose) -> _Object:
 def _have_flags(numbers: Sequence[float]) -> bool:
     """Return whether a line is a box and keypoints x, y, flag, and cannot be a polygon.
 
-    An odd number of keypoints gives an odd number of values, unlike a polygon. In a polygon, values
-    in the places of flags are coordinates: never 2, and not four or more that are only 0 or 1.
+    With an odd number of keypoints, the number of values is odd, unlike in a polygon. In a polygon,
+    the values at the places of flags are never 2, and four or more are not all 0 or 1.
     """
     flags = numbers[7::3]
     if len(numbers) < 8 or (len(numbers) - 5) % 3 or not {0.0, 1.0, 2.0}.issuperset(flags):
