@@ -143,6 +143,27 @@ def test_a_folder_alone_where_no_class_is_may_be_no_class(tmp_path: Path, odd: s
     assert "--labels folder" in found
 
 
+def test_a_folder_that_numbers_of_classes_have_elsewhere_may_be_no_class(tmp_path: Path) -> None:
+    keys = [f"set/digits/{i}/{j}.jpg" for i in range(10) for j in range(3)]
+    for other in ("examples", "views"):
+        found = flags(
+            tmp_path / other, pictures(*keys, *(f"set/{other}/x{i}.jpg" for i in range(4)))
+        )
+        assert "--labels folder" in found
+        assert (found[0] == f"--exclude 'set/{other}/*' --labels folder") is (other == "examples")
+
+
+def test_the_uppermost_name_is_also_proposed_without_a_set_that_alone_has_splits(
+    tmp_path: Path,
+) -> None:
+    paths = ("ulcer/ulcer", "caries/caries", "calculus/calculus/more/preview")
+    keys = [f"set/{one}/{i}.jpg" for one in paths for i in range(9)]
+    keys += [f"set/boxes/images/train/{i}.jpg" for i in range(2)]
+    upper = "--labels 'regex:^set/(?P<label>[^/]+)/'"
+    found = flags(tmp_path, pictures(*keys))
+    assert found.index(upper) == found.index(f"--exclude 'set/boxes/*' {upper}") + 1
+
+
 def test_a_folder_of_one_name_in_folders_of_images_is_another_kind_of_picture(
     tmp_path: Path,
 ) -> None:

@@ -1,5 +1,6 @@
 """Masks beside images: found by names and pixels, whatever their folders are called."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,7 @@ def test_drawings_for_the_eye_are_left_out(tmp_path: Path) -> None:
     members = PHOTOS | files("ids", *numbered("SegmentationClassPNG/{}.png"))
     drawings = files("overlay", *numbered("SegmentationClassVisualization/{}.jpg"))
     drawings |= files("colours", *numbered("coloured/{}.png"))
+    drawings |= files("overlay", *numbered("collage/{}.jpg"))
     made = catalog(tmp_path, members | drawings)
     assert masks_of(made).keys() == PHOTOS.keys()
     assert {one.key for one in made.skipped} == drawings.keys()
@@ -171,11 +173,21 @@ def test_colours_without_names_are_classes_and_too_few_masks_are_a_question(tmp_
     assert read == [{"masks": "masks/{stem}.png"}, {"exclude": ("masks/*",)}]
 
 
-def test_a_table_of_classes_beside_masks_is_a_question(tmp_path: Path) -> None:
-    rows = "".join(f"{i}.jpg,{'ab'[i % 2]}\n" for i in range(6))
+@pytest.mark.parametrize(
+    ("titles", "cells", "more"),
+    [
+        ("glaucoma", "ab", {}),
+        ("MEL,NV,DF", ["1,0,0", "0,1,0", "0,0,1"], {}),
+        ("price", ["1.5", "2", "4.5", "6.1", "7", "8.9"], {"target": "regression"}),
+    ],
+)
+def test_a_table_of_labels_beside_masks_is_a_question(
+    tmp_path: Path, titles: str, cells: Sequence[str], more: Mapping[str, str]
+) -> None:
+    rows = "".join(f"{i}.jpg,{cells[i % len(cells)]}\n" for i in range(6))
     members = PHOTOS | files("mask", *numbered("masks/{}.png"))
-    read = flags(tmp_path, members | {"list.csv": f"file,glaucoma\n{rows}".encode()})
-    own = {"labels": "csv:list.csv:file:glaucoma"}
+    read = flags(tmp_path, members | {"list.csv": f"file,{titles}\n{rows}".encode()})
+    own = {"labels": f"csv:list.csv:file:{titles}", **more}
     masks = {"masks": "masks/{stem}.png"}
     assert read == [masks, {"exclude": ("masks/*",), **own}, {**own, **masks}]
 
@@ -336,6 +348,11 @@ def test_half_of_the_masks_of_a_folder_may_have_no_image(tmp_path: Path) -> None
     ("image", "mask", "pattern"),
     [
         ("photos/um_{}.jpg", "gt/um_road_{}.png", "gt/{stem:^([^_]+)_}_road_{stem:_([^_]+)$}.png"),
+        (
+            "a/cam/l/a_cam_{}.jpg",
+            "a/label/l/a_label_{}.png",
+            "label/{folder}/{stem:^([^_]+)_}_label_",
+        ),
         ("photos/a_sat_{}.jpg", "maps/a_mask_{}.png", "_mask_{stem:_([^_]+)$}.png"),
         ("MT_{}/Imgs/{}.jpg", "MT_{}/Imgs/{}.png", "{stem}.png"),
         ("train/images/{}.png", "train/Masks/images/{}_id_RGB.png", "/{stem}_id_RGB.png"),

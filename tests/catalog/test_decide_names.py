@@ -198,6 +198,14 @@ def test_names_of_a_few_letters_and_numbers_may_be_the_text(tmp_path: Path) -> N
     assert caught.value.choices[0].options["target"] == "text"
 
 
+def test_names_with_many_forms_between_equal_signs_may_be_the_text(tmp_path: Path) -> None:
+    boards = ("8-K7-3R2n1-1q3Nb1-8", "4p3-7p-k7-NB6-3K4", "1p1b4-5Q2-8-2rR4-K7", "k7-7R-6B1-8-B7r")
+    slugs = pictures("red-shoe-for-men-x1.jpg", "hat-of-wool-for-2.jpg", "a-b-c-d-k2.jpg")
+    assert catalog(tmp_path / "slugs", slugs).labels_from.startswith("none found")
+    found = asked(tmp_path, pictures(*(f"{name}.jpg" for name in boards)))
+    assert found == [r"regex:(^|/)(?P<label>[^/]+)\.[^./]+$", "none"]
+
+
 def test_texts_beside_images_are_their_captions(tmp_path: Path) -> None:
     keys = [f"{i:02}.jpg" for i in range(8)]
     texts = {f"{i:02}.txt": f"a house with number {i}".encode() for i in range(8)}

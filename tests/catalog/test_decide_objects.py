@@ -396,6 +396,16 @@ def test_outlines_of_coco_beside_masks_of_the_same_images_are_asked_about(tmp_pa
     assert {"boxes", "mask"} <= facts.keys()
 
 
+def test_outlines_of_coco_are_proposed_if_the_readme_says_so(tmp_path: Path) -> None:
+    names = [f"{i}.png" for i in range(8)]
+    document = coco(*names).replace(b'"bbox"', b'"segmentation": [[1,1,9,1,9,9,1,9,0,4]], "bbox"')
+    members = images(*names) | {"labels.json": document, "README.txt": b"COCO format."}
+    assert stored(tmp_path / "boxes", members)["1.png"].keys() == {"split", "boxes"}
+    error = asked(tmp_path, members | {"README.txt": b"Annotated in COCO Segmentation format."})
+    assert "; --masks coco --instances (" in error
+    assert "or --boxes coco (" in error
+
+
 def test_a_table_of_each_image_with_columns_of_a_box_has_its_boxes(tmp_path: Path) -> None:
     names = [f"{i}_a" for i in range(4)]
     members = images(*(f"images/{one}.jpg" for one in names))

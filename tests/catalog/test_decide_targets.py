@@ -146,6 +146,15 @@ def test_pairs_whose_names_end_differently_in_each_split_are_no_classes(
     assert len(found.items) == len(members) / 2
 
 
+def test_targets_of_two_splits_with_equal_names_are_those_of_the_split(tmp_path: Path) -> None:
+    members = pictures({"set/train_black/#.jpg": "grey", "set/train_color/#.jpg": "scene"})
+    test = pictures({"set/test_black/#.jpg": "grey", "set/test_color/#.jpg": "scene"}, number=3)
+    made = catalog(tmp_path, members | test)
+    assert {one.key: [x.key for x in one.companions] for one in made.items} == {
+        key: [key.replace("black", "color")] for key in members | test if "black" in key
+    }
+
+
 def test_pairs_whose_inputs_a_table_labels_are_asked_for(tmp_path: Path) -> None:
     members = pictures({"original/a#.jpg": "scene", "compressed/a#.jpg": "dark"})
     rows = [f"a{i},{'cat' if i % 2 else 'dog'}" for i in range(len(members) // 2)]

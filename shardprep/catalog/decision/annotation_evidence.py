@@ -26,7 +26,7 @@ from shardprep.catalog.decision.table_evidence import by_tables
 from shardprep.catalog.decision.view import Options, Reading, View, head_of
 from shardprep.catalog.label_rules import auto_labels, label_keys
 from shardprep.catalog.labels import ENOUGH, are_classes, find_label_column
-from shardprep.catalog.names import UNTRAINED, find_masks, stem
+from shardprep.catalog.names import UNTRAINED, find_masks, stem, words_of
 from shardprep.catalog.objects.detect import usual
 from shardprep.catalog.objects.formats.annotated_source import (
     AnnotatedSource,
@@ -54,6 +54,7 @@ _SHARED = (*TABLE_SUFFIXES, ".json", ".jsonl", ".xml")
 """Suffixes of documents that may describe many images."""
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _FILE_NAME = re.compile("<filename>([^<]+)</filename>")
+_README = re.compile("(^|/)readme[^/]*$", re.IGNORECASE)
 _WORD = re.compile("^[A-Za-z0-9]+")
 _CLASS = re.compile(r"(^|[._])(label|category|class|name)(_name)?$", re.IGNORECASE)
 _ODD_SIGNS = frozenset(",:(){}")
@@ -91,6 +92,7 @@ def annotation_readings(view: View) -> Sequence[Reading]:
         return found or _boxes_of_texts(view, ".csv") or _boxes_of_json(view)
     several = [] if are_masks else _of_several(view, signs)
     readings = several or [one for sign in _different(view, signs) for one in readings_of(sign)]
+    readings = [*_of_outlines(view, signs), *readings]
     if are_masks and any(one.has_outlines for one in signs):
         # The outlines repeat the masks, with other class names.
         readings = [Reading({}, "masks, without the objects of documents"), *readings]
@@ -98,6 +100,16 @@ def annotation_readings(view: View) -> Sequence[Reading]:
         return readings
     readings = [*_with_classes(view, readings), *readings]
     return _with_labels(view, signs, _without_others(view, signs[0], readings))
+
+
+def _of_outlines(view: View, signs: Sequence[Sign]) -> Iterator[Reading]:
+    """Yield the readings of outlines if the name or the readme of the source says segmentation."""
+    texts = [one for one in view.documents.members(".txt", ".md") if _README.search(one.key)]
+    is_said = "segmentation" in words_of(view.recipe.source.rpartition("/")[2])
+    is_said |= any("segmentation format" in head_of(one).lower() for one in texts[:_NUM_SAMPLES])
+    for sign in signs if is_said else ():
+        if sign.has_outlines and sign.option.partition(":")[0] not in _OUTLINES:
+            yield Reading({"masks": sign.option, "instances": True}, f"{sign.how}, as outlines")
 
 
 def _with_classes(view: View, readings: Sequence[Reading]) -> Iterator[Reading]:

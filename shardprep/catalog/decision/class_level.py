@@ -92,9 +92,22 @@ def unproved(view: View) -> Iterator[Reading]:
     if len(depths) > 1:
         start = commonpath(paths)
         start = f"{re.escape(start)}/" if start else ""
-        yield Reading({"labels": f"regex:^{start}(?P<label>[^/]+)/"}, "the uppermost name")
+        upper = Reading({"labels": f"regex:^{start}(?P<label>[^/]+)/"}, "the uppermost name")
+        yield from (*_without_sets(levels, upper), upper)
         yield Reading({"labels": f"regex:^{start}(?P<label>.+)/[^/]+$"}, "the whole path")
     yield Reading({"labels": "none"}, "images without labels")
+
+
+def _without_sets(levels: Mapping[str, _Level], upper: Reading) -> Iterator[Reading]:
+    """Yield the reading of the uppermost names without the folders that alone have splits."""
+    start = commonpath(levels)
+    has_split = defaultdict[str, bool](bool)
+    for path, (split, _) in levels.items():
+        has_split[path[len(start) :].lstrip("/").partition("/")[0]] |= split is not None
+    out = sorted(top for top, one in has_split.items() if one)
+    if 0 < 2 * len(out) < len(has_split):
+        globs = tuple(f"{glob.escape(f'{start}/{top}'.lstrip('/'))}/*" for top in out)
+        yield Reading({**upper.options, "exclude": globs}, f"{upper.why}; {out[0]} has splits")
 
 
 def _of_level(paths: Sequence[Sequence[str]], depth: int) -> Iterator[Reading]:

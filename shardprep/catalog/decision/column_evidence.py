@@ -46,7 +46,7 @@ _ABOUT = frozenset((
     "filename", "lat", "lon", "latitude", "longitude", "altitude", "index", "idx", "row", "number",
     "source", "license", "author", "credit", "fold", "split", "x", "y", "w", "h", "xmin", "ymin",
     "xmax", "ymax", "eye", "area", "spacing", "region", "country", "state", "location", "mask",
-    "image", "key", "imgid", "imageid", "sentid",
+    "image", "key", "imgid", "imageid", "sentid", "z",
 ))  # fmt: skip
 _TEXTS = frozenset((
     "caption", "captions", "text", "prompt", "description", "sentence", "sentences", "comment",

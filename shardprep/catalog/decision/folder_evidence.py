@@ -112,7 +112,8 @@ def _of_kinds(view: View, paths: Collection[str]) -> Iterator[Reading]:
 def _of_strangers(paths: Mapping[str, int]) -> Iterator[Reading]:
     """Yield a reading without folders that have no sibling class folder.
 
-    They are named for pictures (`JPEGImages`) or like their parent (`x/x`), or alone in a split.
+    They are named for pictures (`JPEGImages`), like their parent (`x/x`), are alone in a split, or
+    have another name than the numbers of all others.
     It needs no question if all are named like kinds of pictures, with at most 2/3 of the images.
     """
     names = {path: path.rpartition("/")[2] for path in paths}
@@ -125,11 +126,14 @@ def _of_strangers(paths: Mapping[str, int]) -> Iterator[Reading]:
         if f"{path}/".startswith(f"{one}/"):
             split_of[path] = split
     counts = Counter(split_of.values())
+    odd_names = {one for one in names.values() if IMAGE_FOLDER.fullmatch(one)}
+    if all(map(str.isdecimal, known)):
+        odd_names |= {one for one in names.values() if not (one.isdecimal() or is_kind(one))}
     odd = list[str]()
     for path in paths:
         own, is_apart = split_of.get(path), above[path] not in several and path not in splits
         is_twice = above[path].rpartition("/")[2] == names[path] and own is None
-        is_odd = is_twice or counts[own] == 1 or IMAGE_FOLDER.fullmatch(names[path])
+        is_odd = is_twice or counts[own] == 1 or names[path] in odd_names
         if path and is_apart and is_odd and names[path] not in known and own not in UNTRAINED:
             odd.append(path)
     if odd and known and 2 * len(odd) < len(paths):

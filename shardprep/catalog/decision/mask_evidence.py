@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from shardprep.catalog.decision.column_evidence import LIKELY, LabelColumns, found_columns
+from shardprep.catalog.decision.column_evidence import LIKELY, LabelColumns, found_columns, is_about
 from shardprep.catalog.decision.mask_sets import (
     NUM_PROBES,
     SPLIT_WORD,
@@ -157,11 +157,16 @@ def mask_pictures(view: View) -> Sequence[Reading]:
     if not view.is_open("labels", "boxes", "masks", "target_image", "stack", "points"):
         return []
     every = find_kinds(view.members)
-    names = {glob.escape(kind.folder.rpartition("/")[2]) for kind in every if not kind.ending}
+    above = defaultdict[str, set[str]](set)
+    for *_, upper, last in (["", *kind.folder.split("/")] for kind in every):
+        above[last].add(upper)  # `camera/front` and `label/front` differ in the upper name
+    depth = 1 + all(any(map(is_named_as_masks, x)) and len(x) > 1 for x in above.values())
+    name_of = {one.folder: glob.escape(f"/{one.folder}".split("/")[-depth]) for one in every}
+    names = {name_of[kind.folder] for kind in every if not kind.ending}
     numbered = Counter(re.sub(r"\d+", "*", name) for name in names)
     kinds = defaultdict[str, list[int]](list)
     for kind in every:
-        name = glob.escape(kind.folder.rpartition("/")[2])
+        name = name_of[kind.folder]
         wide = re.sub(r"\d+", "*", name)
         own = MaskSet("", kind.ending, [kind]).glob if kind.ending else f"{name}/*"
         own = f"{wide}/*" if numbered[wide] > 1 and not kind.ending else own
@@ -182,19 +187,22 @@ def mask_pictures(view: View) -> Sequence[Reading]:
     why = f"{counted(number, 'picture')} such as {view.members.keys[kinds[masks[0]][0]]}"
     photos = {stem(view.members.keys[row]) for own in others for row in kinds[own]}
     return [
-        *(one for own in masks for one in _with_word(view, kinds[own], photos)),
+        *(one for own in masks for one in _with_word(view, kinds[own], photos, depth - 1)),
         Reading({"exclude": tuple(masks)}, f"{why} may be masks; they are left out"),
         Reading({}, f"{why} are images"),
     ]
 
 
-def _with_word(view: View, rows: Sequence[int], photos: set[str]) -> Iterator[Reading]:
-    """Yield readings of masks with a word inside the name of the image: `um_road_01` for `um_01`.
+def _with_word(view: View, rows: Sequence[int], photos: set[str], depth: int) -> Iterator[Reading]:
+    """Yield the readings of masks with a word inside the image's name: `um_road_01` for `um_01`.
 
-    The image may have another word at that place: `1_sat_08` for `1_mask_08`.
+    The image may have another word in its place: `1_sat_08` for `1_mask_08`. `depth` is the number
+    of folders with the same name below a folder of masks and one of images.
     """
     keys = [view.members.keys[row] for row in rows]
-    folders, suffixes = ({key[at] for key in map(_ends, keys)} for at in (0, 1))
+    suffixes = {PurePosixPath(key).suffix for key in keys}
+    folders = {f"/{key}".split("/")[-2 - depth] for key in keys}
+    place = "/".join([*folders, *["{folder}"] * depth, ""]).lstrip("/")
     parts = {part for name in photos for part in re.split("[_-]", name)[1:-1] if part.isalpha()}
     parts = parts if len(parts) <= _MOST_KINDS else set()
     words = Counter(one for key in keys for one in _words_within(stem(key), photos, parts))
@@ -203,7 +211,7 @@ def _with_word(view: View, rows: Sequence[int], photos: set[str]) -> Iterator[Re
         part = f"[^{sign}]+"
         first, last = (sign.join([part] * number) for number in (before, after))
         name = f"{{stem:^({first}){sign}}}{sign}{word}{sign}{{stem:{sign}({last})$}}"
-        pattern = f"{''.join(folders)}{name}{''.join(suffixes)}"
+        pattern = f"{place}{name}{''.join(suffixes)}"
         others = tuple(f"*{sign}{one[1]}{sign}*" for one in usual if one[1] != word)
         some = [view.members[row] for row in rows[:: len(rows) // NUM_PROBES + 1]]
         seen = [*map(view.pictures.values, some)]
@@ -217,12 +225,6 @@ def _with_word(view: View, rows: Sequence[int], photos: set[str]) -> Iterator[Re
                 options |= {"mask_values": _unnamed(colours)} if colours else {}
                 why = f"{counted(len(files.keys), 'mask')} with {word!r} within their names"
                 yield Reading({**options, "masks": pattern}, why)
-
-
-def _ends(key: str) -> tuple[str, str]:
-    """Return the name of a file's folder, with a slash, and the suffix of the file."""
-    folder = key.rpartition("/")[0].rpartition("/")[2]
-    return f"{folder}/" if folder else "", PurePosixPath(key).suffix
 
 
 def _words_within(
@@ -472,17 +474,24 @@ def _plain(name: str) -> str:
 
 
 def _labelling_tables(view: View, index: KeyIndex) -> list[LabelColumns]:
-    """Return the first columns of classes in tables that name nine tenths of the images."""
+    """Return the first columns of classes in tables that name nine tenths of the images.
+
+    Without one, the only column of numbers is returned.
+    """
     tables, found = view.documents.tables, list[LabelColumns]()
     for table in united(index, tables):
         with contextlib.suppress(SourceError):
             match = match_ids(index, table)
             if (match.row_of >= 0).sum() >= ENOUGH * len(index.keys):
                 found += found_columns(match, index, tables)
-    likely = [one for one in found if one.strength >= LIKELY and len(one.titles) == 1]
+    found = [one for one in found if any(x.get("target") != "vector" for x in one.options[:1])]
+    likely = [one for one in found if one.strength >= LIKELY]
     cells = (one.match.cells(one.titles[0]) for one in likely)
     fits = (are_classes(len(each.counts()), len(each)) for each in cells)
-    return [*itertools.compress(likely, fits)][:_MOST_TABLES]
+    numbers = [one for one in found if one.options[0].get("target") == "regression"]
+    numbers = [one for one in numbers if not is_about(one.titles[0])]
+    some = [*itertools.compress(likely, fits)] or (numbers if len(numbers) == 1 else [])
+    return some[:_MOST_TABLES]
 
 
 def _unnamed(colours: Collection[Colour]) -> str:

@@ -58,7 +58,7 @@ _OF_MASKS = re.compile(
     r"|ground truths?|manual|targets?|saliency|trimaps?|parsing|mattes?|ids)\b"
 )
 """Words of mask folders and mask names, in lower case with spaces between."""
-_DRAWN = re.compile(r"\b(visuali[sz]ations?|vis|viz|overlays?|overlaid|previews?|colou?rs?|rgb)\b")
+_DRAWN = re.compile(r"\b(vi[sz](uali[sz]ations?)?|(overla(y|id)|preview|collage|colou?r)s?|rgb)\b")
 """Matches words for pictures that are made to be viewed, such as overlays."""
 _NUMBER = re.compile(r"\d+")
 SPLIT_WORD = re.compile(

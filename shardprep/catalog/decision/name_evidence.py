@@ -37,7 +37,7 @@ _WORDS = re.compile(r"[^\s,;\"']+")
 _MOSTLY = 0.5
 _NUM_BLOCKS, _BLOCK = 8, 250
 """Number and size of the blocks of neighbouring names to read: a label recurs within a block."""
-_WIDE = 2
+_WIDE, _LEAST_SIGNS, _SAME_FORM = 2, 4, 0.75
 _MOST_DEPTH, _MOST_SHOWN = 6, 6
 _COUNTED = re.compile(r"^\d+(?=[A-Za-z]+$)|(?<=[A-Za-z])[-_ ]?\d+$")
 """Matches the number before or after letters, as in 40X or character01."""
@@ -225,17 +225,24 @@ def numbers_of_names(view: View) -> list[Reading]:
 
 
 def _of_whole_names(view: View) -> Iterator[Reading]:
-    """Yield the reading of whole names as texts if most are codes of equal length, as of captchas.
+    """Yield the reading of whole names as texts, if they are codes, as of captchas, or rows.
 
-    A name with no letter above f is not a code, but a hexadecimal number.
+    Names without a letter above f are not codes, but hexadecimal numbers. Rows, such as those of a
+    board, have the same signs, and many forms of codes at each place between them.
     """
     stems = _stems(view)
     lengths, forms = {*map(len, stems)}, {*map(form_of, stems)}
+    signs = {re.sub(r"[^\W_]", "", one) for one in stems}
     num_codes = sum(bool(_CODE.fullmatch(one)) for one in stems)
-    if len(lengths) == 1 and len(forms) > 2 and 2 * num_codes > len(stems):
+    are_rows = len(signs) == 1 and len(min(signs)) >= _LEAST_SIGNS
+    for column in zip(*(re.split(r"[\W_]", one) for one in stems), strict=True) if are_rows else ():
+        are_rows &= Counter(map(form_of, column)).most_common(1)[0][1] <= _SAME_FORM * len(stems)
+    are_rows &= re.search("[g-z]", "".join(stems), re.IGNORECASE) is not None
+    if are_rows or (len(lengths) == 1 and len(forms) > 2 and 2 * num_codes > len(stems)):
         options = {"labels": r"regex:(^|/)(?P<label>[^/]+)\.[^./]+$", "target": "text"}
-        yield Reading(options, f"{lengths.pop()} letters and numbers in each name")
-        if len(_sizes(view)) > 1 or not are_wide(view):
+        number = f"{min(lengths)} to {max(lengths)}" if are_rows else max(lengths)
+        yield Reading(options, f"{number} letters and numbers in each name")
+        if are_rows or len(_sizes(view)) > 1 or not are_wide(view):
             yield _NONE
 
 

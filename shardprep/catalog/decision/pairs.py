@@ -39,6 +39,7 @@ _SIZES = 0.03
 _CLEAR, _LIKELY, _CONTRAST = 0.95, 0.5, 0.2
 """Minimum correlation of a pair; `_LIKELY` is enough if other pictures are lower by `_CONTRAST`."""
 _FIRST_FEW = 3
+_SIGN = re.compile("[-_. /]")
 _LETTERS_AT_END = re.compile(r"[^\W\d_]+$")
 
 
@@ -271,7 +272,7 @@ def _inputs(
 ) -> Mapping[int, str]:
     """Return row of each input named by the id of a target → text after the id in its name.
 
-    Only the inputs that share the most folders with the target are returned.
+    Only the inputs whose folders share the most words with those of the target are returned.
     """
     id_, key = target
     start = f"{kind.start}{id_}"
@@ -284,8 +285,9 @@ def _inputs(
     boundary = r"\d" if id_[-1:].isdigit() else "(?!x[0-9])[^\\W\\d_]" if id_ else "(?!)"
     fits = re.compile(rf"{re.escape(start)}(?!{boundary})(.*){re.escape(kind.end)}").fullmatch
     found = {row: match[1] for row in rows.tolist() if (match := fits(stem(keys[row])))}
-    folders = Counter(key.split("/")[:-1])
-    near = {row: (Counter(keys[row].split("/")[:-1]) & folders).total() for row in found}
+    folders = Counter(_SIGN.split(key.rpartition("/")[0]))
+    paths = {row: Counter(_SIGN.split(keys[row].rpartition("/")[0])) for row in found}
+    near = {row: (words & folders).total() for row, words in paths.items()}
     nearest = max(near.values(), default=0)
     found = {row: rest for row, rest in found.items() if near[row] == nearest}
     return {row: rest for row, rest in found.items() if not rest} or found
