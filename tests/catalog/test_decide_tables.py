@@ -684,3 +684,13 @@ def test_flags_that_differ_among_the_images_of_a_folder_are_proposed_alone(tmp_p
     error = _outcome(tmp_path, names, {"train.csv": ["id,series,seen,left,right", *rows]}).error
     assert "--labels csv:train.csv:id:seen,left,right (" in error
     assert "--labels csv:train.csv:id:seen (" in error
+
+
+def test_numbers_of_classes_are_named_by_a_column_of_words_one_to_one(tmp_path: Path) -> None:
+    """Not if hardly any word recurs, or if a column says where images come from."""
+    tables = {"train.csv": ["file,letter,label", *_rows("a b c d", "1 2 3 4")]}
+    found = _outcome(tmp_path / "1", _NAMES, tables)
+    assert found.facts["train/101.jpg"] == {"split": "train", "label": "b"}
+    tables = {"train.csv": ["file,source,label", *_rows("a b c d", "1 2 3 4")]}
+    found = _outcome(tmp_path / "2", _NAMES, tables)
+    assert found.facts["train/101.jpg"] == {"split": "train", "label": "2"}

@@ -436,7 +436,9 @@ def _named(match: TableMatch, found: Sequence[LabelColumns]) -> list[LabelColumn
             continue
         for other, names in cells.items():
             is_named = other not in {title, *lost}
-            is_named = is_named and not {*_LABELS, "name"}.isdisjoint(words_of(other))
+            is_title = not {*_LABELS, "name"}.isdisjoint(words_of(other))
+            are_many = _FEW <= 2 * len(names.counts()) <= len(names) and not is_about(other)
+            is_named = is_named and (is_title or are_many)
             is_named = is_named and any(as_number(one) is None for one in names.counts())
             pairs = {*zip(own, names, strict=True)} if is_named else ()
             if pairs and len(pairs) == len(own.counts()) == len(names.counts()):
