@@ -207,7 +207,7 @@ class OptionError(RecipeError):
 
 
 class SourceError(ShardprepError):
-    """An archive, a label table, keys or labels cannot be used as asked."""
+    """An archive, table, annotation or key is invalid, or Kaggle data cannot be downloaded."""
 
 
 class Choice(NamedTuple):
@@ -275,7 +275,7 @@ class RecordError(ShardprepError):
 
 
 class DatasetError(ShardprepError):
-    """A dataset folder is missing, unfinished, or contradicts its own manifest."""
+    """A dataset is missing, unfinished or damaged, or an argument or state does not fit it."""
 
 
 class StorageError(ShardprepError):

@@ -22,7 +22,7 @@ _AT_ONCE = 1 << 12
 
 
 class Item(NamedTuple):
-    """One image of the source, not yet read."""
+    """One image or stack of images of the source, not yet read."""
 
     key: str
     extent: Extent

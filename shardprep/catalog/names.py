@@ -305,7 +305,7 @@ def stem(key: str) -> str:
 
 
 class MaskFolders(NamedTuple):
-    """The folders of masks in a source."""
+    """Names of folders of masks, and names of folders that cannot be classes."""
 
     num_masks: dict[str, int]
     """Name of mask folders → number of files in these folders."""

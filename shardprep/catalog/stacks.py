@@ -169,7 +169,7 @@ def check_stacks(recipe: Recipe, members: Members) -> None:
 
 
 def stack_columns(members: Members) -> dict[Column, Coded[Value]]:
-    """Return columns with the number of images per stack and, if stated, their spacing; or {}."""
+    """Return columns of the number of images in stacks and of their spacing; {} without stacks."""
     if not members.are_stacks.any():
         return {}
     numbers: Coded[Value] = Coded.of(members.num_files.tolist())

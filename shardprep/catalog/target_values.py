@@ -211,7 +211,10 @@ def _is_numeric(keys: Sequence[str], title: str, cells: Coded[str | None]) -> bo
 
 
 def _vectors(title: str, cells: Coded[str | None], separator: str) -> dict[str, Floats]:
-    """Return title[0], title[1] … → numbers of cells such as "0.5;0;1"; {} for other cells."""
+    """Return a column title[0], title[1] … for each number in cells such as "0.5;0;1".
+
+    Return {} if cells are no lists of numbers of one length.
+    """
     texts = {i: cell.strip("[]() ") for i, cell in enumerate(cells.values) if cell}
     if not texts or as_number(next(iter(texts.values()))) is not None:
         return {}

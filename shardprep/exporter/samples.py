@@ -199,7 +199,10 @@ def table_columns(schema: Schema) -> dict[str, str]:
 
 
 def sample_parser(schema: Schema) -> Callable[[memoryview, str, str], ExportSample]:
-    """Return a parser: payload, key, name → sample with views of the payload, or RecordError."""
+    """Return a function from payload, key and name to a sample, which has views of the payload.
+
+    The function raises RecordError for an invalid payload.
+    """
     size, is_raw, pictures = schema.image_size, schema.image.encoding == "raw", schema.image_name
     known = {FILENAME} if size is None else {FILENAME, HEIGHT, WIDTH}
     decoder = ExampleDecoder(schema.dtypes, {*schema.dtypes} - known)

@@ -326,7 +326,7 @@ def letters_of(match: re.Match[str]) -> slice:
 def checked_expression(
     pattern: str, where: str, option: OptionName, hint: str = ""
 ) -> re.Pattern[str]:
-    """Return the compiled pattern; OptionError, with the name `where`, if it is invalid."""
+    """Return the compiled pattern; OptionError, which names it as `where`, if it is invalid."""
     try:
         return re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:

@@ -171,7 +171,7 @@ def replace(url: ObjectUrl, old: bytes, new: bytes) -> bool:
 
 
 def _exchange(url: ObjectUrl, old: bytes | None, new: bytes) -> bool:
-    """Write the object if its content is `old` (None: missing). Return False for other content.
+    """Write the object if its content is `old` (None: missing); return whether it is `new` now.
 
     The client does not repeat this request. After a lost answer, the object's content shows whether
     the request was executed.

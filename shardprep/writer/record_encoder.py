@@ -42,7 +42,7 @@ _FACTS = (
 
 
 def further_features(schema: Schema) -> tuple[str, ...]:
-    """Return the features that are neither images, annotations nor targets."""
+    """Return the features that hold columns and rows of tables."""
     made = {*names.PROVIDED, *schema.class_features}
     return tuple(name for name in schema.features if name not in made)
 

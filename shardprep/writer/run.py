@@ -59,7 +59,7 @@ class BuildImages(Protocol):
         on_progress: OnProgress,
         watcher: Watch,
     ) -> None:
-        """Write some shards of the plan and their receipts."""
+        """Write `shards`, which may be a part of the plan, and their receipts."""
 
     def check(self) -> None:
         """Raise BuildError if the source has changed, or ChangedError if a parent dataset has."""

@@ -91,7 +91,7 @@ class LabelColumns:
 def found_columns(
     match: TableMatch, index: KeyIndex, tables: Sequence[Table], titles: Sequence[str] = ()
 ) -> list[LabelColumns]:
-    """Return the columns of the table, or among `titles`, that may be labels: single or grouped."""
+    """Return the candidates for labels among `titles`, or all columns: single ones and groups."""
     table = match.table
     titles = [one for one in titles or table.header if not is_id(match, one) and ":" not in one]
     titles = [one for one in titles if one and "," not in one and not _OF_OBJECTS.match(one)]

@@ -286,10 +286,10 @@ def _partitions(view: View) -> list[str]:
 def _compared(
     counts: Mapping[str, int], *, has_parent: bool
 ) -> Iterator[tuple[_Folder, Sequence[str]]]:
-    """Yield large folders, each with its siblings (and its parent) that have the same subfolders.
+    """Yield each large folder with the folders that have nearly all its images in its subfolders.
 
-    `counts` are the images in each folder. Folders of different splits are not compared, except
-    archives.
+    These are earlier siblings and, with `has_parent`, the parent. `counts` has the number of images
+    of each folder. Folders of different splits are not compared, except archives.
     """
     paths, numbers = Texts.of(counts), np.fromiter(counts.values(), np.int64, len(counts))
     with_end = Texts.of(f"{path}/" for path in counts).array

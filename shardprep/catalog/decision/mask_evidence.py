@@ -294,7 +294,7 @@ def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
 
 
 def _globs_apart(other: MaskSet, one: MaskSet) -> list[str]:
-    """Return globs that exclude `other`, with its images if they are in separate folders."""
+    """Return globs that exclude the masks of `other`, or its folders if `one` uses others."""
     own, others = ({kind.folder for kind in each.kinds} for each in (one, other))
     if one.folder or other.folder or own & others or len(others) > _MOST_KINDS:
         return [other.glob] if other.glob != one.glob else []
@@ -435,10 +435,10 @@ def _are_equal(one: MaskSet, view: View) -> bool:
 
 
 def _class_depth(images: Sequence[str], keys: Sequence[str]) -> tuple[int, bool]:
-    """Return the level of class folders above images (1, 2 or 0 for none), and if it is clear.
+    """Return the level of class folders above images (1, 2; 0 for none), and whether it is certain.
 
     Names of classes are words, perhaps after a number, or `class1`, `class2`. Other names with
-    numbers are samples or tiles, unless fewer than half of the names have one: `COVID-19`.
+    numbers are names of samples or tiles if at least half of the names are such.
     """
     folders = Texts.of(images).folders.counts()
     splits = {path.rpartition("/")[2] for path in split_folders(folders)}

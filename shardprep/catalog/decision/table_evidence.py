@@ -107,7 +107,7 @@ def by_tables(view: View) -> Sequence[Reading]:
 
 
 def _of_channels(view: View) -> list[Reading]:
-    """Return readings of a table whose ids name samples of several channels: 1 for `1_red`."""
+    """Return readings of a table of samples of channels: id 1 for `1_red` and `1_green`."""
     keys, tables = list(view.index.keys[:_MOST_KEYS]), view.documents.tables
     own = [one for one in tables if not SUBMISSION.search(one.name)]
     own = own if view.automatic.match is None else []

@@ -78,9 +78,10 @@ class Documents:
     def object_table(
         self, rule: FormatRule, columns: Sequence[str], further: Sequence[str]
     ) -> Table:
-        """Return the table that `--boxes` names: a row for each object, or JSON lists in its cells.
+        """Return the table of objects: a row for each, or JSON lists in its cells.
 
-        Documents of single images give `columns`, and fields next to them that end in `further`.
+        If `rule` names no file, it is the table of array files or the only table, and has `columns`.
+        From a JSON document per image, fields that end in `further` are read, too.
         """
         if not rule.files:
             return self.only_table("boxes", columns)

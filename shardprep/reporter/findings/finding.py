@@ -103,10 +103,11 @@ def leaving_out(
     numbers: Sequence[int],
     option: tuple[str, Sequence[int]] | None = None,
 ) -> Finding:
-    """Return a finding with the keys of the records to leave out, and the build option to do so.
+    """Return the finding with the keys of the records `numbers` and the option that leaves them out.
 
-    `option` is a build option and the records that it leaves out. If one of them is an unlabelled
-    image outside train, the option is `--exclude-list`. A property (`_PROPERTY`) has no option.
+    Unlabelled images outside train are counted, but not listed. `option` is a build option with the
+    records that it leaves out; for None, or if it leaves out such an image, `--exclude-list` is
+    named. A finding that holds for a third of the images has no option.
     """
     listed = [number for number in numbers if not contents.is_spared[number]]
     finding = replace(finding, keys=contents.keys_of(listed))

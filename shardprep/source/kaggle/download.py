@@ -71,7 +71,10 @@ class ArchiveFolder:
         return path if path.is_file() and self._describe(path) == note else None
 
     def archive_since_start(self, *, refresh: bool) -> Path | None:
-        """Return the checked archive or None; with `refresh`, only one checked by this run."""
+        """Return the checked archive, or None.
+
+        With `refresh`, only one that was checked since this object was made, as by another process.
+        """
         is_news = self._noted_at() != self._noted_at_start
         return self.checked() if is_news or not refresh else None
 
