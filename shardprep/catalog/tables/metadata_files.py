@@ -80,7 +80,7 @@ class Documents:
     ) -> Table:
         """Return the table of objects: a row for each, or JSON lists in its cells.
 
-        If `rule` names no file, it is the table of array files or the only table, and has `columns`.
+        Without a file in `rule`, it is the table of array files or the only table, with `columns`.
         From a JSON document per image, fields that end in `further` are read, too.
         """
         if not rule.files:
