@@ -103,7 +103,7 @@ def leaving_out(
     numbers: Sequence[int],
     option: tuple[str, Sequence[int]] | None = None,
 ) -> Finding:
-    """Return the finding with the keys of the records `numbers` and the option that leaves them out.
+    """Return the finding with the keys of records to leave out, and the option that does so.
 
     Unlabelled images outside train are counted, but not listed. `option` is a build option with the
     records that it leaves out; for None, or if it leaves out such an image, `--exclude-list` is
