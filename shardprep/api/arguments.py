@@ -123,7 +123,7 @@ def recipe_notice(flags: Mapping[str, Any]) -> str:
     """Return a notice on whether ./shardprep.toml is used, if that is not obvious; otherwise ""."""
     keys = _keys_here()
     if "items" in flags and keys and "items" not in keys:
-        return f"warning: {RECIPE_FILE} is not used: it has no items"
+        return f"warning: {RECIPE_FILE} is not used, because it does not set items"
     is_for_it = "source" in flags and keys.get("source") == flags["source"]
     return f"options are read from {RECIPE_FILE}, which is for this source" if is_for_it else ""
 
@@ -141,7 +141,7 @@ def local_source(source: str, watch: Watch, *, refresh: bool) -> str:
     if not is_ref(source):
         if refresh:
             what = f"only a source on Kaggle can be downloaded again, not {source}"
-            raise RecipeError(OptionName("refresh"), what, "leave it out")
+            raise RecipeError(OptionName("refresh"), what, "leave this option out")
         return source
     place, _ = downloaded(parse_ref(source), watch, refresh=refresh)
     return str(place)
@@ -212,7 +212,7 @@ def part_of(text: str) -> Part:
     part = Part(int(match[1]), int(match[2])) if match else Part(0, 0)
     if not 1 <= part.number <= part.count:
         what = f"{text!r} is not I/N, such as 3/16"
-        raise RecipeError(OptionName("part"), what, "count from 1 to N")
+        raise RecipeError(OptionName("part"), what, "count the parts from 1 to N")
     return part
 
 
@@ -270,7 +270,7 @@ def only_archive() -> str:
     what = "no archive is in this folder"
     if names:
         what = f"several archives are in this folder: {some_of(names)}"
-    raise RecipeError("shardprep init", what, "name one: shardprep init photos.zip")
+    raise RecipeError("shardprep init", what, "name the source: shardprep init photos.zip")
 
 
 def dataset_at(dataset: str | Path | None) -> OpenDataset:

@@ -254,7 +254,7 @@ def build(
     piece = None if part is None else part_of(part)
     if piece is not None and (run.overwrite or run.save_rejected is not None):
         flag = OptionName("overwrite") if run.overwrite else OptionName("save_rejected")
-        raise RecipeError(flag, "is for a whole build, not for a part", "leave it out")
+        raise RecipeError(flag, "is for a whole build, not for a part", "leave this option out")
     into = None if run.save_rejected is None else local_path(run.save_rejected)
     recipe = with_files(recipe)
     given = {"source": source, "out": out}

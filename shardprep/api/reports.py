@@ -147,10 +147,10 @@ def _draw(dataset: OpenDataset, path: Path) -> None:
 
     if not dataset.schema.annotations:
         what = f"{dataset} has neither boxes nor masks"
-        raise RecipeError(OptionName("boxes"), what, "leave it out")
+        raise RecipeError(OptionName("boxes"), what, "leave this option out")
     if path.suffix.lower() != ".png":
         what = f"{path} does not end with .png"
-        raise RecipeError(OptionName("boxes"), what, f"write {path.stem}.png")
+        raise RecipeError(OptionName("boxes"), what, f"use {path.parent / path.stem}.png")
     sheet = contact_sheet(dataset, _NUM_PICTURES)
     try:
         write_durably(path, sheet)
@@ -230,7 +230,7 @@ def _with_predictions(options: ReportOptions, contents: Contents, text: str) -> 
     rule = parse_table_rule(text or " ", option)
     if contents.schema.target != LABEL:
         what = f"{contents.dataset} does not have one class for each image"
-        raise RecipeError(option, what, "leave it out")
+        raise RecipeError(option, what, "leave this option out")
     table = Documents([], make_recipe({"source": "."}, "")).table(rule.files)
     index = WholeKeyIndex(contents.keys_of(range(len(contents))))
     match = match_table(index, table, rule.id_column)
@@ -280,7 +280,8 @@ def check_listed(name: str, options: dict[str, Any]) -> None:
             what = f"{name!r} is about classes or splits, not about images"
         raise RecipeError(OptionName("list"), what, f"use one of {', '.join(listed)}")
     if name == "wrong-labels" and "predictions" not in options:
-        raise RecipeError(OptionName("list"), f"{name!r} needs {OptionName('predictions')}")
+        hint = f"add {OptionName('predictions', 'csv:FILE')}"
+        raise RecipeError(OptionName("list"), f"{name!r} needs predictions of a model", hint)
     if name in OF_PIXELS and options.get("no_pixels"):
         hint = f"leave out {OptionName('no_pixels')}"
         raise RecipeError(OptionName("list"), f"{name!r} needs measured pixels", hint)

@@ -219,7 +219,7 @@ def repack(
     is_one = datasets is None or isinstance(datasets, str | Path)
     wanted: list[str | Path | None] = [datasets] if is_one else [*datasets]  # type: ignore[list-item, misc]
     if not wanted:
-        raise RecipeError("shardprep repack", "no dataset is named", "name at least one")
+        raise RecipeError("shardprep repack", "no dataset is named", "name at least one dataset")
     num = num_workers(workers)
     with answering(store_timeout), watched(progress) as watch:
         opened = [dataset_at(place) for place in wanted]
@@ -398,7 +398,7 @@ def _opened(dataset: str | Path) -> OpenDataset:
     from shardprep.dataset.open_dataset import open_dataset
 
     if is_url(str(dataset)):
-        hint = f"shardprep fetch {dataset}, then upload the copy"
+        hint = f"run `shardprep fetch {dataset}`, then upload the copy"
         raise DatasetError(str(dataset), "is in object storage, but an upload needs files", hint)
     return open_dataset(dataset)
 

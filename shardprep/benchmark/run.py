@@ -44,7 +44,7 @@ def run_benchmark(
         raise DatasetError(str(folder), what, "measure your training with reader.diagnose")
     splits = load_manifest(folder).splits
     if split not in splits:
-        raise DatasetError(str(folder), f"has no split {split!r}", f"it has {', '.join(splits)}")
+        raise DatasetError(str(folder), f"has no split {split!r}", f"use {', '.join(splits)}")
     shards = splits[split].shards
     ends = itertools.accumulate(shard.num_bytes for shard in shards)
     shards = shards[: max(1, sum(end <= _MOST_BYTES for end in ends))]
@@ -104,7 +104,7 @@ def _warm(path: Path) -> None:
                 pass
     except OSError as error:
         what = f"cannot be read ({error.strerror})"
-        raise DatasetError(str(path), what, "build the set again") from error
+        raise DatasetError(str(path), what, "copy or build the dataset again") from error
 
 
 # --- in the process of a pipeline ---

@@ -291,7 +291,7 @@ def _splits(
     if annotated.are_listed and wanted.recipe.unlisted != "train":
         pairs = zip(annotated.splits, splits, strict=True)
         splits = [None if own is None and one == "train" else one for own, one in pairs]
-    note = f"{counted(splits.count(None), 'image')} in no list of a split"
+    note = f"{counted(splits.count(None), 'image', 'is', 'are')} in no list of a split"
     hint = f"{OptionName('unlisted')} train takes them"
     return GivenSplits(Coded.of(splits), [f"{note}; {hint}"] if None in splits else [])
 
@@ -321,7 +321,7 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
         if rule.kind == "csv":
             hint = "name the column of ids, or a path of columns such as {study}/{series}"
         if rule.kind == "column":
-            hint = "fill the column, or name another one"
+            hint = "fill the column, or name another column"
         raise SourceError(OptionName("labels", rule.kind), what, hint)
     class_map, classes = naming.class_map, naming.classes
     if recipe.is_annotated:
@@ -364,7 +364,7 @@ def _without(items: Items, lacks: Coded[str], source: str) -> tuple[Items, list[
     if out.all():
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in lacks.counts().items())
         what = f"all {len(items):,} images are left out ({reasons})"
-        raise SourceError(source, what, f"a key looks like {shown(items.members.keys[0])}")
+        raise SourceError(source, what, f"keep images such as {shown(items.members.keys[0])}")
     left = np.flatnonzero(out)
     pairs = zip(items.members.take(left), lacks.take(left), strict=True)
     return items.take(np.flatnonzero(~out)), [skipped(member, lack) for member, lack in pairs]
@@ -376,7 +376,7 @@ def _findings(found: Found, items: Items, unlabelled: Sequence[Skipped]) -> list
     findings = [*listing.notes, *labelling.remarks, *targets.findings]
     if num_links := num_links_outside(listing):
         links = "1 link that leads" if num_links == 1 else f"{num_links:,} links that lead"
-        findings.append(f"{links} outside skipped; {OptionName('follow_links')} follows")
+        findings.append(f"skipped {links} outside; {OptionName('follow_links')} follows links")
     unmapped = targets.unmapped
     if annotated is not None:
         has_labels = targets.kind != "none"
@@ -410,5 +410,5 @@ def _ask_about(unlabelled: Sequence[Skipped], labelling: Labelling, index: KeyIn
         such = f"such as {shown(lost[0], MOST_SHOWN)} (labels by {labelling.how})"
         what = f"finds no label for {len(lost):,} of {counted(num_images, 'image')}, {such}"
         rule = OptionName("labels", labelling.rule)
-        hint = f"use {rule} to leave them out, or {OptionName('labels', 'none')} to label no image"
+        hint = f"use {rule} to leave these out, or {OptionName('labels', 'none')} to label no image"
         raise SourceError(OptionName("labels", "auto"), what, hint)

@@ -62,7 +62,7 @@ def source_of(file: str) -> str:
     are_absolute = {*map(os.path.isabs, folders)}
     if len(are_absolute) > 1:
         what = f"{items.name} mixes absolute and relative paths"
-        raise RecipeError(OptionName("items"), what, "name the folder of all images: SOURCE")
+        raise RecipeError(OptionName("items"), what, "name the folder of all images as SOURCE")
     own = os.path.abspath(table)  # noqa: PTH100 - links stay
     common = os.path.commonpath([os.path.normpath(os.path.join(own, x)) for x in folders] or [own])  # noqa: PTH118
     return str(table) if True not in are_absolute and f"{common}/".startswith(f"{own}/") else common
@@ -239,10 +239,10 @@ def _no_image(items: GivenItems, key: str) -> SourceError:
     first = next(iter(items.columns["image"]), "")
     if not len(items):
         return SourceError(items.name, "has no rows", "give a row for each image")
-    such = f", such as {shown(first, MOST_SHOWN)!r}" if first else ""
-    hint = f"a key looks like {shown(key, MOST_SHOWN)}"
+    such = f"; the first is {shown(first, MOST_SHOWN)!r}" if first else ""
+    hint = f"write paths such as {shown(key, MOST_SHOWN)}"
     if first.endswith(".0") and first[:-2].isdecimal():
-        hint += ": read the column as texts (pandas: dtype=str)"
+        hint += ", and read the column as texts (pandas: dtype=str)"
     return SourceError(items.name, f"no row names an image of the source{such}", hint)
 
 
@@ -309,8 +309,8 @@ class _Finder:
         """Return row → positions of the files in its cell; missing files or images are faults."""
         items, rows, paths = self._items, list[int](), list[str]()
         if title not in items.columns:
-            what = f"has no column {title!r}: its columns are {some_of([*items.columns], 8)}"
-            raise SourceError(items.name, what)
+            hint = f"use one of {some_of([*items.columns], 8)}"
+            raise SourceError(items.name, f"has no column {title!r}", hint)
         for row, cell in enumerate(items.columns[title]):
             several = cell_paths(cell)
             paths += several
@@ -320,7 +320,7 @@ class _Finder:
         for row, path, at in zip(rows, paths, found.tolist(), strict=True):
             of_row[row].append(at)
             if at < 0 or at in known:
-                what = "is not an image of the source" if at < 0 else "is the image of a row"
+                what = "is not an image of the source" if at < 0 else "is also the image of a row"
                 items.refuse(row, title, what, path)
         return dict(of_row)
 

@@ -174,7 +174,7 @@ def _check_outlines(items: GivenItems) -> None:
                 if shape:
                     outline_of(shape)
             except (ValueError, TypeError, LookupError, RecursionError):
-                what = 'is not a list of polygons and {"size": [height, width], "counts": …}'
+                what = 'is not a list of polygons or of {"size": [height, width], "counts": …}'
                 items.refuse(row, "segmentation", what)
 
 
@@ -196,7 +196,7 @@ def _check_runs(items: GivenItems, roles: Mapping[str, str], recipe: Recipe) -> 
             flag = OptionName("masks", f"rle:{':'.join(parts)}")
             rows = f"frame.explode({title!r})" if are_lists else "the frame"
             save = "" if file == recipe.items else f"write {rows} to {file}, and "
-            what = f"column {title!r} has run lengths of Kaggle, which are no items"
+            what = f"column {title!r} has run lengths of Kaggle, which items cannot have"
             hint = f"{save}give {flag} instead of {OptionName('items')}, or drop the column"
             raise SourceError(items.name, what, hint)
 
@@ -349,14 +349,11 @@ def _without_meaning(
     others = [one for one in columns if one not in _ROLES]
     for title in others:
         if meant := next(filter(known.__contains__, _like(title)), ""):
-            what, none = (
-                f"states no {meant}: is column {title!r} meant?",
-                OptionName("labels", "none"),
-            )
-            raise SourceError(name, what, f"call it {meant}; {none} stores it as it is")
+            what, none = f"states no {meant}: is {title!r} meant?", OptionName("labels", "none")
+            raise SourceError(name, what, f"call it {meant}, or give {none} to store it unchanged")
     flag = OptionName("labels", f"column:{others[0]}") if others else OptionName("labels")
     what = "the table states no labels, boxes, masks or target images"
-    return [f"{what}; its other columns are {some_of(others)}: {flag} uses one" if others else what]
+    return [f"{what}; {flag} uses the first of {some_of(others)}" if others else what]
 
 
 def _title_of_images(items: GivenItems, titles: Mapping[str, str]) -> str:
@@ -448,7 +445,7 @@ def options_stated(items: GivenItems, recipe: Recipe) -> dict[str, Any]:
     if len(targets) > 1 and recipe.labels == BUILD_DEFAULTS["labels"]:
         what = f"has several targets: {' and '.join(targets)}"
         flag = OptionName("labels", f"column:{targets[0]}")
-        hint = f"drop one, or choose one with {flag}; {OptionName('columns')} stores others"
+        hint = f"drop one, or choose with {flag}, and store others with {OptionName('columns')}"
         raise SourceError(items.name, what, hint)
     stated["labels"] = f"column:{targets[0]}" if targets else "none"
     if targets and recipe.labels == BUILD_DEFAULTS["labels"]:
@@ -486,5 +483,5 @@ def _form(items: GivenItems) -> str:
     stated = items.columns.get("box_format", Texts.of([])).coded().counts()
     if len(stated) > 1 or not stated.keys() <= {*_FORMS}:
         what = f"has boxes of the formats {some_of([*stated])}"
-        raise SourceError(items.name, what, f"give all rows one of {', '.join(_FORMS)}")
+        raise SourceError(items.name, what, f"give all rows the same format: {' or '.join(_FORMS)}")
     return next(iter(stated), _FORMS[0])

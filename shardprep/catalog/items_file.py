@@ -245,7 +245,7 @@ def _json_objects(data: bytes, name: str) -> list[Mapping[str, Any]]:
         rows = [json.loads(line) for line in lines]
     except (ValueError, RecursionError) as error:
         what = f"is neither JSON lines nor a list of JSON objects ({error})"
-        raise SourceError(name, what, "write an object for each image") from None
+        raise SourceError(name, what, "write a JSON object for each image") from None
     rows = rows[0] if rows and isinstance(rows[0], list) else rows
     if wrong := next((i for i, row in enumerate(rows, 1) if not isinstance(row, dict)), 0):
         raise SourceError(name, f"row {wrong:,} is not an object", "write a JSON object per image")

@@ -161,8 +161,8 @@ def unused_tables(
                 remarks.append(f"{table.name} is not used: {error.what}")
             continue
         if number := int((are_named & ~own.are_there).sum()):
-            named = counted(number, "image", "stays", "stay")
-            remarks.append(f"{table.name} is not used; {named} unlabelled that it labels")
+            named = counted(number, "unlabelled image")
+            remarks.append(f"{table.name} is not used, although it labels {named}")
         elif number := _num_other(names, own):
             what = f"it gives {counted(number, 'image')} another label"
             remarks.append(f"{table.name} is not used; {what}")
@@ -233,7 +233,7 @@ def _without_test_names(
         return names, ()
     shown = ", ".join(strange[:3]) + (", …" if strange[3:] else "")
     finding = (
-        f"{counted(int(is_other.sum()), 'image')} of test unlabelled: the classes by {rule} "
+        f"{counted(int(is_other.sum()), 'image')} of test without labels: the classes by {rule} "
         f"({shown}) are not in the other splits; {OptionName('labels', rule)} uses them"
     )
     return Coded(np.where(is_other, -1, names.codes), names.values), (finding,)

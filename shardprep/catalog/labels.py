@@ -121,7 +121,7 @@ def relabelled(
         what = f"no row of {table.name} gives one new label to an image that has one label"
         hint = f"name the columns (csv:FILE:ID:LABEL), and use keys such as {keys[0]}"
         if separator is not None:
-            what = f"no row of {table.name} has labels for an image that has some"
+            what = f"no row of {table.name} has labels for a labelled image"
             hint = f"write [] to remove all labels of an image, or {hint}"
         raise SourceError(option, what, hint)
     pairs = zip(is_new.tolist(), cells, labelling.names, strict=True)
@@ -146,11 +146,11 @@ def relabelled(
     classes = naming.classes or tuple(dict.fromkeys(mapped.get(c, c) for c in whole if c in known))
     there = {whole[one] for one in (*known, *mapped, *naming.classes)}
     if added := [c for c in whole if c in found and whole[c] not in there]:
-        what = f"{table.name} has {some_of(added)}, which is not a class of the images"
+        what = f"{table.name} has labels that are not classes: {some_of(added)}"
         stated = [c for c in (*classes, *added) if not (adds and c in known)]
         flag = OptionName("classes", ",".join(stated))
-        hint = f"correct it, or state all classes: {flag}"
-        raise SourceError(option, what, f"correct it, or add it: {flag}" if adds else hint)
+        hint = f"correct them, or state all classes: {flag}"
+        raise SourceError(option, what, f"correct them, or add them: {flag}" if adds else hint)
     lost = labelling.rows_without_image + fixes.rows_without_image
     unknown, _ = without_left_out(fixes.rows_without_image, left_out)
     remarks = [remark, *unused_entries(table.name, unknown, len(table.rows), keys)]
@@ -264,9 +264,9 @@ def _of_images(
         image, cell = int(images[others[0]]), cells[int(rows[others[0]])]
         of = f" of {title!r}" if title else ""
         what = f"gives {keys[image]} two labels{of}, {cells.values[named[image]]!r} and {cell!r}"
-        hint = f"{OptionName('pivot')} COLUMN takes a row for each image and target"
-        texts = f"{OptionName('target')} multilabel several classes, texts several texts"
-        raise TwoLabelsError(table, what, f"give one row for each image; {hint}, {texts}")
+        hint = f"add {OptionName('pivot')} COLUMN for a row for each image and target"
+        texts = f"{OptionName('target')} multilabel for several classes, or texts for texts"
+        raise TwoLabelsError(table, what, f"give one row for each image, or {hint}, {texts}")
     return Coded(named, cells.values)
 
 
@@ -293,16 +293,16 @@ def _pivoted(match: TableMatch, pivot: str, columns: Sequence[Column]) -> Iterat
     table, option = match.table, OptionName("pivot")
     if len(columns) != 1:
         what = f"needs one column of values, but the labels are {len(columns)} columns"
-        raise SourceError(option, what, f"name it: {OptionName('labels')} csv:FILE:ID:VALUE")
+        raise SourceError(option, what, f"name one: {OptionName('labels')} csv:FILE:ID:VALUE")
     ((title, key_of, values),) = columns
     names = table.checked_cells(table.column(pivot)).coded()
     known = sorted({*names.firsts().values()} - {""}, key=natural_order)
     if title == table.header[table.column(pivot)] or not 0 < len(known) <= _MOST_TARGETS:
         what = f"column {pivot!r} has {len(known):,} names of targets, for the values of {title!r}"
-        hint = f"choose another column than that of the values, with 1 to {_MOST_TARGETS:,} names"
+        hint = f"choose a column without the values, and with 1 to {_MOST_TARGETS:,} names"
         raise SourceError(option, what, hint)
     if lost := int((names.fit(lambda name: not name) & values.are_there).sum()):
-        what = f"{counted(lost, 'row', 'has', 'have')} a value and no {pivot!r}"
+        what = f"{counted(lost, 'row', 'has', 'have')} a value, but no {pivot!r}"
         raise SourceError(table.name, what, "fill these cells, or delete the rows")
     for name in known:
         rows = np.flatnonzero(names.fit(name.__eq__))

@@ -54,8 +54,8 @@ class Pattern:
                     found.extend(None if match is None else match[group] or "" for match in matches)
         except _OutOfTimeError:
             last = shown(names[min(len(found), len(names) - 1)])
-            what = f"{shown(self.given)} takes more than {limit_s:.3g} s, the last at {last}"
-            hint = "write it so that it can match in one way only: not (a+)*, not .*.*"
+            what = f"{shown(self.given)} takes more than {limit_s:.3g} s to match, at last {last}"
+            hint = "write a pattern that can match in one way only, without (a+)* and .*.*"
             raise OptionError(self.option, what, hint) from None
         return found
 

@@ -77,8 +77,8 @@ def select(
             unused = [text for text in unused if not every.find(printable(text))]
         if len(unused) == len(excluded) and not recipe.tile:
             first = shown(unused[0], MOST_SHOWN)
-            what = f"no entry fits an image; the first of {len(unused):,} is {first}"
-            raise SourceError(file, what, f"a key looks like {shown(images[0].key, MOST_SHOWN)}")
+            what = f"none of its {len(unused):,} entries fits an image; the first is {first}"
+            raise SourceError(file, what, f"write keys such as {shown(images[0].key, MOST_SHOWN)}")
         if not recipe.tile:  # with tiles, unused entries may name tiles
             notes += unused_entries(file, unused, len(excluded), images.keys)
         listed = dict.fromkeys(filter(lambda at: at >= 0, found), "")
@@ -89,7 +89,7 @@ def select(
         reasons = Counter(one.reason for one in left_out)
         counted = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
         what = f"all {len(images):,} images are left out ({counted})"
-        hint = f"a key looks like {shown(images[0].key, MOST_SHOWN)}"
+        hint = f"keep images such as {shown(images[0].key, MOST_SHOWN)}"
         raise SourceError(recipe.source, what, hint)
     return Selected(wanted, left_out, notes, unused)
 

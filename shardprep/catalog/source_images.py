@@ -257,7 +257,7 @@ def _labelled(view: View) -> SourceImages:
     rule = LabelRule("none") if is_alone else recipe.label_rule
     if recipe.pivot and rule.kind != "csv":
         hint = f"use {OptionName('labels')} csv:FILE:ID:VALUE"
-        raise SourceError(OptionName("pivot"), "needs a table of labels that is named", hint)
+        raise SourceError(OptionName("pivot"), "needs a named table of labels", hint)
     labelling = view.automatic if rule.kind == "auto" else label_keys(index, rule, tables)
     if recipe.may_be_annotated and labelling.rule == "none" and not view.members.are_stacks.any():
         found = recognised(recipe, index, documents, view.candidates)
@@ -321,7 +321,7 @@ def _with_other_labels(
 def no_image(source: str, listing: ImageListing) -> SourceError:
     """Return the error for a source without any image."""
     if num_links := num_links_outside(listing):
-        what = f"holds no image, but {num_links:,} links that lead outside of it"
+        what = f"holds no image, but {num_links:,} links that lead out of it"
         return SourceError(source, what, f"add {OptionName('follow_links')} to follow them")
     suffixes = Counter(Path(member.key).suffix or "no suffix" for member in listing.others)
     found = ", ".join(f"{count} {suffix}" for suffix, count in suffixes.most_common(4))
@@ -333,7 +333,8 @@ def no_image(source: str, listing: ImageListing) -> SourceError:
     if listing.notes:
         what += f"; looked into {some_of(listing.notes)}"
         hint = f"{OptionName('images')} FILE:COLUMN names an array"
-        return SourceError(source, what, "" if listing.notes == (OWN_DATASET,) else hint)
+        hint = "give it to shardprep repack" if listing.notes == (OWN_DATASET,) else hint
+        return SourceError(source, what, hint)
     return SourceError(source, what, "name a source with images")
 
 

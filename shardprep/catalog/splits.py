@@ -111,7 +111,7 @@ def _splits_by_table(
     if unused := rule.places.keys() - known - {REST}:
         there = some_of(_natural(known - {""}), _MOST_SHOWN)
         what = f"no image has {', '.join(_natural(unused))} in column {rule.column!r}"
-        raise SourceError(OptionName("split", "column"), what, f"its cells are {there}")
+        raise SourceError(OptionName("split", "column"), what, f"use cells such as {there}")
     given = cells.map(lambda cell: _column_split(cell, rule) if cell else None)
     return _filled(given, match, by_folder)
 
@@ -120,8 +120,8 @@ def _splits_of_tables(names: Coded[str]) -> Coded[str]:
     splits = {name: origin_of(name).split for name in names.values}
     nameless = [name for name, split in splits.items() if split is None]
     if nameless and "train" in splits.values():
-        what = f"no word for a split is in the name of {some_of(nameless)}, but others have one"
-        hint = f"say what each is: {OptionName('split', 'list:train=FILE,validation=FILE')}"
+        what = f"the name of {some_of(nameless)} has no word for a split, but other names have"
+        hint = f"give the split of each: {OptionName('split', 'list:train=FILE,validation=FILE')}"
         raise SourceError(OptionName("split", "tables"), what, hint)
     return names.map(lambda name: splits[name] or "train")
 
@@ -146,7 +146,7 @@ def _root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
             splits[i] = split if is_below else None
         if not any(fits):
             folders = _natural({folder for key in keys for folder in key.split("/")[:-1]})
-            hint = f"folders are {some_of(folders, _MOST_SHOWN) or 'none'}; case matters"
+            hint = f"write folders as in the source: {some_of(folders, _MOST_SHOWN) or 'none'}"
             what = f"{split}={glob} matches no image, or only images of an earlier split"
             raise SourceError(OptionName("split", "roots"), what, hint)
     return splits
@@ -170,8 +170,8 @@ def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> Gi
                 raise SourceError(file, what, "list each image once")
             splits[place] = split
         if not (places >= 0).any():
-            line = f", such as {shown(ids[0], _MOST_CHARACTERS)}" if ids else ": it is empty"
-            hint = f"a key looks like {shown(index.keys[0], _MOST_CHARACTERS)}"
+            line = f"; the first is {shown(ids[0], _MOST_CHARACTERS)}" if ids else ": it is empty"
+            hint = f"write keys such as {shown(index.keys[0], _MOST_CHARACTERS)}"
             raise SourceError(file, f"names no image of the source{line}", hint)
     rest = rule.places.get(REST)
     return GivenSplits(Coded.of(one or rest for one in splits), notes, every)
@@ -213,7 +213,7 @@ def group_keys(keys: Sequence[str], rule: GroupRule, match: TableMatch | None) -
     else:
         groups = match.single(rule.text)
     if not any(groups.firsts().values()):
-        raise SourceError(option, f"gives no image a group; a key looks like {keys[0]}")
+        raise SourceError(option, "gives no image a group", f"give a rule that fits {keys[0]}")
     return groups
 
 
@@ -232,7 +232,7 @@ def divided_groups(items: Items, ratios: Mapping[str, float]) -> list[str]:
     """Return a remark on groups in several splits; `ratios` as in `group_findings`."""
     mixed = _num_mixed(items, items.group.fit(bool), ratios)
     what = f"{counted(mixed, 'group', 'is', 'are')} in several of the given splits, a leak: "
-    return [f"{what}{OptionName('split')} RATIOS that name these divide them anew"] if mixed else []
+    return [f"{what}{OptionName('split')} RATIOS that name these divide them"] if mixed else []
 
 
 def divided_patients(

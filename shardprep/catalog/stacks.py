@@ -88,7 +88,7 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
         what = f"{shown(rule.text)} finds no stack among {counted(len(names), 'image')}"
         if rows_of:
             what += f" ({counted(len(rows_of), 'sample')} without a file for each channel)"
-        raise SourceError(_OPTION, what, f"a key looks like {shown(names[0], _MOST_SHOWN)}")
+        raise SourceError(_OPTION, what, f"use one that fits {shown(names[0], _MOST_SHOWN)}")
     every = sorted([*listing.skipped, *lost], key=lambda one: one.key)
     made.sort(key=lambda one: one.key)
     return replace(listing, images=Members.of(made), skipped=every)
@@ -146,11 +146,11 @@ def check_stacks(recipe: Recipe, members: Members) -> None:
     if not members.are_stacks.any():
         if recipe.image_spec.depth == 16:
             what = "only stacks and target images can have 16 bits"
-            raise RecipeError(OptionName("depth"), what, "leave it out")
+            raise RecipeError(OptionName("depth"), what, "leave this option out")
         return
     single = np.flatnonzero(~members.are_stacks & ~members.are_refused)
     if len(single):
-        what = f"has stacks, and {counted(len(single), 'single image')}"
+        what = f"has stacks, but also {counted(len(single), 'single image')}"
         names = [members.keys[i] for i in single.tolist()]
         ends = {f"*{PurePosixPath(name).suffix}" for name in names}
         stacks = (members.keys[i] for i in np.flatnonzero(members.are_stacks).tolist())
@@ -160,12 +160,13 @@ def check_stacks(recipe: Recipe, members: Members) -> None:
         raise SourceError(recipe.source, what, hint)
     for key in ("boxes", "points", "target_image", "tile"):
         if getattr(recipe, key) not in ("", "none", None):
-            raise RecipeError(OptionName(key), "is not supported for stacks", "leave it out")
+            what = "is not supported for stacks"
+            raise RecipeError(OptionName(key), what, "leave this option out")
     option = OptionName("instances" if recipe.instances else "masks")
     if recipe.instances or recipe.rules.masks.kind in ("rle", "format"):
         what = "masks of objects are not supported for stacks"
         hint = "give files of class masks, such as '{id}/labels/*.png'"
-        raise RecipeError(option, what, "leave it out" if recipe.instances else hint)
+        raise RecipeError(option, what, "leave this option out" if recipe.instances else hint)
 
 
 def stack_columns(members: Members) -> dict[Column, Coded[Value]]:

@@ -133,7 +133,7 @@ def text_targets(keys: Sequence[str], cells: Coded[str | tuple[str, ...] | None]
     for row, cell in cells.firsts().items():
         number = len(cell) if isinstance(cell, tuple) else 1
         if number > _MOST_TEXTS:
-            what = f"has {number:,} texts, but an image may have {_MOST_TEXTS:,}"
+            what = f"has {number:,} texts, but an image may have at most {_MOST_TEXTS:,}"
             raise SourceError(keys[row], what, "name another column of ids")
         most = max(most, number)
     texts = cells.map(lambda one: TargetValues(texts=(one,) if isinstance(one, str) else one or ()))
@@ -304,7 +304,7 @@ def checked_number(key: str, what: str, text: str) -> float:
             raise SourceError(key, f"{what} has a decimal comma", hint)
         raise _not_number(key, what, "class")
     if is_beyond_float32(number):
-        hint = f"name it with {_NULL}, or use {_TARGET} text"
+        hint = f"name this cell with {_NULL}, or use {_TARGET} text"
         raise SourceError(key, f"{what} is a number that float32 cannot hold", hint)
     return number
 

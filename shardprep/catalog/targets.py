@@ -88,7 +88,8 @@ def make_targets(
     kind, separator = _kind(counts, spec)
     if spec.class_map and (not counts or kind not in ("class", "multilabel")):
         what = f"targets are of kind {kind}" if counts else "no labels are found"
-        raise SourceError(_CLASS_MAP, f"there are no classes to rename: {what}", "leave it out")
+        what = f"there are no classes to rename: {what}"
+        raise SourceError(_CLASS_MAP, what, "leave this option out")
     if not counts or kind == "none":
         return Targets("none", Coded.constant(None, len(cells)), ())
     if kind == "text":
@@ -155,7 +156,7 @@ def _several_targets(
     columns: Mapping[str, Coded[str | None]],
 ) -> Targets:
     if spec.class_map and spec.kind not in ("auto", "classes"):
-        raise SourceError(_CLASS_MAP, f"has no effect on {spec.kind} targets", "leave it out")
+        raise SourceError(_CLASS_MAP, f"has no effect on {spec.kind} targets", "leave the map out")
     unmapped = dict(spec.class_map)
 
     def names(raw: Collection[str]) -> dict[str, str]:
@@ -169,7 +170,7 @@ def _several_targets(
         found = text_targets(keys, Coded.of(cells))
     elif not columns:
         hint = f"name the columns: {OptionName('labels')} csv:FILE:ID:A,B"
-        raise SourceError(_TARGET, f"{spec.kind} is made of columns of a table", hint)
+        raise SourceError(_TARGET, f"{spec.kind} needs columns of a table", hint)
     else:
         found = column_targets(keys, columns, spec.kind, spec.separator, names)
     found = replace(found, unmapped=tuple(unmapped))
@@ -180,7 +181,7 @@ def _several_targets(
         numbers = features[TARGETS].labels if TARGETS in features else ()
         titles = {one.rpartition("[")[0] or one for one in numbers}
         if len(titles) != 1 or len(numbers) != len(spec.classes):
-            raise SourceError(_CLASSES, _SINGLE, "leave it out")
+            raise SourceError(_CLASSES, _SINGLE, "leave this option out")
         features[TARGETS] = features[TARGETS].model_copy(update={"labels": tuple(spec.classes)})
     return replace(found, features=features)
 
@@ -208,7 +209,7 @@ class Naming(NamedTuple):
             return tuple(dict.fromkeys(called))
         if called and not set(self.classes) & set(called):
             what = f"none of {some_of(self.classes, _MOST_NAMES)} is a class of the {where}"
-            raise SourceError(_CLASSES, what, f"classes are {some_of(called, _MOST_NAMES)}")
+            raise SourceError(_CLASSES, what, f"use one of {some_of(called, _MOST_NAMES)}")
         return self.classes
 
 
@@ -251,8 +252,7 @@ def _parsed_map(data: bytes, name: str) -> dict[str, str]:
         if what := lines.fault(0, 1):
             raise SourceError(name, what, "close the quote") from None
         if not rows:
-            what = "is neither JSON nor a CSV of two columns"
-            raise SourceError(name, what, _MAP_HINT) from None
+            raise SourceError(name, "is neither JSON nor a CSV of two columns", _MAP_HINT) from None
         return {row[0].strip(): row[1].strip() for row in rows}
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits
         raise SourceError(name, f"is JSON that cannot be read ({error})", _MAP_HINT) from error
@@ -270,7 +270,7 @@ def check_names(names: Iterable[str]) -> None:
     for name in names:
         if match := _NO_NAME.search(name):
             what = f"{name!r} contains {match[0]!r}, which a class name may not have"
-            raise SourceError("classes", what, f"correct it in the source, or use {_CLASS_MAP}")
+            raise SourceError("classes", what, f"correct the source, or use {_CLASS_MAP}")
 
 
 def _kind(found: Mapping[Any, int], spec: TargetSpec) -> tuple[TargetKind, str]:
@@ -292,7 +292,7 @@ def _kind(found: Mapping[Any, int], spec: TargetSpec) -> tuple[TargetKind, str]:
     if is_number and odd and 2 * sum(map(found.__getitem__, odd)) < sum(found.values()):
         are = counted(sum(map(found.__getitem__, odd)), "label", "is", "are")
         what = f"are numbers, but {are} not, such as {odd[0]!r}"
-        hint = f"{OptionName('null', odd[0])} makes it empty, "
+        hint = f"{OptionName('null', odd[0])} makes it empty, and "
         hint += f"{OptionName('target', 'class')} makes all of them classes"
         raise SourceError("labels", what, hint)
     return "regression" if is_number and not odd else "class", ""
@@ -402,8 +402,8 @@ def _names(
     unmapped = tuple(name for name in renamed if name not in there)
     if renamed and len(unmapped) == len(renamed):
         classes = some_of(list(dict.fromkeys(whole[name] for name in ordered)), _MOST_NAMES)
-        what = f"none of its {len(renamed):,} names is a class, such as {unmapped[0]!r}"
-        raise SourceError(_CLASS_MAP, what, f"classes are {classes}")
+        what = f"none of its {len(renamed):,} names is a class; the first is {unmapped[0]!r}"
+        raise SourceError(_CLASS_MAP, what, f"rename classes such as {classes}")
     names = {name: renamed.get(name, renamed.get(whole[name], whole[name])) for name in ordered}
     return names, unmapped
 
@@ -423,4 +423,4 @@ def _check_known(
                     for other, count in column.counts().items()
                 )
                 what = f"label {name!r} ({counted(number, 'image')}) is not among {_CLASSES}"
-                raise SourceError(keys[row], what, f"classes are {some_of(classes, _MOST_NAMES)}")
+                raise SourceError(keys[row], what, f"use one of {some_of(classes, _MOST_NAMES)}")

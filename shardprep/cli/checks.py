@@ -109,8 +109,8 @@ def _print_leaks(terminal: Terminal, found: LeakSearch) -> None:
         text = "no: a build with --group near or --dedup near records its search"
         terminal.entry("certified", text, style="dim")
     elif not found.contradictions:
-        also = ", also that it left copies in several splits" if found.leaks else ""
-        terminal.entry("certified", f"yes: what the build recorded still holds{also}")
+        also = ", and says that copies are in several splits" if found.leaks else ""
+        terminal.entry("certified", f"yes: the certificate of the build still holds{also}")
     unread = f" ({found.num_unread:,} cannot be decoded)" if found.num_unread else ""
     leaks = counted(len(found.leaks), "group") if found.leaks else "no groups"
     terminal.notice(

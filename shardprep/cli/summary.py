@@ -221,7 +221,7 @@ def _print_own_sizes(terminal: Terminal, schema: Schema) -> None:
     if schema.image_size is None:
         terminal.entry(
             "note",
-            "images keep their original sizes, and batches need a size that is stated, even if all "
+            "images keep their original sizes, but batches need one stated size, even if all sizes "
             "are equal: add --size 224x224 --fit crop, or read with center_crop=(224, 224)",
         )
 
@@ -340,12 +340,12 @@ def _print_sizes(terminal: Terminal, manifest: Manifest) -> None:
     sizes = f"{megabytes(totals.original_bytes)} of images → {megabytes(totals.num_bytes)}"
     terminal.entry("bytes", f"{sizes} of shards ({ratio:.2f}x)")
     if number := manifest.num_own_levels:
-        text = f"{counted(number, 'stack')} from black to white by their own values or windows"
+        text = f"{counted(number, 'stack')} scaled by their own values or windows"
         terminal.entry("levels", f"{text}: compare brightness only within a stack")
     if totals.num_enlarged > totals.num_written // 2:
         terminal.entry(
             "note",
-            f"enlarged {counted(totals.num_enlarged, 'image')} smaller than this; "
+            f"enlarged {counted(totals.num_enlarged, 'image')} smaller than --size; "
             "a smaller --size keeps the shards small",
             style="yellow",
         )

@@ -217,7 +217,7 @@ class _FetchedFiles:
                 self.left_out.append(error)
                 return
             way = (
-                f"`shardprep verify {self.remote} --repair --source …` repairs the dataset, "
+                f"`shardprep verify {self.remote} --repair --source …` repairs the dataset, and "
                 "`shardprep fetch --damaged` leaves damaged files out"
             )
             raise DatasetError(error.where, error.what, way) from error

@@ -22,7 +22,7 @@ INCOMPLETE_SUFFIX = ".incomplete"
 FETCHING_SUFFIX = ".fetching"
 OLD_SUFFIX = ".old"
 """Suffix of a dataset's folder while another dataset replaces it."""
-COPY_AGAIN = "copy it again, or build the set again"
+COPY_AGAIN = "copy the dataset again, or build it again"
 _SHARD = r"[^./][^/]*\.tfrecord[^/]*"
 _LABELS = re.compile(r"[^./][^/]*\.labels\.txt")
 _OWN = re.compile(rf"{_SHARD}|{INDEX_DIR}/{_SHARD}\.idx|{_LABELS.pattern}")

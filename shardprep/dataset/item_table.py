@@ -200,7 +200,7 @@ def parquet_file(raw: FileIO, path: Path) -> pq.ParquetFile:
     file = pq.ParquetFile(pa.PythonFile(raw, mode="r"), pre_buffer=False)
     schema = file.schema_arrow.remove_metadata()
     if not schema.equals(columns_of(schema)):
-        raise DatasetError(str(path), "its columns are not those of an item table", COPY_AGAIN)
+        raise DatasetError(str(path), "has other columns than an item table", COPY_AGAIN)
     return file
 
 

@@ -160,11 +160,11 @@ def read_index(folder: Path, shard: Shard) -> ShardIndex:
     except OSError as error:
         raise _unreadable(path, error, folder) from error
     if text.translate(None, _NUMERALS):
-        raise DatasetError(path, "is damaged: it holds more than numbers", way_out(folder))
+        raise DatasetError(path, "is damaged: it must hold only numbers", way_out(folder))
     numbers = np.fromstring(text, np.int64, sep=" ") if text else np.empty(0, np.int64)
     frames = numbers[: len(numbers) // 2 * 2].reshape(-1, 2)
     if len(frames) != shard.num_records:
-        what = f"has {counted(len(frames), 'record')}, the manifest says {shard.num_records:,}"
+        what = f"has {counted(len(frames), 'record')}, but the manifest says {shard.num_records:,}"
         raise DatasetError(path, what, way_out(folder))
     if len(numbers) % 2 or not _is_chain(frames, shard.num_bytes):
         raise DatasetError(path, "is damaged: its records have gaps or overlap", way_out(folder))
@@ -217,11 +217,11 @@ def _unreadable(path: str, error: OSError, dataset: Path) -> DatasetError:
 
 def way_out(dataset: Path | str) -> str:
     """Return the hint of an error on a missing or damaged shard or index."""
-    return f"copy it again, or run `shardprep verify {dataset} --repair --source SOURCE`"
+    return f"copy the dataset again, or run `shardprep verify {dataset} --repair --source SOURCE`"
 
 
 def check_size(path: str, actual: int | None, expected: int, dataset: Path) -> None:
     """Raise DatasetError if sizes differ: a file cut between two records passes every checksum."""
     if actual != expected:
         what = "is missing" if actual is None else f"has {actual:,} bytes"
-        raise DatasetError(path, f"{what}, the manifest says {expected:,}", way_out(dataset))
+        raise DatasetError(path, f"{what}, but the manifest says {expected:,}", way_out(dataset))

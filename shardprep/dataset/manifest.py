@@ -25,7 +25,7 @@ from shardprep.errors import DatasetError, OptionName, counted
 from shardprep.storage.regular_file import read_regular
 
 MANIFEST_FILE = "manifest.json"
-_HINT = f"copy it again, or build the set again with {OptionName('overwrite')}"
+_HINT = f"copy the dataset again, or build it again with {OptionName('overwrite')}"
 
 
 class Shard(Document):

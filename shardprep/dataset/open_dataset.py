@@ -70,7 +70,7 @@ class OpenDataset:
         if isinstance(self.files, LocalFiles):
             return self.files.folder
         what = f"{command} works on this machine's files"
-        raise RecipeError(str(self), what, f"shardprep fetch {self} first")
+        raise RecipeError(str(self), what, f"run `shardprep fetch {self}` and give the copy")
 
     @property
     def mark(self) -> ManifestMark:
@@ -103,7 +103,7 @@ class OpenDataset:
         known = self.item_columns.names
         for name in columns or ():
             if name not in known:
-                hint = f"it has {', '.join(known)}"
+                hint = f"use one of {', '.join(known)}"
                 raise DatasetError(str(self), f"its items have no column {name!r}", hint)
         with self.documents(ITEMS_FILE) as folder:
             table = read_items(folder / ITEMS_FILE, columns)

@@ -78,7 +78,7 @@ class RemoteFiles:
         """Yield a folder with checked copies of documents; errors in the block name the objects."""
         for name in names:
             if name not in self.objects:
-                raise self._error(name, "is not there")
+                raise self._error(name, "is missing")
         folder = self.copies((MANIFEST_FILE, *names))
         for name in manifest.files.keys() & set(names):
             if hashlib.sha256((folder / name).read_bytes()).hexdigest() != manifest.files[name]:
@@ -122,7 +122,7 @@ class RemoteFiles:
                     break
                 file.write(block)
             if num_bytes != facts.num_bytes:
-                what = f"has {num_bytes:,} bytes or more, listed {facts.num_bytes:,}"
+                what = f"has {num_bytes:,} bytes or more, but the listing says {facts.num_bytes:,}"
                 raise self._error(name, what)
             file.commit()
 
@@ -157,7 +157,7 @@ class RemoteFiles:
         facts = self.objects.get(shard.name)
         if facts is None or facts.num_bytes != shard.num_bytes:
             here = "is missing" if facts is None else f"has {facts.num_bytes:,} bytes"
-            raise self._error(shard.name, f"{here}, the manifest says {shard.num_bytes:,}")
+            raise self._error(shard.name, f"{here}, but the manifest says {shard.num_bytes:,}")
         return RemoteShard(self.url / facts.name, facts.etag, shard.num_bytes, shard.sha256)
 
     def read(self, shard: str, offset: int, num_bytes: int) -> bytes:

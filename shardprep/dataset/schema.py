@@ -478,14 +478,14 @@ def load_schema(name_or_path: str) -> Schema:
         raise SchemaError(
             name_or_path,
             "is neither a schema file that can be read nor a shipped schema",
-            f"shipped are {', '.join(shipped)}",
+            f"give a JSON file or one of {', '.join(shipped)}",
         ) from error
     schema = parse_schema(data, name_or_path)
     if lacking := [name for name in schema.features if name not in PROVIDED]:
         raise SchemaError(
             name_or_path,
             "; ".join(f"features.{name!r}: a build has no values for it" for name in lacking),
-            f"there are values for {', '.join(sorted(PROVIDED))}",
+            f"use only features of {', '.join(sorted(PROVIDED))}",
         )
     return schema
 

@@ -137,9 +137,7 @@ def frame_files(data: bytes, number: int) -> Iterator[bytes]:
     frames = generate_frames(pixels, number_of_frames=number) if is_packed else None
     num_bytes, rest = divmod(0 if is_packed else get_expected_length(about), number)
     if rest or num_bytes * number > len(pixels):
-        raise ValueError(
-            f"its {number} frames are truncated, or do not end at a byte: export it again"
-        )
+        raise ValueError(f"its {number} frames are cut, or do not end at a byte: export it again")
     about.NumberOfFrames = 1
     for place in range(number):
         frame = pixels[num_bytes * place : num_bytes * (place + 1)] + b"\0" * (num_bytes % 2)

@@ -111,7 +111,7 @@ def mask_classes(mask: MaskFile, spec: AnnotationSpec) -> Labels:
     if unknown.size:
         names = [_named(int(value), is_colour=is_colours) for value in unknown[:_NAMED]]
         what = "colour" if is_colours else "value"
-        raise MaskError(f"has the {what} {', '.join(names)}, which no class has in the mask values")
+        raise MaskError(f"has the {what} {', '.join(names)}, which the mask values do not name")
     return classes
 
 
@@ -136,7 +136,7 @@ def _decoded(
         raise MaskError("is not a readable image") from None
     if image.width * image.height > max_pixels:
         size = f"{image.width}x{image.height} pixels"
-        raise MaskError(f"has {size}, the limit is {max_pixels:,} pixels")
+        raise MaskError(f"has {size}, above the limit of {max_pixels:,} pixels")
     raw = _raw_mode(image)
     try:
         image.load()
@@ -344,7 +344,7 @@ class MaskFiles:
     def _values(self, number: int, pixels: Labels, nothing: tuple[int, int]) -> list[int]:
         values = [v for v in np.flatnonzero(value_counts(pixels)).tolist() if v not in nothing]
         if len(values) > _MAX_IDS:
-            what = f"{len(values):,} objects, the limit is {_MAX_IDS:,}"
+            what = f"{len(values):,} objects, above the limit of {_MAX_IDS:,}"
             raise MaskError(f"{self._name(number)} has {what}")
         return values
 
@@ -367,4 +367,4 @@ def fault_of(name: str) -> Iterator[None]:
 def size_mismatch(size: tuple[int, int], placement: Placement) -> str:
     """Return the error text for a mask of `size` that does not fit its image."""
     height, width = placement.upright
-    return f"of {size[1]}x{size[0]} pixels, and its image has {width}x{height}"
+    return f"of {size[1]}x{size[0]} pixels, but its image has {width}x{height}"

@@ -193,18 +193,18 @@ def _refused(original: Original, spec: ImageSpec) -> Rejection | None:
     if short < 1:
         return Rejection("undecodable", f"its header says {size}", original)
     if height * width > spec.max_pixels:
-        reason = f"{size}, the limit is {spec.max_pixels:,} pixels"
+        reason = f"{size}, above the limit of {spec.max_pixels:,} pixels"
         return Rejection("too_many_pixels", reason, original)
     if height * width > MAX_STORED_PIXELS:
         stored = Placement.fit((height, width), spec).size
         if stored[0] * stored[1] > MAX_STORED_PIXELS:
-            reason = f"{size}, a stored image may have {MAX_STORED_PIXELS:,} pixels"
+            reason = f"{size}, but a stored image may have {MAX_STORED_PIXELS:,} pixels"
             return Rejection("too_many_pixels", reason, original)
     if short < spec.min_side:
-        reason = f"{size}, each side must have at least {spec.min_side}"
+        reason = f"{size}, but each side must have at least {spec.min_side}"
         return Rejection("too_small", reason, original)
     if spec.max_aspect and long > spec.max_aspect * short:
-        reason = f"{size}, a side may be at most {spec.max_aspect:g} times the other"
+        reason = f"{size}, but a side may be at most {spec.max_aspect:g} times the other"
         return Rejection("too_elongated", reason, original)
     return None
 

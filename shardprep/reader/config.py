@@ -321,8 +321,7 @@ class ReadOptions:
         """The given crop, or None for whole images. DatasetError if two crops are given."""
         if self.random_resized_crop is not None and self.center_crop is not None:
             what = "random_resized_crop and center_crop are both given"
-            hint = "give the first to train, the second to evaluate"
-            raise DatasetError(self.where, what, hint)
+            raise DatasetError(self.where, what, "give the first to train, the second to evaluate")
         crop: Crop | None = self.center_crop or self.random_resized_crop
         return crop
 
@@ -342,7 +341,7 @@ class ReadOptions:
         """
         given = [name for name, value in no_mix.items() if value is not None and value is not False]
         if isinstance(path, Mix) and given:
-            hint = "leave it out, or merge the datasets with `shardprep repack`"
+            hint = f"leave out {given[0]}, or merge the datasets with `shardprep repack`"
             raise DatasetError(self.where, f"{given[0]} cannot be used with a mix", hint)
         if self.weights is not None and self.shuffle is False:
             what = "shuffle=False keeps the stored order, but weights draw records at random"

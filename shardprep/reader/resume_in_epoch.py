@@ -329,9 +329,7 @@ class Checkpoint(NamedTuple):
             what = f"cannot be read ({error.strerror})"
             raise DatasetError(str(path), what, "give another path") from error
         except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-            raise DatasetError(
-                str(path), "is not a state of ResumeInEpoch", _START_AGAIN
-            ) from error
+            raise DatasetError(str(path), "is not a ResumeInEpoch state", _START_AGAIN) from error
 
     def restore(self, path: Path, name: str, variables: list[Any]) -> None:
         """Assign the values of group `name`; DatasetError if dtypes or shapes are different."""

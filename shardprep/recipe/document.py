@@ -48,18 +48,20 @@ def read_recipe(path: Path) -> dict[str, Any]:
     try:
         num_bytes = path.stat().st_size
         if num_bytes > _MOST_FILE_BYTES:
-            raise RecipeError(where, f"is larger than 1 MiB ({num_bytes:,} bytes): not a recipe")
+            what = f"has {num_bytes:,} bytes, more than 1 MiB"
+            raise RecipeError(where, what, "shorten the file")
         text = read_named(path, _MOST_FILE_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         text = getattr(error, "strerror", None) or str(error)
-        raise RecipeError(where, f"cannot be read ({text})") from error
+        raise RecipeError(where, f"cannot be read ({text})", "save it as UTF-8 text") from error
     plain = _STRINGS.sub('"', text).replace(" ", "").replace("\t", "")
     if any(part.count(".") >= _MOST_PARTS for part in _BETWEEN_KEYS.split(plain)):
-        raise RecipeError(where, f"has a key of more than {_MOST_PARTS} parts")
+        raise RecipeError(where, f"has a key of more than {_MOST_PARTS} parts", "use a short key")
     try:
         keys = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also for a number of 5,000 digits
-        raise RecipeError(where, f"is not TOML ({shown(str(error), _MOST_SHOWN)})") from error
+        what = f"is not TOML ({shown(str(error), _MOST_SHOWN)})"
+        raise RecipeError(where, what, "write lines such as size = 224") from error
     options: dict[str, Any] = {}
     for key, value in keys.items():
         name = key.replace("-", "_")

@@ -211,8 +211,7 @@ def parse_box_rule(text: str, option: str = "boxes") -> FormatRule:
         return FormatRule(text or "none", text)
     if name not in BOX_FORMATS:
         what = f"{shown(text)!r} is not a format of boxes"
-        hint = f"use {', '.join(BOX_FORMATS.values())}"
-        raise OptionError(OptionName(option), what, hint)
+        raise OptionError(OptionName(option), what, f"use {', '.join(BOX_FORMATS.values())}")
     if name in ("csv", "column"):
         table = _box_table_rule(name, argument, option)
         return FormatRule(name, text, table.files, table)
@@ -233,7 +232,7 @@ def parse_mask_rule(text: str) -> MaskRule:
     if kind in OUTLINE_FORMATS:
         return MaskRule("format", text, outlines=parse_box_rule(text, "masks"))
     if "{" not in text and not text.startswith(PATHS):
-        what = f"{shown(text)!r} is neither a pattern nor a form of masks"
+        what = f"{shown(text)!r} is neither a pattern nor a format of masks"
         hint = (
             "use a pattern such as masks/{stem}_mask.png, rle:FILE:ID:RLE[:LABEL], "
             f"{', '.join(OUTLINE_FORMATS)}, auto or none"
@@ -385,7 +384,7 @@ def _field(text: str, pattern: str, option: OptionName) -> PatternField:
     where = f"{shown(pattern)!r} has a field {{{shown(text)}}}"
     if match is None or match["name"] not in _FIELDS:
         names = ", ".join(map("{{{}}}".format, _FIELDS))
-        hint = f"fields are {names}; {{stem[:-4]}} and {{stem:(.+)_rgb}} are parts of a name"
+        hint = f"use {names}, or a part of a name, as in {{stem[:-4]}} or {{stem:(.+)_rgb}}"
         raise OptionError(option, f"{where}, which is unknown", hint)
     name, expression = match["name"], match["expression"] or ""
     is_sliced = text != name and not expression

@@ -81,14 +81,14 @@ _FILES = (
 _VALID: dict[str, tuple[Callable[[Any], object], str]] = {
     "name": (
         lambda name: not name or NAME.fullmatch(name),
-        f"must be lower-case letters, digits and _, a letter first, at most {MAX_NAME}",
+        f"must be at most {MAX_NAME} lower-case letters, digits and _, a letter first",
     ),
     "version": (VERSION.fullmatch, "must be three numbers, such as 1.0.0"),
     "size": (
         lambda size: size is None or all(1 <= side <= MAX_SIDE for side in size),
         f"must have sides of 1 to {MAX_SIDE:,} pixels",
     ),
-    "overlap": (bool, "must be a number of pixels; 0 means that tiles do not overlap"),
+    "overlap": (bool, "is not a number of pixels, such as 64, or 0 for tiles that do not overlap"),
     "depth": (lambda depth: depth in (8, 16), "must be 8 or 16"),
     "max_aspect": (
         lambda ratio: not 0 < ratio < 1,
@@ -96,9 +96,9 @@ _VALID: dict[str, tuple[Callable[[Any], object], str]] = {
     ),
     "classes": (
         lambda names: "" not in names and len(set(names)) == len(names),
-        "must be names, each once",
+        "must be names, each of them once",
     ),
-    "group": (lambda rule: rule != "near,", "names no rule after near"),
+    "group": (lambda rule: rule != "near,", "names no rule: give near, or near,RULE"),
     "zip_encoding": (_is_encoding, "is not an encoding that Python knows, such as cp932 or gbk"),
 }
 """Option → test of its value, and the problem if the test fails."""
@@ -118,7 +118,7 @@ _ONE_SIZE = "use the fit crop, pad or stretch, or the format png"
 _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ...] = (
     (
         "fit", "size", lambda fit, size: size == "none" and fit != "none",
-        "{} needs a size other than none", "",
+        "{} needs a size other than none", "give a size, or leave the fit out",
     ),
     (
         "size", "fit", lambda size, fit: fit == "none" and size != "none",
@@ -126,15 +126,15 @@ _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ..
     ),
     (
         "format", "fit", lambda form, fit: form == "raw" and fit in ("none", "within"),
-        "raw pixels need one size for all images, the fit {other} gives each its own", _ONE_SIZE,
+        "raw needs one size for all images, but the fit {other} keeps different sizes", _ONE_SIZE,
     ),
     (
         "format", "size", lambda form, size: form == "raw" and size == "none",
-        "raw pixels need one size for all images, the size {other} gives each its own", _ONE_SIZE,
+        "raw images need one size, not the size {other}", "give a size, or the format png",
     ),
     (
         "quality", "format", lambda _, form: form in ("png", "raw"),
-        "has no effect with the format {other!r}", "leave it out",
+        "has no effect with the format {other!r}", "leave the quality out",
     ),
     *(
         (
@@ -316,7 +316,7 @@ def _read(key: str, value: object) -> Any:
     option, kind = BUILD_OPTIONS[key], _TYPES[key]
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     if any("\0" in text for text in texts_in(value)):
-        raise ValueError("contains a null character")
+        raise ValueError("must not contain a null character")
     try:
         is_switch = isinstance(value, bool)
         if (is_switch and bool not in kinds) or (kind is bool and not is_switch):
@@ -441,7 +441,7 @@ def _implied(options: Mapping[str, Any]) -> dict[str, Any]:
 def _check(key: str, value: Any, given: object) -> None:
     """Raise ValueError, which quotes `given`, if a converted value cannot be used."""
     if isinstance(value, str) and key in _NAMES and len(value) > _MAX_TEXT:
-        raise ValueError(f"is longer than {_MAX_TEXT:,} characters")
+        raise ValueError(f"must have at most {_MAX_TEXT:,} characters")
     is_valid, what = _VALID.get("size" if key == "tile" else key, (None, ""))
     if is_valid and not is_valid(value):
         raise ValueError(f"{value_shown(given)} {what}")

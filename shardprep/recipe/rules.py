@@ -164,11 +164,10 @@ def parse_label_rule(text: str) -> LabelRule:
             _check_regex(argument, "label", option)
             return LabelRule("regex", text, pattern=argument)
     if kind in get_args(RuleKind):
-        raise OptionError(option, f"{kind} does not take an argument, but has {argument!r}")
+        raise OptionError(option, f"{kind} does not take {argument!r}", f"use {kind} alone")
     hint = "use auto, folder, folder:N, prefix, regex:PATTERN, csv:FILE[:ID:LABEL], column:NAME, "
     hint += "text:PATTERN or none"
-    what = f"{shown(text)!r} is not a rule for labels"
-    raise OptionError(option, what, hint)
+    raise OptionError(option, f"{shown(text)!r} is not a rule for labels", hint)
 
 
 def parse_rows_rule(text: str) -> CsvRule:
@@ -310,7 +309,7 @@ def parse_pairs(text: str, option: OptionName, *, is_flipped: bool = False) -> d
         left, right = (right, left) if is_flipped else (left, right)
         if left in pairs:
             what = f"{shown(left)!r} is both {shown(pairs[left])} and {shown(right)}"
-            raise OptionError(option, what, "name each once")
+            raise OptionError(option, what, "give each name one value")
         pairs[left] = right
     return pairs
 
@@ -335,7 +334,7 @@ def checked_expression(
 
 def _check_regex(pattern: str, group: str, option: OptionName) -> re.Pattern[str]:
     where = f"regex:{shown(pattern)}"
-    compiled = checked_expression(pattern, where, option)
+    compiled = checked_expression(pattern, where, option, "correct the regular expression")
     if group and group not in compiled.groupindex:
         raise OptionError(option, f"{where} has no group named {group}", f"write (?P<{group}>…)")
     return compiled
@@ -343,7 +342,7 @@ def _check_regex(pattern: str, group: str, option: OptionName) -> re.Pattern[str
 
 def _depth(argument: str, option: OptionName) -> int:
     if not re.fullmatch("([1-9][0-9]{0,3})?", argument):
-        raise OptionError(option, f"folder:{shown(argument)} is not folder:N", "N counts from 1")
+        raise OptionError(option, f"folder:{shown(argument)} is not folder:N", "use N from 1")
     return int(argument or 1)
 
 
@@ -364,19 +363,19 @@ def _ratios(text: str, option: OptionName) -> dict[str, float]:
         except ValueError:
             ratio = math.nan
         if not sign or math.isnan(ratio):
-            hint = "as in train=0.8,validation=0.1,test=0.1"
+            hint = "write ratios as in train=0.8,validation=0.1,test=0.1"
             raise OptionError(option, f"{part.strip()!r} is not NAME=RATIO", hint)
         name = _split_name(name, option)
         if name in ratios:
             raise OptionError(option, f"{name!r} is named twice", "name each split once")
         if not 0 < ratio <= 1:
-            raise OptionError(option, f"{name}={ratio:g}: must be above 0 and at most 1")
+            raise OptionError(option, f"{name}={ratio:g} must be above 0 and at most 1")
         ratios[name] = ratio
     total = sum(ratios.values())
     if total < 1 - _SLACK and "train" not in ratios:
         return {"train": round(1 - total, 9), **ratios}
     if abs(total - 1) > _SLACK:
-        hint = "they must add up to 1, or leave train out, which takes the rest"
+        hint = "give ratios that add up to 1, or up to less without train, which takes the rest"
         raise OptionError(option, f"the ratios add up to {total:g}", hint)
     return ratios
 
@@ -384,7 +383,7 @@ def _ratios(text: str, option: OptionName) -> dict[str, float]:
 def _split_name(name: str, option: OptionName) -> str:
     if not NAME.fullmatch(name):
         what = f"{name!r} is not a name for a split"
-        raise OptionError(option, what, "use train, validation, test")
+        raise OptionError(option, what, "use a name such as train, validation or test")
     return _USUAL.get(name, name)
 
 

@@ -116,10 +116,10 @@ class ZipExtent(NamedTuple):
         """Return the uncompressed bytes after checking size and CRC-32."""
         data = _inflate(self._stored_bytes(self.stored_bytes), self.method, self.num_bytes)
         if len(data) != self.num_bytes:
-            raise MemberError(f"holds {len(data):,} bytes, the archive says {self.num_bytes:,}")
+            raise MemberError(f"has {len(data):,} bytes, but the archive says {self.num_bytes:,}")
         crc32 = zlib.crc32(data)
         if crc32 != self.crc32:
-            raise MemberError(f"CRC-32 is {crc32:08x}, the archive says {self.crc32:08x}")
+            raise MemberError(f"has the CRC-32 {crc32:08x}, but the archive says {self.crc32:08x}")
         return data
 
     def read_head(self, num_bytes: int) -> bytes:
@@ -145,7 +145,7 @@ class ZipExtent(NamedTuple):
         header = read(self.header_offset, _LOCAL_HEADER.size)
         signature, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(header)
         if signature != b"PK\3\4":
-            raise MemberError(f"no local header at offset {self.header_offset:,}")
+            raise MemberError(f"has no local header at offset {self.header_offset:,}")
         return self.header_offset + _LOCAL_HEADER.size + int(name_bytes) + int(extra_bytes)
 
 

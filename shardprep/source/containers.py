@@ -74,7 +74,7 @@ def _zip_entries(
         start, found, unclear = _by_zipfile(place, encoding)
         if unclear:
             what = f"{name}: {counted(len(unclear), 'name', 'is', 'are')} not UTF-8"
-            hint = f"{OptionName('zip_encoding')} says what they are, such as cp932 or gbk"
+            hint = f"give their encoding with {OptionName('zip_encoding')}, such as cp932 or gbk"
             unpacker.notice(f"{what}, such as {shown(unclear[0], _SHOWN_NAME)}; {hint}")
     else:
         found.places["offset"] += end.shift
@@ -182,7 +182,8 @@ def _tar_entries(place: PlainExtent, name: str) -> Iterator[Entry]:
                 raise SourceError(name, "has too many global headers", "download or pack it again")
             member = shown(info.name, _SHOWN_NAME)
             if info.size < 0:  # tarfile would loop forever
-                raise SourceError(name, f"is damaged at {member!r} (negative size)")
+                what = f"is damaged at {member!r} (negative size)"
+                raise SourceError(name, what, "download or pack it again")
             if info.isdir():
                 continue
             problem = unsafe_name(info.name)
@@ -214,6 +215,6 @@ def _check_end(place: PlainExtent, at: int, name: str) -> None:
             what = f"is truncated: it stops at offset {at:,} without the zero block that ends a tar"
         raise SourceError(name, f"{what}, so members may be missing", "download or pack it again")
     if archive_type(place.read_range(at, HEAD_BYTES)) == "tar":
-        what = f"another tar follows at offset {at:,}, after its end"
-        hint = "it is several tars in one file: unpack it with tar --ignore-zeros"
+        what = f"has a second tar at offset {at:,}, after the end of the first"
+        hint = "unpack the file with tar --ignore-zeros -xf, and give the folder"
         raise SourceError(name, what, hint)

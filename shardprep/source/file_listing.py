@@ -18,7 +18,7 @@ LEADS_OUTSIDE = "link that leads outside"
 NOT_REGULAR = "not a regular file"
 NOT_BELOW = "not below --root"
 UNREADABLE = "unreadable"
-GIVE_A_SOURCE = "give a folder, a zip, or a tar (plain, .gz, .bz2, .xz)"
+GIVE_A_SOURCE = "give a folder, a zip, a tar (plain, .gz, .bz2, .xz), a 7z or a file of arrays"
 
 
 class FoundFile(NamedTuple):
@@ -104,7 +104,8 @@ def _walk(root: Path, scope: Scope, *, follow_links: bool) -> Iterator[FoundFile
     def unreadable(error: OSError) -> None:
         below = Path(error.filename).relative_to(root).as_posix()
         if not scope.is_outside(below):
-            raise SourceError(str(error.filename), f"cannot be read ({error.strerror})")
+            what = f"cannot be read ({error.strerror})"
+            raise SourceError(str(error.filename), what, "make it readable")
         lost.append(FoundFile(error.filename, below, problem=UNREADABLE))
 
     real_top = os.path.join(os.path.realpath(top), "")  # noqa: PTH118

@@ -59,7 +59,7 @@ class Budget:
 
     def check_depth(self, depth: int, name: str) -> None:
         if depth > self.limits.max_depth:
-            what = f"archives are nested more than {self.limits.max_depth} deep"
+            what = f"archives are nested more than {self.limits.max_depth} levels deep"
             raise _above("max_depth", name, what)
 
     def add_members(self, number: int, archive: str) -> None:
@@ -125,4 +125,4 @@ class Budget:
 
 
 def _above(limit: str, name: str, what: str) -> SourceError:
-    return SourceError(name, what, f"raise {OptionName(limit)} if this is intended")
+    return SourceError(name, what, f"raise {OptionName(limit)} if you trust the source")

@@ -190,8 +190,7 @@ class _Walk:
             return
         is_table = name.lower().endswith((".csv", ".tsv"))  # perhaps of pixels
         if not (is_table or array_type(inner_head(extent)[0])):
-            what = "is neither a folder nor a supported archive"
-            raise SourceError(place, what, GIVE_A_SOURCE)
+            raise SourceError(place, "is neither a folder nor a supported archive", GIVE_A_SOURCE)
         self.others.append(Member(clean_key(name), extent))
 
     def skip(self, name: str, reason: str, num_bytes: int, detail: str = "") -> None:
@@ -308,7 +307,7 @@ class _Walk:
                     self.member(clean_key(prefix + entry.name), entry.extent, depth)
         except UnicodeDecodeError as error:
             what = f"has a member name that is not {error.encoding}"
-            raise SourceError(name, what, f"give {OptionName('zip_encoding')}") from error
+            raise SourceError(name, what, f"give another {OptionName('zip_encoding')}") from error
         except _DAMAGE as error:
             text = shown(str(getattr(error, "strerror", None) or error), _SHOWN_ERROR)
             raise SourceError(name, f"is damaged ({text})", "download or pack it again") from error
@@ -350,7 +349,7 @@ class _Walk:
                 place = self.unpacker.join([volumes[number] for number in sorted(volumes)], name)
             except MemberError as error:
                 raise SourceError(
-                    name, f"one of its volumes {error}", "download it again"
+                    name, f"one of its volumes {error}", "download all volumes again"
                 ) from error
             if depth:
                 self.inner_archive(place, name, depth)
@@ -394,7 +393,7 @@ def _refuse(kind: str | None, extent: StoredExtent, name: str) -> None:
         raise SourceError(name, "is a rar archive, which is not supported", "unpack it first")
     if kind is None and is_archive_name(name) and is_page(extent.read_head(HEAD_BYTES)):
         what = "looks like a web page (a login?), not an archive"
-        raise SourceError(name, what, "download it again, signed in")
+        raise SourceError(name, what, "sign in and download it again")
 
 
 def _head_type(extent: StoredExtent, name: str) -> str | None:

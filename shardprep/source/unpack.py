@@ -212,8 +212,8 @@ class UnpackedFile:
             raise self._unwritten(str(error.strerror)) from error
 
     def _unwritten(self, why: str) -> SourceError:
-        hint = f"free some space, or choose another {OptionName('out')}"
-        return SourceError(self._name, f"does not fit {self._path.parent}: {why}", hint)
+        hint = f"free some space, or set {OptionName('out')} (init: TMPDIR) to a folder elsewhere"
+        return SourceError(self._name, f"does not fit into {self._path.parent}: {why}", hint)
 
     @property
     def place(self) -> PlainExtent:

@@ -308,7 +308,7 @@ def check_directory(found: ZipEntries, stop: int, place: PlainExtent, end: End, 
     # Some programs write only 16 bits of the number.
     num_found = len(found.names)
     if (end.num_stated ^ num_found) & 0xFFFF:
-        what = f"its directory lists {num_found:,} members, its end record {end.num_stated:,}"
+        what = f"its directory lists {num_found:,} members, but its end record {end.num_stated:,}"
         raise SourceError(name, f"is damaged: {what}", _PACK_IT_AGAIN)
     order = np.argsort(found.places["offset"], kind="stable")
     starts = found.places["offset"][order]
@@ -333,10 +333,9 @@ def check_directory(found: ZipEntries, stop: int, place: PlainExtent, end: End, 
     gaps = zip(before[is_wide].tolist(), after[is_wide].tolist(), strict=True)
     for start, gap_stop in (*gaps, (end.stop, place.num_bytes)):
         if _holds_member(place, start, gap_stop):
-            what = "contain members that its directory does not list"
-            hint = "it is damaged, or several zips in one file: pack it again"
-            gap = f"{gap_stop - start:,} bytes at offset {start:,}"
-            raise SourceError(name, f"{gap} {what}", hint)
+            gap = f"in {gap_stop - start:,} bytes at offset {start:,}"
+            what = f"has members {gap} that its directory does not list"
+            raise SourceError(name, f"{what}: it is damaged, or several zips", _PACK_IT_AGAIN)
 
 
 def _name_and_extra_bytes(place: PlainExtent, at: int) -> int:

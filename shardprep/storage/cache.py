@@ -44,7 +44,7 @@ def make_cache(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(
-            str(folder), f"cannot be created ({error.strerror})", "set SHARDPREP_CACHE to a folder"
+            str(folder), f"cannot be created ({error.strerror})", "set another SHARDPREP_CACHE"
         ) from error
     return folder
 

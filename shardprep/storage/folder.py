@@ -50,7 +50,7 @@ class LocalFolder:
         return str(self.path / name)
 
     def new_file(self, name: str, token: str = "") -> DurableFile:
-        """Open a temporary file, which its `commit` moves to `name`; `abandon` removes it by `token`."""
+        """Open a temporary file; `commit` moves it to `name`, `abandon` removes it by `token`."""
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return DurableFile(path, is_shared=True, token=token)

@@ -50,7 +50,7 @@ def locked(
         except BlockingIOError as error:
             also = " (or another part of this build)" if who == "build" else ""
             what = f"another {who}{also} is using this folder"
-            raise BusyError(str(folder), what, "wait until it ends, or stop it") from error
+            raise BusyError(str(folder), what, f"wait until that {who} ends, or stop it") from error
         if not has_name(descriptor, folder / LOCK_FILE):
             raise BusyError(
                 str(folder), f"another {who} has just finished here", "run the command again"

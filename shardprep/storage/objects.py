@@ -112,7 +112,7 @@ def _blocks(
 def _gone(url: ObjectUrl) -> ChangedError:
     way = (
         "open the dataset again if it was rebuilt, "
-        "or run `shardprep verify --repair --source SOURCE`"
+        "or run `shardprep verify DATASET --repair --source SOURCE`"
     )
     return ChangedError(str(url), "does not exist any more", way)
 

@@ -68,7 +68,7 @@ def copy_shard(
         write(block)
         num_bytes += len(block)
     if num_bytes != shard.num_bytes:
-        what = f"has {num_bytes:,} bytes, the manifest says {shard.num_bytes:,}"
+        what = f"has {num_bytes:,} bytes, but the manifest says {shard.num_bytes:,}"
         raise _other(shard.url, what)
     if digest.hexdigest() != shard.sha256:
         what = f"has SHA-256 {digest.hexdigest()[:12]}…, the manifest says {shard.sha256[:12]}…"
@@ -197,7 +197,7 @@ def _other(url: ObjectUrl, what: str) -> DatasetError:
     return DatasetError(
         str(url),
         what,
-        "`shardprep verify --repair --source SOURCE` names and rebuilds damaged files",
+        "`shardprep verify DATASET --repair --source SOURCE` rebuilds damaged files",
     )
 
 

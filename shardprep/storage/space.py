@@ -28,7 +28,7 @@ def shortage(folder: Path, num_bytes: int, num_written: int = 0) -> str:
         return ""
     return (
         f"{megabytes(num_bytes)} are needed and {megabytes(reserve)} must stay free, "
-        f"the disk has {megabytes(free)} left"
+        f"but the disk has {megabytes(free)} left"
     )
 
 

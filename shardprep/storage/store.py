@@ -121,7 +121,7 @@ def _explained(error: BaseException, url: ObjectUrl, *, writing: bool) -> Storag
         return StorageError(str(url), what, "ask for the permission, or use other credentials")
     if "redirect" in text.lower():
         what = f"cannot be {verb}: the bucket is in another region"
-        return StorageError(str(url), what, "set AWS_REGION")
+        return StorageError(str(url), what, "set AWS_REGION to the region of the bucket")
     if not status and any(mark in text for mark in _NO_ANSWER):
         return _no_answer(url, writing=writing)
     why = "it has become shorter" if number == "416" else status or "the store reports an error"

@@ -48,9 +48,9 @@ def _check_scheme(text: str) -> None:
     if match[1] in SCHEMES:
         what, way = "is an address that became a path", f"give it as a string, {scheme}://…"
     else:
-        what = f"unknown scheme {match[1]}://, the known schemes are {', '.join(_STARTS)}"
+        what = f"has the unknown scheme {match[1]}://, not {' or '.join(_STARTS)}"
         meant = f"{scheme}://BUCKET/KEY" if scheme in SCHEMES else _MEANT.get(scheme, "")
-        way = f"write {meant}" if meant else "use a known scheme, or a path on this machine"
+        way = f"write {meant}" if meant else "copy the files to one of these, or to this machine"
         text = f"{match[1]}://{text[match.end() :]}"
     raise RecipeError(shown_url(text), what, way)
 
@@ -85,8 +85,8 @@ class ObjectUrl(NamedTuple):
             raise RecipeError(
                 shown_url(text),
                 "is not an address in object storage, or has ?, # or @ in it",
-                "give s3://BUCKET/KEY, gs://BUCKET/KEY or az://CONTAINER/KEY; "
-                "credentials and endpoints come from the environment",
+                "give s3://BUCKET/KEY, gs://BUCKET/KEY or az://CONTAINER/KEY, and "
+                "credentials and endpoints in environment variables",
             )
         return url
 

@@ -147,7 +147,7 @@ def _attempt(name: str, read: Callable[[], _Result]) -> _Result | Problem:
     try:
         return read()
     except FileNotFoundError:
-        return Problem("missing", name, "is not there")
+        return Problem("missing", name, "is missing")
     except OSError as error:
         return Problem("unreadable", name, f"cannot be read ({error.strerror})")
 

@@ -158,7 +158,7 @@ class ExampleCheck:
         for name, wanted in zip((HEIGHT, WIDTH), image.shape, strict=False):
             for side in sound.get(name, ()):
                 if side < 1 or wanted not in (None, side):
-                    what = f"{name}: is {side}, the schema says {wanted or '1 or more'}"
+                    what = f"{name}: is {side}, but the schema says {wanted or '1 or more'}"
                     yield Fault("example", what)
         for number, data in enumerate(sound.get(IMAGES if is_stack else IMAGE, ())):
             what = _outer_fault(data, image, size)
@@ -177,15 +177,15 @@ class ExampleCheck:
         labels, said = row["object_labels"], dict(row["mask_pixels"] or ())
         if BOX_LABEL in sound and list(labels or ()) != sound[BOX_LABEL]:
             here = _some(sound[BOX_LABEL])
-            yield Fault("items", f"{BOX_LABEL}: is {here}, items.parquet says {_some(labels)}")
+            yield Fault("items", f"{BOX_LABEL}: is {here}, but items.parquet says {_some(labels)}")
         labelled, there = self._labelled(sound), row.get("labelled_points")
         if labelled is not None and labelled != list(there or ()):
-            what = f"labelled keypoints are {_some(labelled)}, items.parquet says {_some(there)}"
+            what = f"labelled keypoints: {_some(labelled)}, but items.parquet says {_some(there)}"
             yield Fault("items", what)
         if MASK in sound and self._decode:
             pixels = sum((Counter(_pixel_counts(one)) for one in sound[MASK]), Counter[int]())
             if pixels != said:
-                what = f"{MASK}: has pixels {_some(dict(pixels))}, items.parquet says {_some(said)}"
+                what = f"{MASK}: has {_some(dict(pixels))}, but items.parquet says {_some(said)}"
                 yield Fault("items", what)
 
     def _labelled(self, sound: Mapping[str, Sequence[Any]]) -> list[int] | None:
@@ -212,7 +212,7 @@ def _form_fault(values: Sequence[Any], feature: Feature) -> str:
     kind = _TYPES[feature.dtype]
     for value in values:
         if type(value) is not kind:
-            return f"holds {type(value).__name__}, the schema says {feature.dtype}"
+            return f"holds {type(value).__name__}, but the schema says {feature.dtype}"
     number = feature.num_values
     if feature.kind == "texts":
         return f"has {len(values)} texts, not up to {number}" if len(values) > number else ""
@@ -311,13 +311,13 @@ def _row_faults(
 ) -> Iterator[Fault]:
     for key in sound.get(FILENAME, ()):
         if key.decode() != rows.keys[record]:
-            what = f"has the key {key.decode()!r}, items.parquet says {rows.keys[record]!r}"
+            what = f"has the key {key.decode()!r}, but items.parquet says {rows.keys[record]!r}"
             yield Fault("items", what)
     for target in targets.keys() & sound.keys() & rows.targets.keys():
         here = sound[target] if target in (LABELS, TARGETS, TEXTS) else sound[target][0]
         there = rows.targets[target][record]
         if here != there and repr(here) != repr(there):  # NaN is not equal to NaN
-            yield Fault("items", f"{target}: is {here!r}, items.parquet says {there!r}")
+            yield Fault("items", f"{target}: is {here!r}, but items.parquet says {there!r}")
 
 
 def _outer_fault(data: bytes, image: Feature, size: _Size | None) -> str:
@@ -351,9 +351,9 @@ def _pixel_fault(data: bytes, image: Feature, size: _Size | None) -> str:
         return _not_decoded(error)
     for side, wanted in zip(shape, image.shape, strict=True):
         if wanted not in (None, side):
-            return f"is {_dimensions(shape)}, the schema says {_dimensions(image.shape)}"
+            return f"is {_dimensions(shape)}, but the schema says {_dimensions(image.shape)}"
     if size is not None and shape[:2] != size:
-        return f"is {_dimensions(shape)}, its record says {_dimensions((*size, shape[2]))}"
+        return f"is {_dimensions(shape)}, but its record says {_dimensions((*size, shape[2]))}"
     return ""
 
 

@@ -56,7 +56,7 @@ def repair_dataset(
             verification.location,
             f"cannot be repaired with the same bytes: {', '.join(changes)} changed since, so "
             f"{_damage(verification, manifest)}",
-            f"restore what has changed, or build it again with {OptionName('overwrite')}",
+            f"restore source and options, or build it again with {OptionName('overwrite')}",
         )
     is_sound = all(problem.file != ITEMS_FILE for problem in verification.problems)
     items = verification.path / ITEMS_FILE if is_sound else None
@@ -79,15 +79,15 @@ def _out(verification: Verification, manifest: Manifest) -> str:
     below = f"/{manifest.name}/{manifest.version}"
     location = str(verification.address or verification.path.absolute())
     if not location.endswith(below):
-        what = f"was moved: it was built in {below[1:]}"
-        raise DatasetError(verification.location, what, "move it there to repair it")
+        what = f"was moved out of the folder {below[1:]}, and cannot be repaired here"
+        raise DatasetError(verification.location, what, f"move it to …{below} first")
     return location.removesuffix(below) or "/"
 
 
 def _trusted_manifest(verification: Verification) -> Manifest:
     if any(problem.file == MANIFEST_FILE for problem in verification.problems):
         what = "is damaged, and no other file has the hashes of the shards"
-        hint = f"build the set again with {OptionName('overwrite')}"
+        hint = f"build the dataset again with {OptionName('overwrite')}"
         raise DatasetError(f"{verification.location}/{MANIFEST_FILE}", what, hint)
     return load_manifest(verification.path)
 

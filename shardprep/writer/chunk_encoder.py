@@ -106,13 +106,13 @@ def order_fault(item: Item) -> str:
     """
     files = item.extent.members if isinstance(item.extent, StackExtent) else ()
     if len(item.companions) != len(files):
-        return f"it has {counted(len(item.companions), 'mask')}, and {counted(len(files), 'image')}"
+        return f"it has {counted(len(item.companions), 'mask')}, but {counted(len(files), 'image')}"
     pairs = [
         [_DIGITS.findall(PurePosixPath(one.key).stem) for one in s]
         for s in (files, item.companions)
     ]
     steps = [int(two[-1]) - int(one[-1]) for one, two in zip(*pairs, strict=True) if one and two]
-    what = "the numbers in the names of its masks are not those of its images"
+    what = "the numbers in the names of its masks differ from its images"
     return what if len({*steps}) > 1 else ""
 
 
@@ -163,7 +163,7 @@ class _StackReader:
         """Return how an image differs from the images before it, or ""."""
         first = self._images[0] if self._images else image
         if (image.height, image.width) != (first.height, first.width):
-            what = f"is {image.width}x{image.height} pixels, the first image "
+            what = f"is {image.width}x{image.height} pixels, but the first image is "
             return f"{what}{first.width}x{first.height}; give --size"
         self._has_levels.add(image.levels is not None)
         if (
@@ -359,12 +359,10 @@ def _target_image(item: Item, image: ProcessedImage, spec: ImageSpec) -> bytes |
     if target.levels is not None and target.levels.is_own:
         low, high = sorted(target.levels[:2])
         hint = "give --depth-range MIN,MAX (DICOM: --window CENTER,WIDTH) for all target images"
-        return Rejection(
-            "bad_target", f"its target image has values of {low:g} to {high:g}: {hint}"
-        )
+        return Rejection("bad_target", f"its target image has values {low:g} to {high:g}: {hint}")
     size, own = image.placement.upright, target.placement.upright
     if spec.fit != "stretch" and image.placement.frame(own, ("upright",)) is None:
-        sizes = f"{own[1]}x{own[0]}, and the image {size[1]}x{size[0]} pixels"
+        sizes = f"{own[1]}x{own[0]}, but the image has {size[1]}x{size[0]} pixels"
         return Rejection("bad_target", f"its target image has another aspect ratio: {sizes}")
     return target.data
 

@@ -376,9 +376,9 @@ def check_rejections(
         raise TooManyRejectedError(
             str(folders.state),
             f"{totals.num_rejected:,} of {counted(num_items, 'image')} are rejected "
-            f"({totals.num_rejected / num_items:.1%}), the limit is {limit:.1%}: {kinds}; they are "
-            f"{some_of(keys, 2)}",
-            f"the work is kept: run again with a higher {OptionName('max_rejected')} to accept it",
+            f"({totals.num_rejected / num_items:.1%}), above the limit of {limit:.1%}: {kinds}, "
+            f"such as {some_of(keys, 2)}",
+            f"the work is kept: run again with a higher {OptionName('max_rejected')} to go on",
             manifest=manifest,
             draft=draft,
         )
@@ -408,7 +408,7 @@ def check_dropped(folders: Folders, manifest: Manifest, limit: float) -> None:
         what = "objects" if has_objects else "keypoints"
         raise BuildError(
             str(folders.state),
-            f"{bad.total():,} of {total:,} {what} are bad ({bad.total() / total:.1%}), the limit "
-            f"is {limit:.1%}: {reasons}",
-            f"the work is kept: run again with a higher {OptionName('max_dropped')} to accept it",
+            f"{bad.total():,} of {total:,} {what} are invalid ({bad.total() / total:.1%}), above "
+            f"the limit of {limit:.1%}: {reasons}",
+            f"the work is kept: run again with a higher {OptionName('max_dropped')} to go on",
         )

@@ -97,7 +97,7 @@ def check_alike(parents: Sequence[Parent]) -> None:
             what = f"its features differ from the features of {first.where}: {some_of(differences)}"
             raise SchemaError(other.where, what, "build both with the same options")
         if other.spec.fit != first.spec.fit:
-            what = f"its images are fitted by {other.spec.fit}, those of {first.where} by "
+            what = f"its fit is {other.spec.fit}, but {first.where} has "
             raise RecipeError(
                 other.where, what + first.spec.fit, f"build both with the same {OptionName('fit')}"
             )
@@ -121,7 +121,7 @@ def renamed(parents: Sequence[Parent], class_map: Mapping[str, str]) -> list[Par
     option = OptionName("class_map")
     known = dict.fromkeys(chain(*(names for one in parents for names in _class_names(one.schema))))
     if lost := [name for name in class_map if name not in known]:
-        what, hint = f"no class is called {some_of(lost)}", f"classes are {some_of([*known], 8)}"
+        what, hint = f"no class is called {some_of(lost)}", f"use one of {some_of([*known], 8)}"
         raise RecipeError(option, what, hint)
     made = []
     for parent in parents:
@@ -131,8 +131,8 @@ def renamed(parents: Sequence[Parent], class_map: Mapping[str, str]) -> list[Par
             features[name] = features[name].model_copy(update={"labels": labels})
             if name != BOX_LABEL and len({*labels}) < len(labels):
                 twice = next(one for one in labels if labels.count(one) > 1)
-                what = f"{twice!r} would be two classes of {name}, which cannot become one"
-                raise RecipeError(option, what, "build again from the archive")
+                what = f"{twice!r} would join two classes of {name}, which is not possible here"
+                raise RecipeError(option, what, "build again from the archive with this map")
         labels = tuple(class_map.get(one, one) for one in schema.labels)
         update = {"features": features, "labels": labels}
         made.append(parent._replace(schema=schema.model_copy(update=update)))
@@ -232,7 +232,8 @@ def unique_keys(parents: Sequence[Parent]) -> list[tuple[Any, Any]]:
     counts = pa.concat_arrays([items for items, _ in result]).value_counts()
     doubled = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
     if len(doubled):
-        raise RecipeError("shardprep repack", f"{doubled[0].as_py()!r} is a key of two images")
+        what = f"{doubled[0].as_py()!r} is a key of two images"
+        raise RecipeError("shardprep repack", what, "leave one of the datasets out")
     return result
 
 

@@ -115,7 +115,7 @@ class StoredRecords:
         try:
             data = PlainExtent(file, offset, int(self.lengths[number])).read()
         except MemberError as error:
-            what = f"at byte {offset:,}: {error}"
+            what = f"the record at byte {offset:,} {error}"
             raise DatasetError(file, what, _hint(file)) from error
         if all(self.are_sound(number, number + 1, data)):
             return data
@@ -131,7 +131,7 @@ class StoredRecords:
         """Raise DatasetError if a length or an offset is negative."""
         is_below = (self.offsets < 0) | (self.lengths < 0)
         if is_below.any():
-            what = "its item table has a record with a negative length or offset"
+            what = "has a record with a negative length or offset in the item table"
             file = self.files[int(np.argmax(is_below))]
             raise DatasetError(file, what, _hint(file))
 

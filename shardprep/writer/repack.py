@@ -71,9 +71,7 @@ if TYPE_CHECKING:
     from shardprep.image.near_pairs import Thumbnails
     from shardprep.writer.record_encoder import RecordEncoder
 
-_NOT_SEARCHED = (
-    "not searched for copies in different splits; shardprep verify --leaks searches them"
-)
+_NOT_SEARCHED = "not searched for copies across splits; shardprep verify --leaks searches them"
 
 
 def repack_dataset(
@@ -137,10 +135,10 @@ def encoding_of(parents: Sequence[Parent], recipe: Recipe, workers: Workers) -> 
             raise RecipeError(OptionName("format"), what, "give jpeg, png or raw")
         if wanted.size is None and known.size is not None:
             what = "none is not possible: the stored images are already resized"
-            raise RecipeError(OptionName("size"), what, "leave it out, or give WIDTHxHEIGHT")
+            raise RecipeError(OptionName("size"), what, "give WIDTHxHEIGHT, or leave this out")
         if wanted.format != "png" and parent.schema.image.is_deep:
             what = "images of 16 bits are stored as PNG"
-            raise RecipeError(OptionName("format"), what, "leave it out")
+            raise RecipeError(OptionName("format"), what, "leave this option out")
         is_fixed = wanted.fixed_size is not None and wanted.size == known.fixed_size
         fits = is_fixed or (wanted.size, wanted.fit) == (known.size, known.fit)
         has_quality = wanted.format not in ("png", "raw")
@@ -238,7 +236,8 @@ class ParentImages:
             for key, size, why in zip(Texts(others), sizes, skipped_reasons(parent), strict=True):
                 skipped.append(Skipped(key, why[0], size or 0, why[1]))
         if not any(map(len, keys)):
-            raise DatasetError(self.parents[0].where, "no record is selected")
+            what, hint = "no record is selected", "select other records"
+            raise DatasetError(self.parents[0].where, what, hint)
         every, manifests = pa.concat_tables(tables), [one.manifest for one in self.parents]
         labels_from = "; ".join(dict.fromkeys(one.labels.found_by for one in manifests))
         items, is_changed = _items(every, Texts.joined(keys)), bool(self._changes)
@@ -294,7 +293,7 @@ class ParentImages:
         if known.size and spec.size and any(np.array(spec.size) > known.size):
             sizes = (f"{width}x{height}" for height, width in (known.size, spec.size))
             notes.append(f"stored images are enlarged from {' to '.join(sizes)}")
-        return [f"{note}; a build from the archive keeps more" for note in notes]
+        return [f"{note}; a build from the archive avoids this" for note in notes]
 
     def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
         outline = make_outline(plan, self.recipe, self.fingerprint, num_parts)

@@ -127,7 +127,7 @@ class OldDataset:
         """Return a remark for the user: how many images may be copied or move to another split."""
         moves = self._moves(places, shards)
         if changes := self.changes(spec):
-            none = f"no image is copied from {self.where}: made with other {', '.join(changes)}"
+            none = f"no image is copied from {self.where}, built with other {', '.join(changes)}"
             return none + moves
         num_known = int((places >= 0).sum())
         line = f"{num_known:,} of {counted(len(places), 'image')} can be copied from {self.where}"

@@ -149,7 +149,7 @@ def make_shards(
             if todo:
                 needed = plan.estimated_bytes * num_todo // plan.num_items
                 if lacking := workspace.state.shortage(needed):
-                    hint = f"give another {OptionName('out')}, or a smaller {OptionName('size')}"
+                    hint = f"or give another {OptionName('out')} or smaller {OptionName('size')}"
                     what, way = f"about {lacking}", f"free some space, {hint}"
                     raise BuildError(str(workspace.state), what, way)
                 images.write(folders, plan, todo, on_progress, watcher)

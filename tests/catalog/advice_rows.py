@@ -188,7 +188,7 @@ ROWS = [
         5,
     ),
     Row(
-        "raise --max-member-size if this is intended",
+        "raise --max-member-size if you trust the file",
         {"a.npy": npy(np.zeros((2, 64, 64, 3), np.uint8))},
         {"labels": "none", "max_member_size": "5000"},
         {"max_member_size": Own("1MB")},
@@ -220,7 +220,7 @@ ROWS = [
         [0, 13, 255, 255],
     ),
     Row(
-        "state its size or its axes: --images …, or NCHW instead of the size",
+        "give the image size or the axes: --images …, or NCHW instead of the size",
         {"a.npy": npy(np.tile(np.arange(6, dtype=np.uint8), (3, 4)))},
         {"labels": "none", "images": ("a.npy",)},
         {"images": Own("a.npy::6x4")},
@@ -253,7 +253,7 @@ ROWS = [
         {f"{CATS[name]}/{name}": CATS[name] for name in ABC},
     ),
     *ends(
-        "use --labels … to leave them out, or --labels none to label no image",
+        "use --labels … to leave these out, or --labels none to label no image",
         _SPLIT | {"t.csv": table("id,label", *(f"{i},{'xy'[i % 2]}" for i in range(8)))},
         {},
         (
@@ -264,7 +264,7 @@ ROWS = [
         ({"labels": "none"}, labels, dict.fromkeys(_SPLIT)),
     ),
     Row(
-        "… of test unlabelled: the classes by … (…) are not in the other splits; --labels … "
+        "… of test without labels: the classes by … (…) are not in the other splits; --labels … "
         "uses them",
         images(
             *(f"train/{c}/{i}.jpg" for c in ("cat", "dog") for i in range(4)),
@@ -284,7 +284,7 @@ ROWS = [
         CATS,
     ),
     Row(
-        "--pivot COLUMN takes a row for each image and target",
+        "add --pivot COLUMN for a row for each image and target",
         images("a.jpg", "b.jpg")
         | {"t.csv": table("id,what,value", "a,x,1", "a,y,2", "b,x,3", "b,y,4")},
         {"labels": "csv:t.csv:id:value"},
@@ -293,7 +293,7 @@ ROWS = [
         {"a.jpg": (1.0, 2.0), "b.jpg": (3.0, 4.0)},
     ),
     Row(
-        "--target multilabel several classes, texts several texts",
+        "--target multilabel for several classes, or texts for texts",
         images("a.jpg", "b.jpg") | {"t.csv": table("id,label", "a,x", "a,y", "b,x")},
         {"labels": "csv:t.csv:id:label"},
         {"target": "multilabel"},
@@ -309,7 +309,7 @@ ROWS = [
         {n: (1.0, 0.0, float(i)) for i, n in enumerate(ABC)},
     ),
     Row(
-        "name it: --labels csv:FILE:ID:VALUE",
+        "name one: --labels csv:FILE:ID:VALUE",
         images("a.jpg", "b.jpg")
         | {"t.csv": table("id,what,value,more", "a,x,1,0", "a,y,2,0", "b,x,3,0", "b,y,4,0")},
         {"labels": "csv:t.csv:id:value,more", "pivot": "what"},
@@ -327,7 +327,7 @@ ROWS = [
         {"a.jpg": (1.0, 2.0), "b.jpg": (3.0, 4.0)},
     ),
     Row(
-        "correct it, or state all classes: --classes …",
+        "correct them, or state all classes: --classes …",
         {f"{CATS[name]}/{name}": data for name, data in pics(*ABC).items()}
         | {"fix.csv": table("key,label", "cat/a.jpg,big ape")},
         {"relabel": "csv:fix.csv"},
@@ -348,7 +348,7 @@ ROWS = [
         ({"target": SAID}, lambda made: labels(made)["c.jpg"], "?"),
     ),
     *ends(
-        "name it with --null, or use --target text",
+        "name this cell with --null, or use --target text",
         images("a.jpg", "b.jpg") | {"t.csv": table("id,n", "a,1.5", "b,1e99")},
         {"labels": "csv:t.csv:id:n", "target": "regression"},
         ({"null": Own("1e99")}, lambda made: labels(made)["a.jpg"], 1.5),
@@ -400,7 +400,7 @@ ROWS = [
         {"x/a.jpg": (1.5, 2.0), "y/b.jpg": (3.0, 4.0)},
     ),
     Row(
-        "correct it in the source, or use --class-map",
+        "correct the source, or use --class-map",
         images("a.jpg", "b.jpg") | {"t.csv": table("id,label", "a,x\ty", "b,z")},
         {"labels": "csv:t.csv:id:label"},
         {"class_map": Own("x\ty=x y")},
@@ -442,7 +442,7 @@ ROWS = [
         {"p1_a.jpg": "p1", "p1_b.jpg": "p1", "p2_c.jpg": "p2"},
     ),
     Row(
-        "…--split RATIOS that name these divide them anew",
+        "…--split RATIOS that name these divide them",
         images("train/p1_a.jpg", "val/p1_b.jpg", "train/p2_c.jpg", "val/p3_d.jpg"),
         {"labels": "none", "group": "regex:(p\\d)_"},
         {"split": Own("train=0.5,validation=0.5")},
@@ -466,7 +466,7 @@ ROWS = [
         (1.5,),
     ),
     Row(
-        "say which one joins them: --join …",
+        "name the column that joins: --join …",
         images("a.jpg", "b.jpg")
         | {
             "t.csv": table("id,site,label", "a,s1,x", "b,s2,y"),
@@ -576,7 +576,7 @@ ROWS = [
         "instances",
     ),
     Row(
-        "leave it out, or name them with --masks",
+        "leave this option out, or name the files with --masks",
         masked(6, 0, 1) | {f"images/{i}.xml": VOC for i in range(6)},
         {"mask_values": "0=background,1=cat", "boxes": "voc"},
         {"masks": Own("masks/{stem}.png")},
@@ -584,7 +584,7 @@ ROWS = [
         ("background", "cat"),
     ),
     Row(
-        "leave it out, or add --boxes coco",
+        "leave this option out, or add --boxes coco",
         pics(*ABC) | voc(*ABC) | {"coco.json": coco(CATS, *EVERY, iscrowd=1)},
         {"crowds": "objects", "boxes": "voc"},
         {"boxes": "coco"},
@@ -600,7 +600,7 @@ ROWS = [
         ("background", "object"),
     ),
     Row(
-        "leave it out: --boxes alone stores boxes",
+        "leave this option out: --boxes alone stores boxes",
         pics(*ABC) | {"coco.json": coco(CATS, *EVERY)},
         {"points": "coco", "boxes": "coco"},
         {"points": LEFT_OUT},
@@ -624,7 +624,7 @@ ROWS = [
         [()] * 6,
     ),
     Row(
-        "name the right file: --boxes coco:FILE",
+        "name a COCO document: --boxes coco:FILE",
         pics(*ABC) | {"coco.json": coco(CATS, *EVERY), "other.json": b'{"images": []}'},
         {"boxes": "coco:other.json"},
         {"boxes": Own("coco:coco.json")},

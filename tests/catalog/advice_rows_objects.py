@@ -204,15 +204,7 @@ OF_OBJECTS = [
         dict.fromkeys(ABC, ("cat",)),
     ),
     Row(
-        "name another file: --boxes yolo:FILE",
-        pics(*ABC) | _TEXTS | {"data.yaml": b"train: x\n", "mine.txt": b"cat\n"},
-        {"boxes": "yolo:data.yaml"},
-        {"boxes": Own("yolo:mine.txt")},
-        objects,
-        dict.fromkeys(ABC, ("cat",)),
-    ),
-    Row(
-        "name it with --mask-values or --classes",
+        "name a class background with --mask-values or --classes",
         masked(4, 0, 1, 2),
         {"masks": "masks/{stem}.png", "unlisted": "background", "mask_values": "0=ignore,1=x,2=y"},
         {"mask_values": Own("0=background,1=x,2=y")},
@@ -236,7 +228,7 @@ OF_OBJECTS = [
         ("road", "sky", "car"),
     ),
     Row(
-        "name all classes, or --exclude the others",
+        "name all classes, or leave others out with --exclude",
         {f"images/{i}.jpg": jpeg(8, 8, seed=i) for i in range(4)}
         | {f"masks/{c}/{i}.png": grey(0, 255) for c in "ab" for i in range(4)},
         {"masks": "masks/{class}/{stem}.png", "classes": ("a",)},
@@ -254,7 +246,7 @@ OF_OBJECTS = [
         ("background", "pet"),
     ),
     Row(
-        "--mask-values 0=background,255=object takes white and rejects others",
+        "give --mask-values 0=background,255=object to reject such masks",
         {f"images/{i}.jpg": jpeg(8, 8, seed=i) for i in range(4)}
         | {f"masks/{i}.png": grey(0, 255, 7 if i == 1 else 0) for i in range(4)},
         {"masks": "masks/{stem}.png", "max_rejected": "50%"},
@@ -263,7 +255,7 @@ OF_OBJECTS = [
         ("background", "object"),
     ),
     Row(
-        "say what they mean with --mask-values, or --instances for object numbers",
+        "name the values with --mask-values, or add --instances for object numbers",
         {f"images/{i}.jpg": jpeg(8, 8, seed=i) for i in range(4)} | _WIDE,
         {"masks": "masks/{stem}.png"},
         {"mask_values": Own("0=background,300=x,4000=y")},
@@ -271,7 +263,7 @@ OF_OBJECTS = [
         ("background", "x", "y"),
     ),
     Row(
-        "say what they mean with --mask-values, or --instances for object numbers",
+        "name the values with --mask-values, or add --instances for object numbers",
         {f"images/{i}.jpg": jpeg(8, 8, seed=i) for i in range(4)} | _WIDE,
         {"masks": "masks/{stem}.png"},
         {"instances": True},
@@ -279,7 +271,7 @@ OF_OBJECTS = [
         "instances",
     ),
     Row(
-        "raise --… if this is intended",
+        "raise --… if you trust the source",
         {"a.zip": zip_bytes(pics(*ABC))},
         {"labels": "none", "max_unpacked": "1000"},
         {"max_unpacked": Own("1MB")},

@@ -428,7 +428,7 @@ TWO = {"a.h5": hdf5({"rgb": COLOUR, "depth": GREY})}
 UNCLEAR: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
     "two arrays": (TWO, {}, "a.h5:rgb"),
     "no such column": (TWO, {"images": "a.h5:grb"}, "depth, rgb"),
-    "no such file": (TWO, {"images": "b.h5:rgb"}, "the source has a.h5"),
+    "no such file": (TWO, {"images": "b.h5:rgb"}, "a file of the source: a.h5"),
     "axes": ({"a.npy": npy(GREY[:3])}, {}, "CHW or NHW"),
     "a layout that does not fit": (TWO, {"images": "a.h5:rgb:NCHW"}, "NCHW does not fit"),
     "a range": ({"a.npy": npy(FLOATS * 99)}, {}, "depth.range MIN,MAX"),
@@ -616,8 +616,8 @@ def test_a_flipped_bit_never_gives_a_traceback(form: str, part: int, tmp_path: P
 @pytest.mark.parametrize(
     ("labels", "note"),
     [
-        (np.arange(6), "y.npy:y (6,) not used: a column has one axis, and as many rows as"),
-        (np.eye(7), "y.npy (7, 7) not used: a column has one axis, and as many rows as"),
+        (np.arange(6), "y.npy:y (6,) not used: a column needs one axis, and a row for each"),
+        (np.eye(7), "y.npy (7, 7) not used: a column needs one axis, and a row for each"),
         (np.zeros(7, "u1,u1"), "left out y.npy: "),
         (np.arange(7)[:, None], ""),
     ],
@@ -633,7 +633,7 @@ def test_an_array_of_labels_that_does_not_fit_is_a_note(
 
 def test_two_arrays_in_one_file_are_an_error(tmp_path: Path) -> None:
     source = write(tmp_path / "a.npy", npy(GREY) + npy(GREY))
-    with pytest.raises(ShardprepError, match=r"a\.npy: holds several arrays; save each in a file"):
+    with pytest.raises(ShardprepError, match=r"a\.npy: holds several arrays; save each array in"):
         built(source, tmp_path / "out")
 
 

@@ -521,12 +521,12 @@ WRONG: list[tuple[Rows, str]] = [
     ([{"image": "0.jpg", "label": 1, "text": "b"}], "several targets: label and text"),
     ([{"image": "0.jpg", "class": 1, "breed": "b"}], "may both be the label"),
     ([{"photo": "0.jpg"}], "has no column of images: its columns are photo"),
-    ([{"image": "9.jpg"}], "no row names an image of the source, such as '9.jpg'"),
+    ([{"image": "9.jpg"}], "no row names an image of the source; the first is '9.jpg'"),
     ([{"image": "0.jpg", "age": 1, "target/age": 1}], "two columns for 'age'"),
     ([], "no column of images"),
     ([{"image": "5.jpg"}], r"row 1: image '5.jpg' fits b/5.jpg and c/5.jpg: write a"),
     ([{"image": 7}, {"image": "0.jpg"}], "row 1: image '7' lacks the zeros of c/007.jpg"),
-    ([{"image": 1.0}], r"such as '1.0'; .* read the column as texts"),
+    ([{"image": 1.0}], r"the first is '1.0'; .* read the column as texts"),
     ([{"image": "0.jpg", "labels": ["a", None]}], "row 1: labels .* is not a list of texts"),
     ([{"image": "0.jpg", "labels": [{"a": 1}]}], "row 1: labels .* is not a list of texts"),
     (
@@ -783,7 +783,7 @@ def test_a_table_that_says_nothing_of_its_images_is_noted() -> None:
 
 def test_a_row_of_a_csv_with_too_many_cells_is_an_error() -> None:
     write(Path("long.csv"), b"image,label\n0.jpg,golden retriever, large\n")
-    with pytest.raises(SourceError, match="row 1 has 3 cells, but there are 2 columns"):
+    with pytest.raises(SourceError, match="row 1 has 3 cells for 2 columns"):
         planned("long.csv")
 
 
@@ -864,9 +864,7 @@ def test_a_misspelt_target_is_an_error_unless_it_is_stored_or_another_is_stated(
     title: str, meant: str
 ) -> None:
     rows = [{"image": f"{i}.jpg", title: "a"} for i in range(4)]
-    with pytest.raises(
-        SourceError, match=f"states no {meant}: is column '{title}' meant[?]; call it"
-    ):
+    with pytest.raises(SourceError, match=f"states no {meant}: is '{title}' meant[?]; call it"):
         planned(rows)
     stored = planned(rows, labels="none").plan
     assert (stored.schema.labels, stored.columns) == ((), (title,))
@@ -1001,7 +999,7 @@ def test_a_recipe_without_items_is_not_for_a_table() -> None:
     assert [*labels_of(found).values()] == ["x", "y", "x"]
     seen = list[str]()
     shardprep.build("set", items=ROWS, dry_run=True, progress=lambda now: seen.append(now.notice))
-    assert "warning: shardprep.toml is not used: it has no items" in seen
+    assert "warning: shardprep.toml is not used, because it does not set items" in seen
 
 
 @pytest.mark.parametrize("form", [list, pa.Table.from_pylist, _pandas, _lines, _parquet])
@@ -1139,7 +1137,7 @@ def test_an_exclude_list_may_be_any_form_of_ids(form: str) -> None:
     given = IDS[form](["3", "5"])
     found = planned([{"image": f"{i}.jpg"} for i in range(6)], exclude_list=given)
     assert {Path(key).stem for key in items_of(found)} == {"0", "1", "2", "4"}
-    with pytest.raises(SourceError, match="no entry fits an image; the first of 2 is 7"):
+    with pytest.raises(SourceError, match="none of its 2 entries fits an image; the first is 7"):
         planned([{"image": "0.jpg"}], exclude_list=IDS[form](["77", "78"]))
 
 
@@ -1237,11 +1235,13 @@ def test_a_column_of_numbers_with_decimal_commas_is_said() -> None:
 def test_joined_rows_that_contradict_each_other_are_an_error() -> None:
     items = [{"image": f"{i}.jpg", "label": "x", "who": f"p{i % 2}"} for i in range(4)]
     people = [{"who": "p0", "age": 7}, {"who": "p1", "age": 8}, {"who": "p0", "age": 9}]
-    what = "gives who 'p0' '7' and '9' in column 'age' .rows 1 and 3.; give one row for each who"
+    what = (
+        "gives who 'p0' both '7' and '9' in column 'age' .rows 1 and 3.; give one row for each who"
+    )
     with pytest.raises(SourceError, match=what):
         planned(items, join=people, columns="age")
     assert planned(items, join=[*people[:2], people[0]], columns="age").plan.columns == ("age",)
-    with pytest.raises(SourceError, match="no cell of its column 'who' is in items, as 'q' is"):
+    with pytest.raises(SourceError, match="no cell of its column 'who', such as 'q', is in"):
         planned(items, join=[{"who": "q", "age": 7}], columns="age")
     both = [{"who": "p0", "label": "y", "age": 7}]
     with pytest.raises(SourceError, match="shares 2 columns with items: label, who; drop or"):

@@ -95,7 +95,7 @@ def test_a_table_of_a_split_alone_labels_only_that_split(
 def test_a_table_that_auto_leaves_out_is_said_if_its_images_stay_unlabelled(tmp_path: Path) -> None:
     extra = lettered("ab", [f"test/{i}" for i in IDS], head="id,label,other")
     made = catalog(tmp_path, TWINS | {"train.csv": lettered("ab"), "zz.csv": extra})
-    assert made.findings == ["zz.csv is not used; 6 images stay unlabelled that it labels"]
+    assert made.findings == ["zz.csv is not used, although it labels 6 unlabelled images"]
 
 
 def test_a_column_of_splits_tells_equal_names_apart(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_an_id_of_two_images_is_an_error_whose_advice_works(tmp_path: Path) -> N
             catalog(tmp_path / rule[:4], members, rule)
         assert str(caught.value) == (
             "labels.csv: id '0' fits several images: test/0.jpg and train/0.jpg; "
-            "test/{id} or train/{id} instead of id says which"
+            "write test/{id} or train/{id} instead of id"
         )
     for split in ("train", "test"):
         made = named(tmp_path / split, members, f"csv:labels.csv:{split}/{{id}}:label")
@@ -156,7 +156,7 @@ def test_a_table_without_a_word_for_a_split_is_not_train_beside_train(tmp_path: 
     members = images(*(f"a/{i}.jpg" for i in range(8)))
     members |= {"train.csv": lettered("ab"), "more.csv": lettered("b", [6, 7])}
     with pytest.raises(
-        SourceError, match=r"split is in the name of more\.csv, but others have one"
+        SourceError, match=r"the name of more\.csv has no word for a split, but other names have"
     ):
         catalog(tmp_path, members, "csv:train.csv,more.csv:id:label", split="tables")
 

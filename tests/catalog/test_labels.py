@@ -195,7 +195,7 @@ def test_labels_are_numbered_in_natural_order_or_in_the_given_order(
 def test_a_label_outside_the_given_classes_is_an_error(tmp_path: Path) -> None:
     members = images("cat/a.jpg", "emu/b.jpg", "emu/c.jpg")
     with pytest.raises(
-        SourceError, match=r"emu/b\.jpg: label 'emu' \(2 images\) .* classes are cat, dog"
+        SourceError, match=r"emu/b\.jpg: label 'emu' \(2 images\) .* use one of cat, dog"
     ):
         catalog(tmp_path, members, "folder", classes=("cat", "dog"))
 
@@ -227,8 +227,8 @@ def test_a_label_table_on_disk_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
-        (["x/a.csv"], r"^labels\.csv: no such label table.* has x/a\.csv$"),
-        (["a/labels.csv", "b/labels.csv"], r"several: a/labels\.csv, b/labels\.csv; give"),
+        (["x/a.csv"], r"^labels\.csv: no such label table.* has x/a\.csv:"),
+        (["a/labels.csv", "b/labels.csv"], r"several files: a/labels\.csv, b/labels\.csv; give"),
     ],
 )
 def test_a_label_table_that_is_missing_or_ambiguous_is_an_error_that_lists_tables(

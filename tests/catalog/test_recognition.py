@@ -39,7 +39,7 @@ def test_hexadecimal_names_of_a_test_set_are_not_classes(tmp_path: Path) -> None
     )
     assert not made.skipped
     (note,) = made.findings
-    assert "300 images of test unlabelled: the classes by prefix (a" in note
+    assert "300 images of test without labels: the classes by prefix (a" in note
     assert note.endswith("--labels prefix uses them")
 
 
@@ -73,7 +73,7 @@ def test_auto_asks_before_it_leaves_out_more_than_a_tenth(tmp_path: Path) -> Non
     with pytest.raises(
         SourceError,
         match=r"--labels auto: finds no label for 5 of 20 images, such as test/15\.jpg .*; "
-        r"use --labels csv:labels\.csv:id:label to leave them out, or --labels none",
+        r"use --labels csv:labels\.csv:id:label to leave these out, or --labels none",
     ):
         catalog(tmp_path, members)
     assert len(catalog(tmp_path, members, "csv:labels.csv:id:label").items) == 15

@@ -56,7 +56,7 @@ def test_a_class_that_no_image_has_is_a_question(tmp_path: Path) -> None:
     table = "key,label\ncat/1.png,ape\n"
     with pytest.raises(SourceError) as caught:
         relabelled(tmp_path / "1", table)
-    assert "has ape, which is not a class of the images" in caught.value.what
+    assert "has labels that are not classes: ape" in caught.value.what
     assert caught.value.hint.endswith("--classes cat,dog,ape")
     _, made = relabelled(tmp_path / "2", table, classes=("cat", "dog", "ape"))
     assert made.label_names == ("cat", "dog", "ape")
@@ -168,7 +168,9 @@ def test_columns_of_flags_replace_columns_of_flags(tmp_path: Path) -> None:
 
 
 def test_an_unknown_one_of_several_classes_is_a_question(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"has wolf, which is not a class.*--classes a,b,c,wolf"):
+    with pytest.raises(
+        SourceError, match=r"labels that are not classes: wolf.*--classes a,b,c,wolf"
+    ):
         tags(tmp_path / "1", 'key,tags\n1.png,"[""a"", ""wolf""]"\n')
     after = tags(tmp_path / "2", "key,tags\n1.png,wolf a\n", classes=("a", "b", "c", "wolf"))
     assert after["1.png"] == {"a", "wolf"}

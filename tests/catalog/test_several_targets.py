@@ -216,7 +216,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "too many texts": (
         "id,a\n" + "1,x\n" * 1_001, {"labels": "csv:t.csv:id:a", "target": "texts"}, "1,001 texts"
     ),
-    "no table": ("id,a\n1,2\n", {"labels": "folder", "target": "soft"}, "made of columns"),
+    "no table": ("id,a\n1,2\n", {"labels": "folder", "target": "soft"}, "needs columns"),
 }  # fmt: skip
 
 

@@ -156,7 +156,7 @@ def test_blanks_that_make_no_columns_stay_in_their_cells(
 
 def test_a_longer_row_among_blanks_is_named_and_not_cut(tmp_path: Path) -> None:
     lines = [f"{i:03}.png bus" for i in range(99)] + ["099.png polar bear"]
-    with pytest.raises(SourceError, match="row 100 has 3 cells, but there are 2 columns"):
+    with pytest.raises(SourceError, match="row 100 has 3 cells for 2 columns"):
         parse_table("\n".join(lines).encode(), "t.txt")
     line = error_of(tmp_path, {"t.txt": "\n".join(lines)}, labels="csv:t.txt:1:2")
     assert line.startswith("t.txt: row 100 has 3 cells")
@@ -262,12 +262,10 @@ def test_a_class_name_that_no_file_can_hold_is_one_line(
     except ShardprepError as error:
         line = str(error)
         assert "\n" not in line
-        bad = (
-            "classes: {!r} contains {!r}, which a class name may not have; correct it in the source"
-        )
+        bad = "classes: {!r} contains {!r}, which a class name may not have; correct the source"
         wanted = {
             ("csv", "a\nb"): "t.csv: a quote opens in line 3 and its cell continues on the next",
-            ("classes", "a\0b"): "test: classes: contains a null character",
+            ("classes", "a\0b"): "test: classes: must not contain a null character",
         }
         assert line.startswith(wanted.get((form, name), bad.format(name, name.strip("ab")[0])))
         line.encode()

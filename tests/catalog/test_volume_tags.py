@@ -262,7 +262,7 @@ def test_a_volume_is_no_near_copy_of_another_with_an_equal_middle(tmp_path: Path
     source = write_folder(tmp_path / "in", {**members, "2.npy": npy(volumes[0])})
     made = build(source, tmp_path / "out", images="*.npy::THW", dedup="near", **KEYS)
     assert {*records(made.path)} == {"0.npy", "1.npy"}
-    assert "no near copy of a stack is left out" in " ".join(made.notes)
+    assert "near copies of stacks are not left out" in " ".join(made.notes)
 
 
 def test_a_chunk_that_leads_outside_is_not_black(tmp_path: Path) -> None:

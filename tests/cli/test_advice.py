@@ -88,7 +88,7 @@ CASES = [
         6,
     ),
     Case(
-        "the work is kept: run again with a higher --max-rejected to accept it",
+        "the work is kept: run again with a higher --max-rejected to go on",
         SIX | {"cat/9.jpg": b"\xff\xd8\xff no image"},
         (BUILD,),
         (*BUILD, "--max-rejected", "0.5"),
@@ -120,7 +120,7 @@ CASES = [
         (7, 0),
     ),
     Case(
-        "--zip-encoding says what they are, such as cp932 or gbk",
+        "give their encoding with --zip-encoding, such as cp932 or gbk",
         {"a.zip": _swapped(zip_bytes({f"XXXXXX/{i}.jpg": jpeg(8, 8, seed=i) for i in range(2)}))},
         (BUILD,),
         (*BUILD, "--zip-encoding", "cp932", "--labels", "folder", "--overwrite"),
@@ -178,7 +178,7 @@ CASES = [
         (6, 0),
     ),
     Case(
-        "enlarged … smaller than this; a smaller --size keeps the shards small",
+        "enlarged … smaller than --size; a smaller --size keeps the shards small",
         SIX,
         (("build", "source", "--size", "64x64"),),
         ("build", "source", "--size", "40x40", "--overwrite"),
@@ -195,7 +195,7 @@ CASES = [
         (1, 0),
     ),
     Case(
-        "… outside skipped; --follow-links follows",
+        "skipped … outside; --follow-links follows links",
         SIX,
         ((*BUILD, "--labels", "none"),),
         (*BUILD, "--labels", "none", "--follow-links", "--overwrite"),

@@ -228,7 +228,7 @@ def test_an_error_about_a_number_names_its_range(option: str, tmp_path: Path) ->
 
 
 def test_a_note_about_images_of_their_own_size_names_options_that_work(here: Path) -> None:
-    note = "note images keep their original sizes, and batches need a size that is stated"
+    note = "note images keep their original sizes, but batches need one stated size"
     hint = ("", "", "")
     for more in (("--format", "keep", "--dry-run"), ("--format", "keep")):
         done = ran("build", "pets.zip", *more, cwd=here)

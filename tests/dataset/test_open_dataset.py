@@ -86,7 +86,7 @@ def test_every_read_of_a_replaced_dataset_is_an_error(pets: Path, tmp_path: Path
 
 def test_an_item_table_of_other_records_or_columns_is_an_error(pets: Path) -> None:
     dataset = open_dataset(pets)
-    with pytest.raises(DatasetError, match="no column 'colour'; it has key, status"):
+    with pytest.raises(DatasetError, match="no column 'colour'; use one of key, status"):
         dataset.item_rows(("colour",))
     write(pets / "items.parquet", (pets / "items.parquet").read_bytes() + b"PAR1")
     with pytest.raises(DatasetError, match=r"items\.parquet"):

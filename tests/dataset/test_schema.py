@@ -247,7 +247,7 @@ def test_several_faults_are_named_at_once(tmp_path: Path, faults: dict[str, Any]
 
 @pytest.mark.parametrize("name", ["", "nothing", "no/such/file.json", "/"])
 def test_the_error_of_an_unknown_schema_lists_the_shipped_schemas(name: str) -> None:
-    with pytest.raises(SchemaError, match="shipped are classes, classification, "):
+    with pytest.raises(SchemaError, match="a JSON file or one of classes, classification, "):
         load_schema(name)
 
 

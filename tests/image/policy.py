@@ -702,7 +702,7 @@ def forged_jpeg(width: int, height: int) -> bytes:
 
 
 def _bombs() -> Cases:
-    said = "60000x60000 pixels, the limit is 100,000,000 pixels"
+    said = "60000x60000 pixels, above the limit of 100,000,000 pixels"
     files = {
         "PNG": odd.png_by_hand(60_000, 60_000, 8, 2, bytes(99)),
         "JPEG": forged_jpeg(60_000, 60_000),
@@ -716,7 +716,7 @@ def _bombs() -> Cases:
 
 
 def _small() -> Cases:
-    says = "31x40 pixels, each side must have at least 32"
+    says = "31x40 pixels, but each side must have at least 32"
     return {
         "narrow": rejected(png(40, 31), "too_small", says, min_side=32),
         "low": rejected(png(31, 40), "too_small", min_side=32),

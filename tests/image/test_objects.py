@@ -537,7 +537,7 @@ def test_a_segment_without_a_pixel_is_dropped_and_a_mask_without_any_is_rejected
     [
         ([b"no image"], "the mask is not a readable image"),
         ([coloured(np.full((100, 200), 5), "JPEG")], "the mask is a JPEG, which does not keep"),
-        ([coloured(np.full((30, 200), 5))], "the mask is of 200x30 pixels, and its image has"),
+        ([coloured(np.full((30, 200), 5))], "the mask is of 200x30 pixels, but its image has"),
         ([], "has 0 mask files"),
         ([coloured(np.full((100, 200), 5))] * 2, "has 2 mask files"),
     ],

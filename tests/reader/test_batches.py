@@ -309,7 +309,7 @@ def test_missing_shards_and_no_good_record_are_errors_when_skipping(copied: Path
     dataset = reader.Dataset(copied)
     for path in copied.glob("*-train.tfrecord*"):
         path.unlink()
-    with pytest.raises(DatasetError, match="is missing, the manifest says"):
+    with pytest.raises(DatasetError, match="is missing, but the manifest says"):
         next(dataset.batches(5, on_error="skip"))
 
 

@@ -167,7 +167,7 @@ def test_a_cache_that_does_not_fit_is_refused_before_it_is_written(
             reader.load(whole, batch_size=8, cache=place)
         said = f"{place}: the decoded images do not fit: "
         assert str(caught.value).startswith(said)
-        assert str(caught.value).endswith(" left; free some space, or use another folder")
+        assert str(caught.value).endswith(" left; free some space, or give another folder")
         assert not list(tmp_path.iterdir())
     usage = usage._replace(free=(1 << 20) + needed * 110 // 100)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)

@@ -142,7 +142,7 @@ def test_an_error_of_a_worker_keeps_its_type_and_text(hurt: Path, torch: Any, co
     assert "\n" not in said
     assert said.startswith(f"{hurt}, record 0: offset 0: length CRC is ")
     assert said.endswith(
-        f"; copy it again, or run `shardprep verify {hurt.parent} --repair --source SOURCE`"
+        f"copy the dataset again, or run `shardprep verify {hurt.parent} --repair --source SOURCE`"
     )
     assert "in __getitems__" in error.value.__notes__[0]
 

@@ -242,7 +242,7 @@ def test_what_keras_cannot_take_is_refused(dataset: reader.Dataset, tmp_path: Pa
         "Keras takes no lists or bytes",
         "Keras takes no lists or bytes",
         "Keras needs a fixed number of boxes",
-        "sample_weight is given, but there are no targets",
+        "sample_weight needs targets",
     ]
     images, targets = boxes.keras(2, max_boxes=3)[0]
     assert targets["boxes"].shape == (len(images), 3, 4)

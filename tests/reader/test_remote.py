@@ -356,10 +356,10 @@ def flipped(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("name", "change", "what"),
     [
-        (FIRST, cut, "has .* bytes, the manifest says"),
-        (FIRST, None, "is missing, the manifest says"),
-        (index_name(FIRST), None, "is not there"),
-        (index_name(FIRST), cut, "is damaged|records, the manifest says"),
+        (FIRST, cut, "has .* bytes, but the manifest says"),
+        (FIRST, None, "is missing, but the manifest says"),
+        (index_name(FIRST), None, "is missing"),
+        (index_name(FIRST), cut, "is damaged|records, but the manifest says"),
         ("schema.json", flipped, "is not what the build wrote"),
         ("manifest.json", flipped, "cannot be read|is not what the build wrote"),
     ],
@@ -491,13 +491,13 @@ def test_verify_exits_with_3_and_names_the_repair(own_url: str, bucket: Bucket) 
     done = run("verify", own_url)
     assert done.exit_code == 3
     text = " ".join(done.stdout.split())
-    assert "manifest.json: is not there" in text
+    assert "manifest.json: is missing" in text
     assert f"shardprep verify {own_url} --repair" in text
     assert "incomplete uploads" in text
 
 
 def test_bench_needs_a_folder(url: str) -> None:
-    with pytest.raises(RecipeError, match=f"shardprep fetch {url} first"):
+    with pytest.raises(RecipeError, match=f"shardprep fetch {url}` and give"):
         run("bench", url)
 
 
@@ -586,7 +586,8 @@ def test_a_second_fetch_to_the_same_folder_is_an_error(
         with pytest.raises(BuildError, match="another fetch is using this folder; wait until"):
             fetch(url, tmp_path)
     _, line = second.communicate(timeout=120)
-    assert line == f"{work}: another fetch is using this folder; wait until it ends, or stop it\n"
+    how = "wait until that fetch ends, or stop it"
+    assert line == f"{work}: another fetch is using this folder; {how}\n"
     hold.set()
     _, errors = first.communicate(timeout=120)
     assert (first.returncode, errors) == (0, "")
@@ -701,7 +702,7 @@ def test_fetch_checks_free_space_and_does_not_overwrite_other_files(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
-    said = r"kB are needed and 1\.0 MB must stay free, the disk has 1\.0 kB left"
+    said = r"kB are needed and 1\.0 MB must stay free, but the disk has 1\.0 kB left"
     with pytest.raises(BuildError, match=said):
         fetch(url, tmp_path)
     assert not list(tmp_path.rglob("*.tfrecord*"))

@@ -401,7 +401,7 @@ def test_a_state_of_other_batches_or_another_model_is_refused(
 def test_an_invalid_state_file_is_refused(folder: Path, saved: Path, tmp_path: Path) -> None:
     cut = write(tmp_path / "cut", saved.read_bytes()[:-100])
     for place in (cut, write(tmp_path / "empty", b""), write(tmp_path / "text", b"{}")):
-        with pytest.raises(DatasetError, match="is not a state of ResumeInEpoch; remove the file"):
+        with pytest.raises(DatasetError, match="is not a ResumeInEpoch state; remove the file"):
             reader.ResumeInEpoch(place, batches(folder))
     with pytest.raises(DatasetError, match=r"cannot be read \(Is a directory\)"):
         reader.ResumeInEpoch(tmp_path, batches(folder))

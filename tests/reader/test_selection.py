@@ -184,15 +184,15 @@ def test_unknown_names_and_positions_are_errors_that_list_the_known_ones(
 ) -> None:
     every = reader.select(folder, "train")
     wrong: dict[str, dict[str, Any]] = {
-        "no class 'bird'; it has cat, dog": {"label": "bird"},
-        "no class 2; it has cat, dog": {"label": 2},
-        "no column colour; a text needs quotes; its items have key, status": {
+        "no class 'bird'; use one of cat, dog": {"label": "bird"},
+        "no class 2; use one of cat, dog": {"label": 2},
+        "no column colour; put a text into quotes, or use one of the columns key, status": {
             "where": {"colour": 3}
         },
-        "its items have key, status": {"where": pc.field("label") > "x"},
+        "use the columns key, status": {"where": pc.field("label") > "x"},
         "where=(colour > 3): ": {"where": pc.field("colour") > 3},
         "where=label='cat'": {"where": {"label": "cat"}},
-        "2 of 3 keys match no image: a.jpg; a key is train/": {"keys": ["a.jpg", "cat.1", "b"]},
+        "2 of 3 keys match no image (a.jpg); use keys": {"keys": ["a.jpg", "cat.1", "b"]},
         "nothing.csv: cannot be read": {"keys": "nothing.csv"},
         "keys=3": {"keys": 3},
         "where=label: label is not a comparison; a condition is such as": {"where": "label"},
@@ -203,7 +203,7 @@ def test_unknown_names_and_positions_are_errors_that_list_the_known_ones(
         given = {"split": "train", **options}
         assert said in refused(functools.partial(reader.select, folder, **given))
     empty = refused(lambda: reader.load(folder, every - every))
-    assert "has no record; the dataset has train 60" in empty
+    assert "has no record; select other records of train 60" in empty
     assert "out of bounds" in refused(lambda: every[[NUM_TRAIN]])
     assert "n=99, but the selection has 60 records" in refused(lambda: every.sample(99))
     assert "a list" in refused(lambda: every | cast("Any", [1]))

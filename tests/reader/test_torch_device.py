@@ -263,7 +263,8 @@ def test_what_torch_cannot_use_here_is_one_line(dataset: reader.Dataset) -> None
     assert "give a device that torch can use here" in said
     assert "device='gpu'" in refused(lambda: dataset.loader(4, device="gpu"))
     said = refused(lambda: dataset.loader(4, pin_memory=True))
-    assert said == "Dataset.loader: pin_memory=True, but torch sees no CUDA device; leave it out"
+    what = "pin_memory=True, but torch sees no CUDA device; leave out pin_memory"
+    assert said == f"Dataset.loader: {what}"
 
 
 def test_other_devices_get_their_batches(dataset: reader.Dataset) -> None:

@@ -326,11 +326,11 @@ def test_texts_of_a_transform_are_lists(
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (ModuleNotFoundError("No module"), "fails to import (No module); "),
-        (RuntimeError("operator torchvision::nms does not exist"), "fails to import (operator "),
+        (ModuleNotFoundError("No module"), "import fails (No module); "),
+        (RuntimeError("operator torchvision::nms does not exist"), "import fails (operator "),
         (
             OSError("libjpeg.so.8: no such file"),
-            "fails to import (libjpeg.so.8: no such file); ",
+            "import fails (libjpeg.so.8: no such file); ",
         ),
     ],
 )

@@ -240,7 +240,7 @@ def test_a_missing_shard_is_the_error_of_threads(sets: Set, tmp_path: Path) -> N
         path.unlink()
     for number in (0, 1):
         batches = dataset.batches(5, num_workers=number)
-        with pytest.raises(DatasetError, match="is missing, the manifest says"):
+        with pytest.raises(DatasetError, match="is missing, but the manifest says"):
             next(batches)
         batches.close()
 
@@ -299,7 +299,7 @@ def test_workers_that_do_not_start_are_an_error(sets: Set, monkeypatch: pytest.M
         line = refused(lambda: next(batches))
         monkeypatch.undo()
         found = stream(batches)
-    assert "a worker could not be started, 3 times" in line
+    assert "a worker could not be started in 3 attempts" in line
     assert found == stream(dataset.batches(5, seed=1, num_workers=0))
 
 

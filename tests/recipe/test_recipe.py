@@ -50,8 +50,8 @@ def said_of(keys: dict[str, Any], flags: tuple[str, ...] = ()) -> str:
 WRONG = data_rows("recipe", "wrong") | {
     "max_pixels": (10**400, "a number of twenty digits or more is not a whole number from 1 to 1"),
     "max_member_size": ("9" * 400, "'99999999999999999"),
-    "include": ("a\0b", "contains a null character"),
-    "source": ("x" * 5000, "is longer than 4,096 characters"),
+    "include": ("a\0b", "must not contain a null character"),
+    "source": ("x" * 5000, "must have at most 4,096 characters"),
 }
 
 
@@ -119,7 +119,7 @@ HOSTILE = {
         '# """ don\'t\n' + "a." * 100_000 + 'a = 1\n# """',
         "of more than 16 parts",
     ),
-    "large": ("#" * (2 << 20), "is larger than 1 MiB"),
+    "large": ("#" * (2 << 20), "bytes, more than 1 MiB"),
     "both": ("max-rejected = 1\nmax_rejected = 0.5\n", "has max_rejected twice, with - and with _"),
     "no text": ("\udcff", "cannot be read"),
 }

@@ -135,7 +135,7 @@ def _nested(depth: int, pack: Pack) -> bytes:
 def test_archives_are_opened_up_to_the_depth_limit(tmp_path: Path, pack: Pack) -> None:
     found = listed_bytes(tmp_path, _nested(DEFAULT_LIMITS.max_depth, pack))
     assert found.contents == {"7.zip/6.zip/5.zip/4.zip/3.zip/2.zip/1.zip/a.jpg": JPEG}
-    with pytest.raises(SourceError, match=r"^8\.zip/.*/1\.zip: .*nested more than 8 deep"):
+    with pytest.raises(SourceError, match=r"^8\.zip/.*/1\.zip: .*nested more than 8 levels deep"):
         listed_bytes(tmp_path, _nested(DEFAULT_LIMITS.max_depth + 1, pack))
 
 
@@ -425,7 +425,7 @@ def test_an_archive_that_does_not_fit_the_disk_is_not_unpacked(
     )
     line = (
         rf"in\.zip: does not fit .*: {len(ZIP) / 1000:.1f} kB are needed and 1\.0 MB must "
-        r"stay free, the disk has 1\.0 kB left; free some"
+        r"stay free, but the disk has 1\.0 kB left; free some"
     )
     with pytest.raises(SourceError, match=line):
         listed_bytes(tmp_path, zip_bytes({"in.zip": ZIP}))

@@ -140,7 +140,9 @@ def test_a_7z_meets_the_same_limits(tmp_path: Path) -> None:
 def test_the_depth_is_limited(tmp_path: Path) -> None:
     data = zip_bytes({"in.zip": zip_bytes({"in.zip": zip_bytes(GOOD)})})
     assert len(listed(tmp_path, data, max_depth=3).images) == 2
-    with pytest.raises(SourceError, match=r"^in\.zip/in\.zip: .*more than 2 deep; raise --max-dep"):
+    with pytest.raises(
+        SourceError, match=r"^in\.zip/in\.zip: .*more than 2 levels deep; raise --max"
+    ):
         listed(tmp_path, data, max_depth=2)
 
 

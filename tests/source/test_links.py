@@ -110,7 +110,7 @@ def test_a_folder_of_nothing_but_links_names_the_flag(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     for path in far.iterdir():
         (tmp_path / "photos" / path.name).symlink_to(path)
-    said = "holds no image, but 4 links that lead outside of it; add --follow-links"
+    said = "holds no image, but 4 links that lead out of it; add --follow-links"
     with pytest.raises(SourceError, match=said):
         build(tmp_path / "photos", tmp_path / "out")
     with pytest.raises(SourceError, match=said):
@@ -122,7 +122,7 @@ def test_a_folder_of_nothing_but_links_names_the_flag(tmp_path: Path) -> None:
 
 def test_the_command_line_says_what_it_has_skipped_and_how_to_take_it(photos: Path) -> None:
     done = run("build", photos, "--size", "16x16", cwd=photos.parent)
-    assert "5 links that lead outside skipped; --follow-links follows" in done.stderr
+    assert "skipped 5 links that lead outside; --follow-links follows links" in done.stderr
     assert "skipped   5 link that leads outside" in done.stdout
     flags = ("--follow-links", "--labels", "none", "--dry-run", "--json")
     plan = json.loads(run("build", photos, *flags, cwd=photos.parent).stdout)

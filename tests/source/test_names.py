@@ -116,7 +116,7 @@ def test_a_backslash_inside_a_character_makes_no_folder(tmp_path: Path, system: 
     assert key.count("/") == name.count("/")
     (notice,) = found.notices
     assert "source: 1 name is not UTF-8, such as " in notice
-    assert "encoding says what they are, such as cp932 or gbk" in notice
+    assert "encoding, such as cp932 or gbk" in notice
 
 
 @ZIP_AND_TAR

@@ -187,7 +187,7 @@ def test_an_invalid_target_is_an_error_without_a_request(world: World) -> None:
 def test_a_new_dataset_needs_a_long_name_and_in_public_a_licence(world: World) -> None:
     with pytest.raises(SourceError, match="must be between 6 and 50 characters"):
         send(world, ref=parse_ref(f"{USER}/pets"))
-    with pytest.raises(RecipeError, match=r"license: is missing.*add CC-BY-4.0"):
+    with pytest.raises(RecipeError, match=r"license: is missing.*such as CC-BY-4.0"):
         send(world, is_public=True)
     assert not world.server.count("StartBlobUpload")
 
@@ -195,7 +195,7 @@ def test_a_new_dataset_needs_a_long_name_and_in_public_a_licence(world: World) -
 def test_without_credentials_or_a_local_dataset_nothing_is_sent(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(DatasetError, match=r"shardprep fetch s3://bucket/pets, then upload"):
+    with pytest.raises(DatasetError, match=r"shardprep fetch s3://bucket/pets`, then upload"):
         shardprep.upload("s3://bucket/pets", SLUG)
     monkeypatch.delenv("KAGGLE_KEY")
     with pytest.raises(SourceError, match="no Kaggle credentials found"):

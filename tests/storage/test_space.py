@@ -30,5 +30,5 @@ def test_an_eighth_of_the_work_stays_free_within_bounds(
     disk.free -= 1
     assert shortage(tmp_path, num_bytes, num_written)
     disk.free = 64_000_000
-    said = "62.0 MB are needed and 7.8 MB must stay free, the disk has 64.0 MB left"
+    said = "62.0 MB are needed and 7.8 MB must stay free, but the disk has 64.0 MB left"
     assert shortage(tmp_path, 62_000_000) == said

@@ -207,7 +207,7 @@ def test_copies_that_folders_divide_are_named_though_the_certificate_holds(
     done = verify(build(mixed, tmp_path / "out", group="near", **_SETTINGS).path, "--leaks")
     shown = " ".join(done.stdout.split())
     assert done.exit_code == 3
-    assert "still holds, also that it left copies in several splits" in shown
+    assert "still holds, and says that copies are in several splits" in shown
     assert "build again with --split RATIOS and --group near, or with --dedup near" in shown
 
 

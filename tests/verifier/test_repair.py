@@ -242,7 +242,7 @@ def test_without_a_sound_manifest_nothing_is_repaired(here: Path, folder: Path, 
     else:
         flip(folder / "manifest.json")
     before = tree(here / "out")
-    with pytest.raises(DatasetError, match=r"build the set again"):
+    with pytest.raises(DatasetError, match=r"build the dataset again"):
         repaired(here)
     assert tree(here / "out") == before
 
@@ -263,7 +263,7 @@ def test_a_dataset_that_was_moved_is_refused(here: Path, folder: Path) -> None:
     folder.rename(folder.with_name("2.0.0"))
     moved = folder.with_name("2.0.0")
     found = verify_dataset(LocalFiles.at(moved), decode=False, num_workers=1, watcher=Told())
-    with pytest.raises(DatasetError, match=r"in pets/1\.0\.0; move it there"):
+    with pytest.raises(DatasetError, match=r"folder pets/1\.0\.0, and .*; move it to"):
         repair_dataset(found, str(here / "pets.zip"), num_workers=1, watcher=Quiet())
 
 
@@ -359,7 +359,7 @@ def test_verify_takes_a_folder_without_a_manifest(shop: Path, folder: Path) -> N
     for named in ((folder,), ()):
         done = run("verify", *named, cwd=shop)
         assert done.returncode == 3, done.stderr
-        assert "missing   manifest.json: is not there" in done.stdout
+        assert "missing   manifest.json: is missing" in done.stdout
         assert "5 shards, 40 records" in done.stdout
 
 

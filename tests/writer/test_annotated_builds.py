@@ -120,7 +120,7 @@ def test_dropped_clipped_and_missing_objects_are_counted(tmp_path: Path) -> None
     box = "csv:boxes.csv:image:xmin,ymin,xmax,ymax:label"
     keys: dict[str, Any] = {"boxes": box, "name": "cells", "max_clipped": 1}
     for share in (0.05, 0.6):
-        with pytest.raises(BuildError, match=r"4 of 6 objects are bad .*, the limit is"):
+        with pytest.raises(BuildError, match=r"4 of 6 objects are invalid .*, above the limit of"):
             build(source, tmp_path / "out", **keys, max_dropped=share)
     assert not (tmp_path / "out/cells/1.0.0").exists()
     result = build(source, tmp_path / "out", **keys, max_dropped=0.7)

@@ -245,7 +245,12 @@ def test_copies_are_counted_and_dedup_leaves_them_out(tmp_path: Path) -> None:
         (animals(4), {"shards": 9}, RecipeError, "use --shards 4 or fewer"),
         (animals(4), {"classes": "cat"}, SourceError, "'dog' .* is not among --classes"),
         (animals(4), {"labels": "csv:none.csv"}, SourceError, "no such label table"),
-        (animals(4), {"schema": "regression9"}, Exception, "shipped are classes, classification"),
+        (
+            animals(4),
+            {"schema": "regression9"},
+            Exception,
+            "a JSON file or one of classes, classif",
+        ),
         (animals(4), {"split": "train=0.999,test=0.001"}, RecipeError, "gives 0 of"),
     ],
 )

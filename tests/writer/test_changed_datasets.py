@@ -124,7 +124,7 @@ def test_only_new_classes_may_be_named_and_old_ones_keep_their_numbers(
 def test_another_size_keeps_every_input_and_its_reason(pets: Path, tmp_path: Path) -> None:
     packed = shardprep.repack(pets, tmp_path, size="16x16", workers=1)
     loss = "stored JPEGs are decoded and encoded as JPEG once more, with loss; "
-    assert packed.notes == (f"{loss}a build from the archive keeps more",)
+    assert packed.notes == (f"{loss}a build from the archive avoids this",)
     one, two = load_manifest(pets), packed.manifest
     assert two.num_encodings == 1
     assert two.totals.model_copy(update={"num_bytes": 0}) == one.totals.model_copy(
@@ -167,7 +167,7 @@ def test_images_of_the_wanted_form_are_copied(pets: Path, tmp_path: Path) -> Non
 def test_png_loses_nothing_and_enlarging_is_said(pets: Path, tmp_path: Path) -> None:
     packed = shardprep.repack(pets, tmp_path, size="64x64", format="png", workers=1)
     assert packed.notes == (
-        "stored images are enlarged from 32x32 to 64x64; a build from the archive keeps more",
+        "stored images are enlarged from 32x32 to 64x64; a build from the archive avoids this",
     )
 
 
@@ -177,7 +177,7 @@ def test_a_build_does_not_reuse_images_that_were_encoded_twice(pets: Path, tmp_p
     keys = {**KEYS, "size": "16x16", "max_rejected": 1.0}
     found = build(source, tmp_path / "out", reuse=packed.path, watcher=watcher, **keys)
     assert found.num_copied == 0
-    assert watcher.lines[-1].endswith("made with other encodings (2, now not there)")
+    assert watcher.lines[-1].endswith("built with other encodings (2, now not there)")
 
 
 def test_datasets_are_merged_and_resized_at_once(tmp_path: Path) -> None:
@@ -242,9 +242,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a known feature": ({"join": "wolf.csv", "columns": "label"}, "'label' is the name of another"),
     "a name of no class": (
         {"class_map": "cta=pet"},
-        "no class is called cta; classes are cat, dog",
+        "no class is called cta; use one of cat, dog",
     ),
-    "a table of which nothing is used": ({"join": "wolf.csv"}, "join: changes nothing by itself: "),
+    "a table of which nothing is used": ({"join": "wolf.csv"}, "join: changes nothing by itself; "),
     "all images": ({"exclude_list": "all.txt"}, "all 41 images are left out"),
 }
 
@@ -291,7 +291,7 @@ def test_classes_of_objects_get_other_names_or_become_one(tmp_path: Path) -> Non
         assert files(new.path) == files(other)
     new = shardprep.repack(masks, tmp_path / "new", class_map=f"{first}=thing")
     assert open_dataset(new.path).schema.annotation_labels[1:] == ("thing", second)
-    with pytest.raises(shardprep.RecipeError, match="'dust' would be two classes of segm"):
+    with pytest.raises(shardprep.RecipeError, match="'dust' would join two classes of segm"):
         shardprep.repack(masks, tmp_path / "none", class_map=f"{first}={second}")
 
 
@@ -323,7 +323,7 @@ def test_the_command_changes_a_dataset_and_says_so(pets: Path, tmp_path: Path) -
     flags = ("--size", "16x16", "--exclude-list", "out.txt", "--version", "1.1.0")
     done = run("repack", *flags, "--split", "validation=0.2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "with loss; a build from the archive keeps more" in done.stderr
+    assert "with loss; a build from the archive avoids this" in done.stderr
     found = load_manifest(tmp_path / "tfrecords/pets/1.1.0")
     assert {name: one.num_records for name, one in found.splits.items()} == {
         "train": 31,

@@ -213,7 +213,7 @@ class CannotStart(Encode):
 
 
 def test_workers_that_cannot_start_end_the_build() -> None:
-    with pytest.raises(BuildError, match=r"could not be started, 3 times \(exit code 11\)"):
+    with pytest.raises(BuildError, match=r"could not be started in 3 attempts \(exit code 11\)"):
         encoded(CannotStart(), [task(0)], num_workers=1)
 
 

@@ -110,8 +110,8 @@ def test_near_copies_are_written_to_one_split(source: Path, tmp_path: Path) -> N
     assert [splits[one].num_records for one in ("train", "test")] == [22, 22]
     whole = Quiet()
     build(source, tmp_path / "whole", group="near", watcher=whole)
-    assert "one split only: give --split to keep them apart" in whole.lines
-    assert "one split only: give --split to keep them apart" not in told.lines
+    assert "the dataset has one split: give --split to divide it" in whole.lines
+    assert "the dataset has one split: give --split to divide it" not in told.lines
     groups = {key: row["group"] for key, row in rows(path).items()}
     assert groups["dog/01.jpg"] == groups["dog/large01.png"] == "dog/01.jpg"
     assert groups["cat/20.jpg"] is None
@@ -129,9 +129,7 @@ def test_near_copies_are_left_out_and_named(source: Path, tmp_path: Path) -> Non
     assert report.copies == ()
     assert totals.skipped == {"a near copy of another": 20}
     assert (totals.num_inputs, totals.num_written) == (44, 24)
-    assert "left out: 20 near copies of 10 images; 2 of these have one with another target" in (
-        told.lines
-    )
+    assert "left out: 20 near copies of 10 images; the targets differ in 2 groups" in (told.lines)
     row = rows(made.path)["dog/large01.png"]
     assert (row["status"], row["reason"]) == ("skipped", "a near copy of another: dog/01.jpg")
     assert made.manifest.fingerprint.options["dedup"] == "near"
@@ -301,7 +299,7 @@ def test_parts_with_other_near_copies_do_not_become_one_dataset(
     for one in cache.iterdir():
         one.unlink()
     monkeypatch.setattr(near_copies, "ThumbnailMaker", Unreading)
-    with pytest.raises(BuildError, match="near copies differ from the run that began"):
+    with pytest.raises(BuildError, match="the search for near copies found others than the run"):
         build_part(source, tmp_path / "out", "2/2", **keys)
 
 

@@ -255,7 +255,7 @@ def test_a_fault_of_ours_names_the_chunk(fault: str, tmp_path: Path) -> None:
 def test_owners_commit_nothing_for_a_build_that_is_gone(tmp_path: Path) -> None:
     job = job_in(tmp_path / "out")
     folders = replace(job.folders, build="0" * 64)
-    with pytest.raises(BuildError, match="another run has removed it"):
+    with pytest.raises(BuildError, match="another run has removed this file"):
         write_shards(replace(job, folders=folders), shards_of(4), 1, ignore)
     assert not tree(tmp_path / "out")
 

@@ -254,7 +254,7 @@ def test_nothing_is_finalized_while_a_part_is_at_work(pets: Pets) -> None:
     pets.copy_parts()
     with locked(pets.work, alone=False):
         pets.part("1/2")
-        with pytest.raises(BuildError, match=r"another part .*; wait until it ends, or stop"):
+        with pytest.raises(BuildError, match=r"another part .*; wait until that build ends"):
             pets.finalize()
         with pytest.raises(BuildError, match="is using this folder"):
             pets.build()
@@ -323,9 +323,9 @@ def test_too_many_rejections_are_an_error_until_finalize_accepts_them(
     bad = {"train/cat.77.jpg": b"junk", "train/dog.78.jpg": b""}
     write(pets.source, zip_bytes({**animals(20), **bad}))
     pets.parts()
-    with pytest.raises(TooManyRejectedError, match=r"2 of 22 .*the limit is 5.0%"):
+    with pytest.raises(TooManyRejectedError, match=r"2 of 22 .*the limit of 5.0%"):
         pets.finalize()
-    with pytest.raises(TooManyRejectedError, match=r"the limit is 9.0%"):
+    with pytest.raises(TooManyRejectedError, match=r"the limit of 9.0%"):
         pets.finalize(max_rejected=0.09)
     pets.finalize(max_rejected=0.1)
     other = replace(pets, out=tmp_path / "other")

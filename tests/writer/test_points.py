@@ -354,7 +354,7 @@ def test_several_points_of_one_name_are_numbered(tmp_path: Path) -> None:
     """A twin of byu-flagellar-motors: −1 where a slice has no motor, a doubled row, and z."""
     rows = "tomo,z,y,x\na,1,10,20\na,1,4,5\na,1,10,20\nb,2,-1,-1\nc,3,7,7\n"
     members = {f"{key}.png": IMAGE for key in "abc"} | {"labels.csv": rows}
-    with pytest.raises(BuildError, match=r"1 of 4 keypoints are bad .*: 1 repeated; the work"):
+    with pytest.raises(BuildError, match=r"1 of 4 keypoints are invalid .*: 1 repeated; the work"):
         built(tmp_path / "strict", members, points="csv:labels.csv:tomo:x,y")
     made, found = built(tmp_path, members, points="csv:labels.csv:tomo:x,y", max_dropped=0.3)
     assert feature(made, POINTS).points == ("point", "point 2")
@@ -383,7 +383,7 @@ def test_several_points_of_one_name_are_numbered(tmp_path: Path) -> None:
         ("csv:gone.csv", "gone.csv"),
         ("coco", "no document of the source has this format"),
         ("voc", "'voc' is not a format of keypoints"),
-        ("labelme", "no JSON file of the source belongs to one of its images"),
+        ("labelme", "no JSON file belongs to an image"),
     ],
 )
 def test_a_wrong_rule_for_keypoints_is_one_line(tmp_path: Path, rule: str, said: str) -> None:
@@ -400,7 +400,7 @@ def test_hostile_numbers_of_keypoints_are_one_line(tmp_path: Path) -> None:
     values = [1, 1, 2] * 200_000
     document = coco({"image_id": 1, "category_id": 3, "keypoints": values})
     source = write_folder(tmp_path / "s", {"1.png": IMAGE, "all.json": document.encode()})
-    with pytest.raises(SourceError, match="the objects have 200,000 keypoints; at most 1,000"):
+    with pytest.raises(SourceError, match="objects have 200,000 keypoints, more than 1,000"):
         build(source, tmp_path / "out", points="coco")
     rows = "".join(f"1,{i},{i}.5\n" for i in range(2_000))
     source = write_folder(tmp_path / "t", {"1.png": IMAGE, "t.csv": f"image,x,y\n{rows}".encode()})

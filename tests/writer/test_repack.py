@@ -214,7 +214,7 @@ REFUSED: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     ),
     "another fit": (
         lambda folder: {"datasets": [made(folder, IMAGES, fit="pad", name="padded")]},
-        r"fitted by pad, those of .* by crop",
+        r"fit is pad, but .* has crop",
     ),
     "no target": (
         lambda folder: {"datasets": [made(folder, animals(4), labels="none", shards=1)]},
@@ -257,7 +257,7 @@ def test_a_damaged_record_is_an_error_and_finished_shards_are_kept(
     shutil.rmtree(copy)
     shutil.copytree(pets, copy)
     next(copy.glob("*-00002-of-00003")).write_bytes(b"")
-    with pytest.raises(shardprep.DatasetError, match="has 0 bytes, the manifest says"):
+    with pytest.raises(shardprep.DatasetError, match="has 0 bytes, but the manifest says"):
         shardprep.repack(copy, tmp_path / "out2", shards=11)
 
 
@@ -278,7 +278,7 @@ def test_batches_of_any_size_give_equal_bytes_and_errors(
     data = shard.read_bytes()
     parent = open_parent(open_dataset(copy))
     shard.write_bytes(data[: offset + length // 2])
-    with pytest.raises(shardprep.DatasetError, match=f"at byte {offset:,}: is truncated") as cut:
+    with pytest.raises(shardprep.DatasetError, match=f"at byte {offset:,} is truncated") as cut:
         repack_dataset([parent], recipe, Quiet())
     assert cut.value.where == str(shard)
     middle = offset + length // 2
@@ -295,11 +295,11 @@ def test_batches_of_any_size_give_equal_bytes_and_errors(
         (
             "length",
             100_000_000,
-            r"at byte [\d,]+: is truncated: it has [\d,]+ of 100,000,000 bytes",
+            r"at byte [\d,]+ is truncated: it has [\d,]+ of 100,000,000 bytes",
         ),
         ("length", -1, "a record with a negative length"),
         ("offset", -1, "a record with a negative length or offset"),
-        ("offset", 1 << 60, r"at byte 1,152,921,504,606,846,976: is truncated"),
+        ("offset", 1 << 60, r"at byte 1,152,921,504,606,846,976 is truncated"),
     ],
 )
 def test_a_place_outside_of_its_shard_is_one_line(
@@ -364,7 +364,7 @@ def test_a_repacked_dataset_may_be_reused(pets: Path, tmp_path: Path) -> None:
     merged = shardprep.repack([pets, other], tmp_path / "both", name="both", shards=2)
     watcher = Quiet()
     build(source, tmp_path / "b", reuse=merged.path, watcher=watcher, **keys)
-    assert watcher.lines[-1].endswith("made with other quality (several, now 90)")
+    assert watcher.lines[-1].endswith("built with other quality (several, now 90)")
 
 
 def test_a_damaged_one_is_mended_by_doing_it_again(pets: Path, tmp_path: Path) -> None:

@@ -277,7 +277,7 @@ def test_options_and_versions_that_differ_are_named(
     source = write(tmp_path / "pets.zip", zip_bytes(IMAGES))
     watcher = Quiet()
     build(source, tmp_path / "a", reuse=old, watcher=watcher, **{**KEYS, "quality": 80})
-    line = f"no image is copied from {old}: made with other quality (90, now 80)"
+    line = f"no image is copied from {old}, built with other quality (90, now 80)"
     assert watcher.lines[-1] == line
     monkeypatch.setattr("shardprep.writer.reuse.versions", lambda: {"libjpeg_turbo": "99"})
     result = build(source, tmp_path / "b", reuse=old, watcher=watcher, **KEYS)

@@ -108,7 +108,7 @@ def test_few_groups_fill_each_split_and_other_shares_are_a_warning(
     warnings = [one for one in plan.findings if one.startswith("warning: groups")]
     if shares:
         assert [*counts.values()] == [20, 20, 20]
-        assert warnings[0].endswith("asked: train 33% (70%), validation 33% (15%), test 33% (15%)")
+        assert warnings[0].endswith("ratios: train 33% (70%), validation 33% (15%), test 33% (15%)")
     else:
         assert (counts["train"], warnings) == (42, [])
 
@@ -133,7 +133,7 @@ def test_train_gets_the_rest_of_the_ratios() -> None:
     rule = parse_split_rule("validation=0.1,test=0.2")
     assert rule.ratios == {"train": 0.7, "validation": 0.1, "test": 0.2}
     assert parse_split_rule("a=0.5,b=0.5").ratios == {"a": 0.5, "b": 0.5}
-    with pytest.raises(RecipeError, match="or leave train out, which takes the rest"):
+    with pytest.raises(RecipeError, match="without train, which takes the rest"):
         parse_split_rule("train=0.8,validation=0.1")
 
 

@@ -115,8 +115,8 @@ def test_each_image_of_a_stack_has_its_mask(kidneys: Path) -> None:
 def test_masks_that_do_not_fit_the_images_reject_the_sample(kidneys: Path) -> None:
     rows = rows_of(kidneys)
     reasons = {
-        "train/kidney_3": "it has 3 masks, and 4 images",
-        "train/kidney_4": "the numbers in the names of its masks are not those of its images",
+        "train/kidney_3": "it has 3 masks, but 4 images",
+        "train/kidney_4": "the numbers in the names of its masks differ from its images",
     }
     for key, reason in reasons.items():
         assert (rows[key]["kind"], rows[key]["reason"]) == ("bad_mask", reason)
@@ -185,7 +185,7 @@ def test_a_mask_of_a_whole_stack_is_placed_like_its_images(tmp_path: Path) -> No
     assert not open_dataset(path).schema.features["segmentation_mask"].repeated
     rows = rows_of(path)
     assert rows["train/3"]["reason"] == "no mask"
-    bad = "inklabels.png: the mask is of 16x8 pixels, and its image has 16x12"
+    bad = "inklabels.png: the mask is of 16x8 pixels, but its image has 16x12"
     assert (rows["train/4"]["kind"], rows["train/4"]["reason"]) == ("bad_mask", bad)
     assert rows["train/1/ir.png"]["reason"] == "not matched by --stack"
     assert not shardprep.verify(path, decode=True).problems
@@ -254,7 +254,7 @@ def test_masks_of_single_images_are_arrays(*, instances: bool, tmp_path: Path) -
             (mask,) = map(png, row["segmentation_mask"])
             assert (mask == planes.max(axis=0)).all()
     reason = rows_of(result.path)["train_images/forged/f.png"]["reason"]
-    assert "is of 17x12 pixels, and its image has 16x12" in reason
+    assert "is of 17x12 pixels, but its image has 16x12" in reason
     assert not shardprep.verify(result.path, decode=True).problems
 
 
@@ -322,7 +322,7 @@ def test_a_volume_of_labels_gives_each_image_its_mask(suffix: str, tmp_path: Pat
         masks = np.array([*map(png, row["segmentation_mask"])])
         assert (masks == np.where(labels == 4, 255, labels)).all()
     bad = rows_of(result.path)[f"images/c.{suffix}"]
-    assert (bad["kind"], bad["reason"]) == ("bad_mask", "it has 2 masks, and 5 images")
+    assert (bad["kind"], bad["reason"]) == ("bad_mask", "it has 2 masks, but 5 images")
     assert not shardprep.verify(result.path, decode=True).problems
 
 

@@ -274,7 +274,7 @@ def test_images_of_a_stack_must_agree_in_size(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"stack": "{id}/*.jpg", "max_rejected": 0.5}
     uneven = build(source, tmp_path / "out", size="none", **keys)
     rows = {row["key"]: row for row in read_items(uneven.path / "items.parquet").to_pylist()}
-    reason = "slice_2.jpg: is 10x8 pixels, the first image 16x12; give --size"
+    reason = "slice_2.jpg: is 10x8 pixels, but the first image is 16x12; give --size"
     assert (rows["a"]["kind"], rows["a"]["reason"]) == ("bad_stack", reason)
     sized = build(source, tmp_path / "sized", size="16x12", **keys)
     found = records(sized.path)
@@ -339,7 +339,7 @@ def test_errors_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="only stacks and target images can have 16 bits"):
         build(write_folder(tmp_path / "single", slices("a", 2)), tmp_path / "out", depth=16)
     source = write_folder(tmp_path / "source", slices("a", 2))
-    with pytest.raises(SourceError, match=r"a key looks like a/slice_0\.jpg"):
+    with pytest.raises(SourceError, match=r"use one that fits a/slice_0\.jpg"):
         build(source, tmp_path / "out", stack="{id}/*.dcm")
     members = {"a_red.jpg": jpeg(8, 8)}
     source = write_folder(tmp_path / "channels", members)
@@ -348,7 +348,7 @@ def test_errors_say_what_to_do(tmp_path: Path) -> None:
     table = {"t.csv": b"id,num_images\na,1\n"}
     source = write_folder(tmp_path / "table", {**slices("a", 2), **table})
     labels = "csv:t.csv:id:num_images"
-    with pytest.raises(RecipeError, match="'num_images' is the name of two features"):
+    with pytest.raises(RecipeError, match="'num_images' names two features"):
         build(source, tmp_path / "out", stack="{id}/*.jpg", labels=labels, columns="num_images")
 
 

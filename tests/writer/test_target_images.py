@@ -86,7 +86,7 @@ def test_every_pair_without_a_usable_target_is_counted_with_its_reason(pairs: Pa
     assert totals.rejected == {"bad_target": 2}
     rows = {row["key"]: row for row in read_items(pairs / "items.parquet").to_pylist()}
     assert rows["our485/low/0.png"]["mask_key"] == "our485/high/0.png"
-    reason = "its target image has another aspect ratio: 24x24, and the image 36x24 pixels"
+    reason = "its target image has another aspect ratio: 24x24, but the image has 36x24 pixels"
     assert rows["our485/low/2.png"]["reason"] == reason
     assert rows["our485/low/4.png"]["reason"].startswith("its target image: the file ends before")
     assert not shardprep.verify(pairs, decode=True).problems

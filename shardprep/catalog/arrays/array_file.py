@@ -83,7 +83,7 @@ class ArrayFile:
         shapes = [one.shape for one in self.images.values()]
         if all(0 in one for one in shapes) and (shapes or self.left_out):
             why = f"its shape is {shapes[0]}" if shapes else self.left_out[0]
-            raise DamagedFileError(name, f"has no image: {why}")
+            raise DamagedFileError(name, f"has no image: {why}", "write the file again with images")
 
 
 class DamagedFileError(SourceError):
@@ -99,7 +99,7 @@ def reading(name: str) -> Iterator[None]:
             yield
     except ModuleNotFoundError as error:
         hint = f"pip install 'shardprep[{_EXTRAS.get(error.name or '', 'test')}]'"
-        raise SourceError(name, f"needs {error.name}", hint) from error
+        raise SourceError(name, f"needs {error.name}, which is not installed", hint) from error
     except _DAMAGE as error:
         why = shown(" ".join(str(error).split()) or type(error).__name__, _SHOWN_ERROR)
         what = f"cannot be read ({why})"

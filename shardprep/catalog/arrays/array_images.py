@@ -193,7 +193,7 @@ def _check_size(files: ArrayFiles, one: ChosenColumn) -> None:
         return
     size = math.prod(one.layout.row_shape(column.shape)) * column.dtype.itemsize
     if size > files.recipe.max_member_size:
-        hint = f"raise {OptionName('max_member_size')} if this is intended"
+        hint = f"raise {OptionName('max_member_size')} if you trust the file"
         raise SourceError(key, f"an image of {one.title} has {size:,} bytes", hint)
     num_bytes = math.prod(column.shape) * column.dtype.itemsize
     files.unpacker.budget.check_ratio(one.opened.place.num_bytes, num_bytes, key)
@@ -203,7 +203,7 @@ def _unread(others: Sequence[Member]) -> tuple[str, ...]:
     """Return a note if HDF5 files were not opened because the source has other images."""
     keys = [one.key for one in others if one.key.lower().endswith((".h5", ".hdf5"))]
     hint = f"{OptionName('images', min(keys, default=''))} adds its images"
-    return (f"{some_of(keys, 2)} not read; {hint}",) if keys else ()
+    return (f"not read: {some_of(keys, 2)}; {hint}",) if keys else ()
 
 
 def _are_targets(recipe: Recipe, keys: Sequence[str]) -> list[bool]:
@@ -333,7 +333,7 @@ class _CellColumns:
         if lost := [text for one in idle for text in one.left_out]:
             self._files.notes.append(f"left out {some_of(lost, 3)}")
         if odd:
-            what = "not used: a column has one axis, and as many rows as the images"
+            what = "not used: a column needs one axis, and a row for each image"
             self._files.notes.append(f"{some_of(odd, 3)} {what}")
 
     def of(self, one: ChosenColumn, num_rows: int) -> dict[str, Texts]:

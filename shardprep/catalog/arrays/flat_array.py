@@ -81,7 +81,7 @@ def open_npy(place: PlainExtent, name: str) -> ArrayFile:
     extent = PlainExtent(place.file, place.offset + at, place.num_bytes - at)
     end = at + math.prod(shape) * dtype.itemsize
     if place.num_bytes > end and place.read_range(end, len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:
-        hint = "save each in a file of its own, or as .npz"
+        hint = "save each array in a file of its own, or all as .npz"
         raise SourceError(name, "holds several arrays", hint)
     return _array_file(_Array(extent, dtype, shape, "F" if is_fortran else "C"), name)
 
@@ -164,7 +164,7 @@ def _array_file(array: _Array, name: str, **column: Any) -> ArrayFile:
     shape, dtype = array.shape, array.dtype
     num_bytes, there = math.prod(shape) * dtype.itemsize, array.place.num_bytes
     if num_bytes > there:
-        what = f"is truncated: its header states {num_bytes:,} bytes of numbers, it has {there:,}"
+        what = f"is truncated: its header states {num_bytes:,} bytes of numbers, not {there:,}"
         error = DamagedFileError(name, what, "download or write it again")
         if math.prod(shape[1:]) == 1:
             raise error

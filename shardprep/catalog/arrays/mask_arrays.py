@@ -93,8 +93,8 @@ def _exact(opened: OpenedFile, files: ArrayFiles) -> ChosenColumn:
     """Return the only column of a mask file, with numbers as uint8 or uint16, and its layout."""
     key, columns = opened.key, opened.columns
     if len(columns) != 1:
-        what = f"has {len(columns)} arrays of pixels, but a mask is one"
-        raise SourceError(key, what, "save each in a file of its own")
+        what = f"has {len(columns)} arrays of pixels, but a mask is one array"
+        raise SourceError(key, what, "save each array in a file of its own")
     column = columns[0].column
     if column.dtype is None:
         return columns[0]
@@ -134,5 +134,5 @@ def _whole(key: str, block: Block) -> Block:
     is_held = (block >= 0) & (block <= 65_535) & (block == np.trunc(block))
     if not is_held.all():
         what = "is a mask whose values are not whole numbers from 0 to 65535"
-        raise SourceError(key, what, "save it as array.astype(numpy.uint16)")
+        raise SourceError(key, what, "save class numbers as array.astype(numpy.uint16)")
     return block.astype(np.uint16)

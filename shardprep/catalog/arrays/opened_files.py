@@ -200,7 +200,7 @@ class ArrayFiles:
                 there = some_of([one.key for one in wanted], _MOST_SHOWN) or "none"
                 what = f"no array file is called {some_of([rule.file for rule in rules])}"
                 own = f", and {OWN_DATASET}" if self._datasets else ""
-                raise OptionError(_OPTION, what, f"the source has {there}{own}")
+                raise OptionError(_OPTION, what, f"use a file of the source: {there}{own}")
             near = {key.rpartition("/")[0] for key in named}
             wanted = [one for one in wanted if one.key.rpartition("/")[0] in near]
         for member in wanted:
@@ -273,7 +273,7 @@ class ArrayFiles:
             key, suffix = member.key, PAGED.search(member.key)
             if not isinstance(member.extent, StoredExtent):
                 continue
-            refused[key] = SourceError(key, "has one image, and most files have several")
+            refused[key] = SourceError(key, "has one image, but most files have several")
             if suffix is None:
                 continue
             try:
@@ -344,7 +344,7 @@ class ArrayFiles:
             there = some_of([one.name or "one" for one in columns], _MOST_SHOWN) or "none"
             what = f"{opened.key} has no images in column {rule.column!r}"
             what = what if rule.column else f"{opened.key} has no images"
-            raise OptionError(_OPTION, what, f"its columns of images are {there}")
+            raise OptionError(_OPTION, what, f"use one of its columns of images: {there}")
         for one in chosen:
             if not rule.layout or one.column.dtype is None:
                 yield self._with_layout(one)
@@ -406,7 +406,7 @@ class ArrayFiles:
         flag = flag if ":" in flag else f"{flag}:{one.name}"
         if not axes:
             size = OptionName("images", f"{flag}:WIDTHxHEIGHT")
-            hint = f"state its size or its axes: {size}, or NCHW instead of the size"
+            hint = f"give the image size or the axes: {size}, or NCHW instead of the size"
             raise OptionError(_OPTION, f"{one.flag} has the shape {shape}", hint)
         if self.proposes:
             others = [f for f in self.proposals.get("images", ()) if not f.startswith(flag)]

@@ -189,11 +189,10 @@ def _check_options(recipe: Recipe, *, has_numbers: bool) -> None:
         raise RecipeError(_INSTANCES, "there are no masks", f"say where they are with {_MASKS}")
     if recipe.mask_values and rule.kind != "pattern":
         what = "needs masks in files"
-        hint = f"leave it out, or name them with {_MASKS}"
+        hint = f"leave this option out, or name the files with {_MASKS}"
         raise RecipeError(OptionName("mask_values"), what, hint)
     if recipe.crowds != "ignore" and "coco" not in (recipe.rules.boxes.kind, rule.outlines.kind):
-        hint = f"leave it out, or add {_BOXES} coco"
+        hint = f"leave this option out, or add {_BOXES} coco"
         raise RecipeError(OptionName("crowds"), "works only with COCO annotations", hint)
     if recipe.rle != "auto" and rule.kind != "rle":
-        what = "needs run lengths"
-        raise RecipeError(OptionName("rle"), what, f"add {_MASKS} rle:…")
+        raise RecipeError(OptionName("rle"), "needs masks as run lengths", f"add {_MASKS} rle:…")

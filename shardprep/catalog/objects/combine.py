@@ -268,7 +268,7 @@ def _spec(
     background = values.background if has_own else NONE if is_panoptic else 0
     if recipe.unlisted == "background" and mode == "classes" and background == NONE:
         what = "the masks have no class called background"
-        hint = f"name it with {_MASK_VALUES} or {_CLASSES}"
+        hint = f"name a class background with {_MASK_VALUES} or {_CLASSES}"
         raise RecipeError(OptionName("unlisted", "background"), what, hint)
     spec = AnnotationSpec(
         boxes=read.boxes is not None or mode == "instances",
@@ -293,7 +293,7 @@ def _spec(
 def _skeleton(found: Found | None) -> Skeleton:
     if found is None or found.skeleton is None or not found.skeleton.names:
         what = "no object has keypoints"
-        raise SourceError(_POINTS, what, f"leave it out: {_BOXES} alone stores boxes")
+        raise SourceError(_POINTS, what, f"leave this option out: {_BOXES} alone stores boxes")
     return found.skeleton
 
 
@@ -336,7 +336,7 @@ def settled(annotated: Annotated, splits: Sequence[str | None], recipe: Recipe) 
     )
     are_many = num_unlisted > recipe.max_dropped * num_labelled and not annotated.has_rows
     if recipe.unlisted in ("auto", "train") and are_many:
-        what = f"no annotation for {num_unlisted:,} of {counted(num_labelled, 'image')}, above the"
+        what = f"{num_unlisted:,} of {counted(num_labelled, 'image')} have no annotation, above the"
         unlisted = OptionName("unlisted")
         hint = f"use {unlisted} background to store them without objects, or skip to leave them out"
         raise SourceError(
@@ -394,11 +394,11 @@ def _check_dropped(
     total = num_objects + num_bad
     if num_bad > most * total:
         counts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(bad.items()))
-        what = f"{num_bad:,} of {total:,} objects are bad ({counts}), a share above {most:.3g}"
+        what = f"{num_bad:,} of {total:,} objects are invalid ({counts}), a share above {most:.3g}"
         if bad.get(NO_IMAGE):
             missing = [shown(name) for name, count in without_image.items() if count]
-            what += f"; there is no image for {some_of(missing)}"
-        hint = "correct them, or give a larger share"
+            what += f", and there is no image for {some_of(missing)}"
+        hint = "correct the annotations, or give a larger share"
         if bad.get(NO_OUTLINE, 0) == num_objects + num_bad:
             hint = f"leave {_MASKS} out: the source has only boxes"
         raise SourceError(OptionName("max_dropped"), what, hint)

@@ -164,7 +164,7 @@ def pair_masks(
     """
     masks = matching(keys, pattern)
     if not masks:
-        hint = f"a key looks like {shown(keys[0], _MOST_SHOWN)}"
+        hint = f"give a pattern that fits paths such as {shown(keys[0], _MOST_SHOWN)}"
         raise SourceError(pattern.option, f"no file is called {pattern.text}", hint)
     images = [key for key in keys if key not in masks and key not in no_images]
     if not images:
@@ -182,7 +182,7 @@ def pair_masks(
     for image, several in of_image.items() if pattern.is_target else ():
         if len(several) > 1:
             what = f"{image} has several target images: {some_of(several)}"
-            raise SourceError(pattern.option, what, "give a pattern that fits one of them")
+            raise SourceError(pattern.option, what, "give a pattern that fits only one of them")
     classes = {key: values["class"] for key, values in masks.items() if "class" in values}
     return MaskFiles(of_image, without, classes, "target image" if pattern.is_target else "mask")
 
@@ -340,7 +340,7 @@ class _Search:
             self._below = dict(below)
         found = self._below.get(folder if is_deep else f"/{folder}", [])
         if len(found) > 1:
-            raise self._several(mask, "its folder holds", found, "name them by {stem} or {name}")
+            raise self._several(mask, "its folder holds", found, "name masks by {stem} or {name}")
         return found
 
 

@@ -168,7 +168,7 @@ def _by_file(
     if lost := set(called) - set(ordered):
         what = f"masks also have the class {some_of(sorted(lost))}"
         raise SourceError(
-            _CLASSES, what, f"name all classes, or {OptionName('exclude')} the others"
+            _CLASSES, what, f"name all classes, or leave others out with {OptionName('exclude')}"
         )
     names = ordered if instances else tuple(dict.fromkeys((BACKGROUND, *ordered)))
     number = {name: names.index(new) for name, new in zip(raw, called, strict=True)}

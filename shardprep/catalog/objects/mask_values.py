@@ -88,7 +88,7 @@ class MaskValues:
         place = {name: i for i, name in enumerate(ordered)}
         if not place.keys() & set(called):
             what = f"none of {some_of(ordered)} is a class of the masks"
-            raise SourceError(OptionName("classes"), what, f"classes are {some_of(called, 10)}")
+            raise SourceError(OptionName("classes"), what, f"use one of {some_of(called, 10)}")
         number = [place.get(name, NONE) for name in called]
         old = {i: i for i in range(len(called))} if self.values is None else self.values
         new: dict[Any, int] = {} if self.values else {_NO_VALUE: NONE}
@@ -138,7 +138,7 @@ def given_values(text: str, read: Callable[[str], bytes]) -> MaskValues:
             findings.append(f"{how}: {value} means two classes; {name} is left out")
         values.setdefault(value, place.get(name, NONE))
     if len({isinstance(value, tuple) for value in values}) > 1:
-        raise SourceError(how, "mixes values and colours", "use only one of the two")
+        raise SourceError(how, "mixes values and colours", "use only values or only colours")
     return MaskValues(names=names, values=values, how=how, findings=tuple(findings))
 
 
@@ -288,7 +288,7 @@ def detected_values(
     step = max(1, -(-len(masks) // _SAMPLE))
     sample = {m.key: seen for m in masks[::step] if (seen := look(m, max_pixels)) is not None}
     if not sample:
-        raise SourceError(masks[0].key, "cannot be decoded, like other masks", "copy them again")
+        raise SourceError(masks[0].key, "and other masks cannot be decoded", "copy them all again")
     for key, seen in sample.items():
         if seen.colours:
             colours = [f"#{r:02x}{g:02x}{b:02x}" for r, g, b in sorted(seen.colours)]
@@ -307,7 +307,7 @@ def detected_values(
     lossy = [key for key, seen in sample.items() if seen.is_lossy]
     if lossy:
         what = "is a JPEG, which blurs class indices"
-        raise SourceError(lossy[0], what, "use masks as PNG")
+        raise SourceError(lossy[0], what, "export the masks as PNG")
     if instances:
         return MaskValues(names=(ONE_CLASS,), how="numbers of objects")
     _check_white(sample)
@@ -319,8 +319,8 @@ def detected_values(
     present = [tuple(sorted(seen.values - nothing)) if seen else () for seen in all_seen]
     highest = max((one[-1] for one in present if one), default=0)
     if highest >= _MOST_CLASSES:
-        what = f"masks have values up to {highest:,}: are they class indices?"
-        hint = f"say what they mean with {_MASK_VALUES}, or {_INSTANCES} for object numbers"
+        what = f"masks have values up to {highest:,}, too high for class indices"
+        hint = f"name the values with {_MASK_VALUES}, or add {_INSTANCES} for object numbers"
         raise SourceError(OptionName("masks"), what, hint)
     names = tuple(map(str, range(highest + 1)))
     return MaskValues(names=names, how=f"class indices 0 to {highest:,}", present=present)
@@ -335,8 +335,8 @@ def _check_white(sample: Mapping[str, Seen]) -> None:
         number = f"{len(drawn) - len(others):,} of {len(drawn):,}"
         what = f"has the values {some_of([*map(str, sorted(values))], 4)}"
         what += f", but {number} masks are white on black"
-        hint = f"{_MASK_VALUES} 0=background,255=object takes white and rejects others"
-        raise SourceError(key, what, f"{hint}; if 255 is no class, name each value")
+        hint = f"give {_MASK_VALUES} 0=background,255=object to reject such masks"
+        raise SourceError(key, what, f"{hint}, or name each value if 255 is not a class")
 
 
 def look(mask: Member, max_pixels: int) -> Seen | None:

@@ -214,7 +214,7 @@ class ObjectTable:
             missing = next(iter(self.missing), "")
             such = f", such as {shown(missing)}," if missing else ""
             what = f"none of its images{such} is in the source"
-            raise SourceError(some_of(documents), what, f"a key looks like {shown(key)}")
+            raise SourceError(some_of(documents), what, f"write file names such as {shown(key)}")
 
     def renumber(self, start: int, images: Sequence[int], classes: Sequence[int]) -> None:
         """Replace image i by `images[i]` and class i by `classes[i]`, in rows from `start` on."""
@@ -262,8 +262,8 @@ class ObjectTable:
             }
             skeleton = united(skeletons.values())
             if len(skeleton.names) > MOST_POINTS:
-                what = f"the objects have {len(skeleton.names):,} keypoints"
-                raise SourceError(OptionName("points"), what, f"at most {MOST_POINTS:,} are stored")
+                what = f"objects have {len(skeleton.names):,} keypoints, more than {MOST_POINTS:,}"
+                raise SourceError(OptionName("points"), what, "leave this option out")
             points = self._keypoints(labels, skeletons, skeleton)
         return Found(
             annotations=self._annotations(labels, areas_of or {}, points),

@@ -207,7 +207,7 @@ def check_columns(columns: Sequence[Column]) -> None:
     """Raise RecipeError if two columns have the same name."""
     for name, count in Counter(column.name for column in columns).items():
         if count > 1:
-            raise RecipeError(_COLUMNS, f"{name!r} is the name of two features")
+            raise RecipeError(_COLUMNS, f"{name!r} names two features", "rename one of the columns")
 
 
 def _reader(
@@ -254,13 +254,13 @@ def with_headers(
     for keyword in keywords:
         if keyword not in known:
             near = difflib.get_close_matches(keyword, known, 1)
-            hint = f"is {DICOM}{near[0]} meant?" if near else "such as dicom/PatientID"
+            hint = f"is {DICOM}{near[0]} meant?" if near else "use a name such as dicom/PatientID"
             what = "is not an element of DICOM with a text or a number"
             raise RecipeError(f"{DICOM}{keyword}", what, hint)
     try:
         cells = [header_texts(one.extent.read_head(_HEAD_BYTES), keywords) for one in members]
     except MemberError as error:
-        raise SourceError(next(iter(asked)), f"an image {error}") from error
+        raise SourceError(next(iter(asked)), f"an image {error}", "copy it again") from error
     header: tuple[str, ...] = tuple(asked)
     name, rows = "DICOM headers", cells
     if match is not None:

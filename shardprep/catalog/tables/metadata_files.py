@@ -200,14 +200,14 @@ class Documents:
             return found[0].key, as_utf8(data) if is_json else data
         if found:
             keys = some_of([member.key for member in found], 3)
-            raise SourceError(file, f"the source has several: {keys}", "give the whole path")
+            raise SourceError(file, f"fits several files: {keys}", "give the whole path of one")
         try:
             data = read_table(file, self._recipe.max_member_size)
         except OSError as error:
             there = [m.key for m in self.members(*((".json",) if is_json else TABLE_SUFFIXES))]
             form = "document" if is_json else "label table or list"
             what = f"no such {form}, neither in the source nor on disk"
-            hint = f"the source has {some_of(there, 5) or ('no JSON' if is_json else 'no CSV')}"
+            hint = f"the source has {some_of(there, 5) or 'none'}: name one, or a file on disk"
             raise SourceError(file, what, hint) from error
         return without_cache(file), as_utf8(data) if is_json else data
 
@@ -276,7 +276,7 @@ class Documents:
                 lines = text.splitlines() if self._recipe.target == "texts" else [text]
                 rows += [{TEXT: line.strip(), **own} for line in lines]
         if not any(found[0]):
-            hint = f"a key looks like {keys[0]}" if keys else "the source has only images"
+            hint = f"use files such as {keys[0]}" if keys else "use a source with such files"
             raise SourceError(file, "the pattern names no file of the source", hint)
         tables += [table_of(file, rows, self._recipe.null)] if rows or not tables else []
         return replace(stacked(tables), name=file, parts=())
@@ -314,11 +314,11 @@ def read_table(file: str, most_bytes: int) -> bytes:
         raise FileNotFoundError
     if (num_bytes := Path(file).stat().st_size) > most_bytes:
         what = f"is larger than {OptionName('max_member_size', str(most_bytes))}"
-        raise SourceError(file, what, f"raise it to {num_bytes}")
+        raise SourceError(file, what, f"raise this option to {num_bytes}")
     try:
         return read_named(file, most_bytes)
     except OSError as error:
-        raise SourceError(file, f"cannot be read ({error.strerror})") from error
+        raise SourceError(file, f"cannot be read ({error.strerror})", "name another") from error
 
 
 def _read(member: Member) -> bytes:

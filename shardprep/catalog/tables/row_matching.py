@@ -62,7 +62,7 @@ class TableMatch:
         if (self.key_of < 0).all():
             such = shown(self.rows_without_image[0]) if self.table.rows else "none"
             what = f"has no id of an image of the source ({such})"
-            raise SourceError(self.table.name, what, f"a key looks like {shown(key)}")
+            raise SourceError(self.table.name, what, f"write ids such as {shown(key)}")
 
     def cells(self, column: str) -> Coded[str]:
         """Return the cell of a column for each key, or "" for a key without a row."""
@@ -123,7 +123,7 @@ def find_rows(index: KeyIndex, table: Table, id_column: str, ids: Texts) -> Ints
             raise
         field = id_column if "{" in id_column else f"{{{id_column}}}"
         paths = " or ".join(f"{folder}/{field}" for folder in folders if folder)
-        error.hint = f"{paths} instead of {id_column} says which" if paths else error.hint
+        error.hint = f"write {paths} instead of {id_column}" if paths else error.hint
         raise
 
 
@@ -180,8 +180,8 @@ def joined(table: Table, other: Table, key: str, wanted: Collection[str] = ()) -
         is_other = splits.are_there & (found >= 0) & others.are_there[found]
         found = np.where(own >= 0, own, np.where(is_other, unknown, found))
     if len(ours) and len(other.rows) and (found < 0).all():
-        what = f"no cell of its column {key!r} is in {table.name}, as {shown(theirs[0])!r} is not"
-        raise SourceError(other.name, what, f"a cell there is {shown(ours[0])!r}")
+        what = f"no cell of its column {key!r}, such as {shown(theirs[0])!r}, is in {table.name}"
+        raise SourceError(other.name, what, f"write cells such as {shown(ours[0])!r}")
     _check_equal(other, _of_split(theirs, others), key, wanted)
     new = [i for i, title in enumerate(other.header) if title not in table.header]
     return table.with_columns(other, new, np.where(found < 0, len(theirs), found))
@@ -193,12 +193,12 @@ def _shared_column(table: Table, other: Table) -> str:
     if len(shared) == 1:
         return shared[0]
     what = f"shares no column with {table.name}, which has {some_of(known, 8)}"
-    hint = "give the column that joins them one title in both"
+    hint = "give the column that joins the tables the same title in both"
     if shared:
         what = f"shares {len(shared)} columns with {table.name}: {some_of(shared)}"
-        hint = "drop or rename all but one"
+        hint = "drop or rename all but one of these columns"
         if other.name != DATA_FRAME:
-            hint = f"say which one joins them: {OptionName('join', f'{other.name}:COLUMN')}"
+            hint = f"name the column that joins: {OptionName('join', f'{other.name}:COLUMN')}"
     raise SourceError(other.name, what, hint)
 
 
@@ -215,7 +215,7 @@ def _check_equal(table: Table, keys: Texts, key: str, wanted: Collection[str]) -
             row, first = int(odd[0]), int(firsts[odd[0]])
             both = f"{cells[first]!r} and {cells[row]!r} in column {title!r}"
             of = f"{key} {shown(table.cells(table.column(key))[row])!r}"
-            what = f"gives {of} {both} (rows {first + 1:,} and {row + 1:,})"
+            what = f"gives {of} both {both} (rows {first + 1:,} and {row + 1:,})"
             raise SourceError(table.name, what, f"give one row for each {key}")
 
 
@@ -353,8 +353,7 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
             if ids := _ids_before_ending(index, title, table.cells(i)[::step]):
                 return ids
         what = "none of its columns has names of images in the source"
-        hint = "name the columns, as in csv:FILE:ID:LABEL"
-        raise NoIdsError(table.name, what, hint)
+        raise NoIdsError(table.name, what, "name the columns, as in csv:FILE:ID:LABEL")
     best = hits.index(max(hits))
     named = [best, *(i for i in range(len(hits)) if i != best and _are_pairs(table, best, i, hits))]
     titles = [table.header[i] for i in named]

@@ -177,7 +177,7 @@ class Table:
             return self.header.index(name)
         if name.lower() in lowered:
             return lowered.index(name.lower())
-        hint = f"its columns are {', '.join(self.header)}"
+        hint = f"use one of {', '.join(self.header)}"
         raise SourceError(self.name, f"has no column {name!r}", hint)
 
     def check_quotes(self, *names: str) -> None:
@@ -226,7 +226,7 @@ def parse_table(
         faults = {titles[i]: (name, what) for i, what in lines.faults.items() if i in titles}
         return Table(name, header, read, faults=faults)
     except csv.Error as error:
-        raise SourceError(name, f"is not a CSV that can be read ({error})") from error
+        raise SourceError(name, f"is not readable as CSV ({error})", "write it again") from error
 
 
 def _columns_of_blanks(stream: TextIO) -> tuple[int, list[list[str]]]:
@@ -269,9 +269,7 @@ def _titles(words: Sequence[Sequence[str]]) -> tuple[str, ...]:
 def _checked(rows: Iterable[list[str]], width: int, name: str) -> Iterator[list[str]]:
     for number, row in enumerate(rows, 1):
         if len(row) > width:
-            what = (
-                f"row {number:,} has {counted(len(row), 'cell')}, but there are {width:,} columns"
-            )
+            what = f"row {number:,} has {counted(len(row), 'cell')} for {width:,} columns"
             raise SourceError(name, what, "quote the cells that have a delimiter")
         yield row
 
@@ -307,7 +305,7 @@ def json_rows(
         return _rows_of(document, name, columns, {""})
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         what = "is neither a list of JSON objects nor a COCO document"
-        raise SourceError(name, what, "name a CSV, or such a JSON") from error
+        raise SourceError(name, what, "name a CSV, or a JSON of this form") from error
 
 
 def _rows_of(
@@ -316,7 +314,7 @@ def _rows_of(
     if isinstance(value, list):
         if other := [one for one in lists if not (_leads(one, path) or _leads(path, one))]:
             what = f"the columns are of two lists, {other[0]!r} and {path!r}"
-            raise SourceError(name, what, "name columns of one list")
+            raise SourceError(name, what, "name only columns of one list")
         lists.add(path)
         rows = [_numbered(one) if path else one for one in value]
         return [row for one in rows for row in _rows_of(one, name, columns, lists, path)]

@@ -412,7 +412,7 @@ class Dataset:
         options.check_source(self.path, {"weights": options.weights})
         if options.sharding is not None and (options.ragged or not self._decode):
             what = "sharding divides arrays, but ragged=True or decode=False makes lists"
-            raise DatasetError(_BATCHES, what, "leave out these or sharding")
+            raise DatasetError(_BATCHES, what, "leave out these options or sharding")
         if self._transform is not None:
             hint = "apply it to the yielded batches, or give it to Dataset.loader"
             raise DatasetError(_BATCHES, "the transform is for single items", hint)
@@ -440,7 +440,7 @@ class Dataset:
         elif self.schema.is_stack and options.max_length is None:
             what, hint = "Keras needs stacks of a fixed length", "give max_length"
         elif options.sample_weight and not (options.as_supervised and self._target.names):
-            what, hint = "sample_weight is given, but there are no targets", "leave it out"
+            what, hint = "sample_weight needs targets", "leave out sample_weight"
         else:
             return
         raise DatasetError(_KERAS, what, hint)

@@ -210,7 +210,7 @@ class WorkerPool:
         worker.end()
         self._num_failed_starts += not worker.is_up
         if self._num_failed_starts == _MOST_FAILED_STARTS:
-            what = f"a worker could not be started, {_MOST_FAILED_STARTS} times ({how})"
+            what = f"a worker could not be started in {_MOST_FAILED_STARTS} attempts ({how})"
             raise self._given_up(what, "free some memory, or ")
         for ticket in worker.tickets:
             ticket.num_deaths += 1

@@ -33,11 +33,9 @@ class _Mix:
         if labels is None:
             raise DatasetError(where, "there are no labels to mix", "leave the op out of Compose")
         if spatial_labels(labels):
-            raise DatasetError(
-                where, "targets such as boxes and masks cannot be mixed", "use augment.Mosaic"
-            )
+            raise DatasetError(where, "boxes and masks cannot be mixed", "use augment.Mosaic")
         if isinstance(labels, dict):
-            raise DatasetError(where, "several targets cannot be mixed", "leave the op out")
+            raise DatasetError(where, "several targets cannot be mixed", "leave this op out")
         labels = tf.convert_to_tensor(labels)
         if labels.dtype.is_integer and labels.shape.rank == 1:
             if self.num_classes is None:

@@ -417,4 +417,4 @@ def _several(name: str, feature: Feature, values: list[Any]) -> np.ndarray[Any, 
 def _check_shape(shape: tuple[int, ...], stored: tuple[int, ...] | None) -> None:
     if stored is not None and shape != stored:
         actual, expected = ("x".join(map(str, one[:2])) for one in (shape, stored))
-        raise ValueError(f"the image is {actual} (height x width), the schema says {expected}")
+        raise ValueError(f"the image is {actual} (height x width), but the schema says {expected}")

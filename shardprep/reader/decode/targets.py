@@ -103,7 +103,7 @@ def check_options(schema: Schema, options: ReadOptions) -> None:
         value = getattr(options, name)
         if value != default and not has_any:
             what = f"{name}={value!r}, but the dataset has no {noun}"
-            raise DatasetError(options.where, what, "leave it out")
+            raise DatasetError(options.where, what, f"leave out {name}")
 
 
 class BoxLimit:

@@ -341,9 +341,7 @@ def _check_step(step: Any, dataset: Any) -> None:
             x for x in (named or {}).values() if x.default is x.empty and x.kind < x.VAR_POSITIONAL
         ]
         if len(needed) > 1:
-            what = (
-                f"{short_repr(step)} needs {len(needed)} arguments, but a step gets one, the batch"
-            )
+            what = f"{short_repr(step)} needs {len(needed)} arguments, but a step gets the batch"
             raise DatasetError(_WHERE, what, "take images and targets from the batch inside of it")
         return
     if not getattr(step, "compiled", False):

@@ -56,8 +56,7 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
         version = tuple(int(part) for part in keras.__version__.split(".")[:2])
         if keras.backend.backend() != "tensorflow" or version < _NEEDED:
             what = f"cannot measure Keras {keras.__version__} on {keras.backend.backend()}"
-            hint = "use Keras 3.8 or newer on TensorFlow"
-            raise DatasetError("reader.StallMeter", what, hint)
+            raise DatasetError("reader.StallMeter", what, "use Keras 3.8 or newer on TensorFlow")
         train = self.model.train_function
         # An interrupted `fit` leaves its wrapper in the model.
         self._train = train.train if isinstance(train, _MeteredTraining) else train

@@ -144,7 +144,7 @@ def _joined_schema(datasets: Sequence[OpenDataset]) -> Schema:
                 raise DatasetError(str(other), what, "build both with the same options")
         for own, known in zip_longest(_classes(schema), _classes(joined), fillvalue="no class"):
             if own != known:
-                what = f"it has {own} where {first} has {known}"
+                what = f"has {own} where {first} has {known}"
                 paths = " ".join(map(str, datasets))
                 hint = f"build all with the same classes, or merge them: shardprep repack {paths}"
                 raise DatasetError(str(other), what, hint)
@@ -323,7 +323,7 @@ def _check_request(request: Request) -> None:
         hint = "give batch_size, and neither repeat nor drop_remainder"
         raise _refused("pad_batches pads the last batch of a single epoch", hint)
     if request.crop is not None and config.image_size is not None:
-        raise _refused("image_size and a crop are given, but a crop has its own size", "give one")
+        raise _refused("image_size and a crop are both given", "give one: a crop has its own size")
 
 
 def _refused(what: str, hint: str) -> DatasetError:

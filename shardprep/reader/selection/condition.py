@@ -81,7 +81,7 @@ class Condition(NamedTuple):
                 if (word in lower and is_text) or is_text == are_booleans:
                     near = some_of(sorted(known, key=lambda one: one.lower() != word))
                     what = f"no cell of {name} is {value!r}"
-                    raise refused(self.text, what, f"its cells are {near}")
+                    raise refused(self.text, what, f"use cells such as {near}")
 
 
 def refused(text: str, what: str, hint: str) -> DatasetError:
@@ -90,7 +90,7 @@ def refused(text: str, what: str, hint: str) -> DatasetError:
 
 
 def _there(types: Mapping[str, pa.DataType]) -> str:
-    return f"its items have {', '.join(types)}"
+    return f"use one of the columns {', '.join(types)}"
 
 
 class _Parser:
@@ -176,7 +176,7 @@ class _Parser:
         name = self._quoted.get(name, name)
         if name not in self._types:
             near = difflib.get_close_matches(name, self._types, 1)
-            meant = f"is {near[0]} meant? " if near else "a text needs quotes; "
+            meant = f"is {near[0]} meant? " if near else "put a text into quotes, or "
             hint = f"{meant}{_there(self._types)}"
             raise refused(self._text, f"items have no column {name}", hint)
         if pa.types.is_nested(self._types[name]):
@@ -191,7 +191,7 @@ class _Parser:
     def _is_in(self, name: str, values: Sequence[Any]) -> Any:
         if name == LABEL_NAME:
             if unknown := [one for one in values if one not in (None, *self._classes)]:
-                hint = f"it has {some_of(self._classes)}"
+                hint = f"use one of {some_of(self._classes)}"
                 raise refused(self._text, f"has no class {unknown[0]!r}", hint)
             name = "label"
             values = [one if one is None else self._classes.index(one) for one in values]

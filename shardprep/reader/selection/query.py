@@ -271,7 +271,7 @@ def _class_numbers(where: str, column: ClassColumn | None, label: Sequence[str |
     for given in label:
         is_number = isinstance(given, int) and 0 <= given < len(column.labels)
         if given not in column.labels and not is_number:
-            hint = f"it has {some_of(column.labels, _MAX_NAMES)}"
+            hint = f"use one of {some_of(column.labels, _MAX_NAMES)}"
             raise DatasetError(where, f"has no class {given!r}", hint)
         numbers.append(given if isinstance(given, int) else column.labels.index(given))
     return numbers
@@ -293,7 +293,7 @@ def _matches(rows: ItemRows, condition: Condition) -> Any:
         matching = acero.Declaration.from_sequence(steps).to_table(use_threads=False)
     except (pa.ArrowException, ValueError, TypeError, NotImplementedError) as error:
         reason = shown(str(error).splitlines()[0], MAX_SHOWN)
-        hint = f"its items have {', '.join(rows.dataset.item_columns.names)}"
+        hint = f"use the columns {', '.join(rows.dataset.item_columns.names)}"
         raise refused(condition.text, reason, hint) from None
     matches = np.zeros(len(table), bool)
     matches[matching.column(0).to_numpy()] = True
@@ -319,8 +319,12 @@ def _numbers_of_keys(dataset: OpenDataset, keys: Path | Sequence[str]) -> Any:
         del unknown[0]  # the header of the column
     if unknown:
         first = shown(unknown[0], MAX_SHOWN)
-        what = f"{len(unknown):,} of {counted(len(wanted), 'key')} match no image: {first}"
-        hint = f"a key is {shown(known[0].as_py(), MAX_SHOWN)}" if len(known) else "it has no keys"
+        what = f"{len(unknown):,} of {counted(len(wanted), 'key')} match no image ({first})"
+        hint = (
+            f"use keys like {shown(known[0].as_py(), MAX_SHOWN)}"
+            if len(known)
+            else "select by where"
+        )
         raise DatasetError(str(keys) if isinstance(keys, Path) else str(dataset), what, hint)
     return np.array(numbers, np.int64)
 
@@ -400,7 +404,7 @@ def weighted_draws(where: str, weights: Any, numbers: Ints, dataset: OpenDataset
     num_all = asked.num_samples or (len(numbers) if asked.replacement else num_positive)
     if not asked.replacement and num_all > num_positive:
         what = f"num_samples={num_all:,}, but {num_positive:,} records have a weight above 0"
-        raise DatasetError(where, what, "use fewer, or replacement=True")
+        raise DatasetError(where, what, "use a smaller num_samples, or replacement=True")
     return WeightedDraws(values, np.cumsum(values), asked.replacement, num_all)
 
 

@@ -187,7 +187,7 @@ class Selection:
         if not len(self):
             counts = ", ".join(f"{name} {s.num_records:,}" for name, s in manifest.splits.items())
             what = f"the selection {self.name!r} has no record"
-            raise DatasetError(manifest.name, what, f"the dataset has {counts}")
+            raise DatasetError(manifest.name, what, f"select other records of {counts}")
         total = sum(split.num_records for split in manifest.splits.values())
         if self.numbers[-1] >= total:
             what = f"the selection {self.name!r} has record {self.numbers[-1]:,} of only {total:,}"

@@ -86,7 +86,7 @@ def mix_of(shares: Mapping[str | Path, float]) -> Mix:
     for (path, share), thousandths in zip(shares.items(), rounded, strict=True):
         if not thousandths:
             what = f"the share {share:g} of {path} is too small: it is rounded to 0 thousandths"
-            raise DatasetError("reader.mix", what, "give a larger share, or leave it out")
+            raise DatasetError("reader.mix", what, "give a larger share, or leave this dataset out")
     return Mix(tuple(shares), tuple(rounded))
 
 
@@ -189,7 +189,7 @@ def split_ranges(manifest: Manifest, split: str | EvenSplit) -> list[range]:
                 raise DatasetError(manifest.name, f"{part!r} is not a split", hint)
         if match["split"] not in splits:
             what = f"has no split {match['split']!r}"
-            raise DatasetError(manifest.name, what, f"it has {', '.join(splits)}")
+            raise DatasetError(manifest.name, what, f"use one of {', '.join(splits)}")
         whole = splits[match["split"]]
         start = _position(match["start"], 0, len(whole))
         ranges.append(whole[start : _position(match["stop"], len(whole), len(whole))])
@@ -199,7 +199,7 @@ def split_ranges(manifest: Manifest, split: str | EvenSplit) -> list[range]:
     if not ranges:
         counts = ", ".join(f"{name} {s.num_records:,}" for name, s in manifest.splits.items())
         what = repr(expression) if isinstance(split, str) else str(split)
-        raise DatasetError(manifest.name, f"{what} selects no record", f"it has {counts}")
+        raise DatasetError(manifest.name, f"{what} selects no record", f"select from {counts}")
     return ranges
 
 

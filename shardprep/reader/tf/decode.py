@@ -97,7 +97,7 @@ class Decoder:
     def _stored_size(self) -> tuple[int, int]:
         if self._schema.image_size is None:
             what = "its schema has no size for its raw images"
-            raise DatasetError(self._schema.name, what, "build it again with one image size")
+            raise DatasetError(self._schema.name, what, "build again with one image size")
         return self._schema.image_size
 
     def _packed(self, features: dict[str, Any]) -> Any:

@@ -148,7 +148,7 @@ def _write_missing(
     existing = next(one for one in (folder, *folder.parents) if one.exists())
     if lacking := shortage(existing, _num_bytes(subset, missing, size)):
         what = f"the decoded images do not fit: {lacking}"
-        raise DatasetError(str(folder.parent), what, "free some space, or use another folder")
+        raise DatasetError(str(folder.parent), what, "free some space, or give another folder")
     (folder / INDEX_DIR).mkdir(parents=True, exist_ok=True)
     with _locked(folder):
         missing = [shard for shard in shards if not _is_whole(folder, shard)]

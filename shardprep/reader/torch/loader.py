@@ -247,7 +247,7 @@ def _device(options: LoaderOptions) -> torch.device | None:
 def _pins(options: LoaderOptions) -> bool:
     if options.pin_memory and not torch.cuda.is_available():
         what = "pin_memory=True, but torch sees no CUDA device"
-        raise DatasetError(_WHERE, what, "leave it out")
+        raise DatasetError(_WHERE, what, "leave out pin_memory")
     return torch.cuda.is_available() if options.pin_memory is None else options.pin_memory
 
 
@@ -258,9 +258,7 @@ def _with_transform(source: BatchSource, options: LoaderOptions) -> BatchSource:
     try:
         import torchvision  # noqa: F401 - images, boxes and masks become its tensors
     except (ImportError, OSError, RuntimeError) as error:  # RuntimeError: of another torch
-        what = (
-            f"transform needs torchvision, which fails to import ({' '.join(str(error).split())})"
-        )
+        what = f"transform needs torchvision, whose import fails ({' '.join(str(error).split())})"
         hint = f"install the torchvision for torch {torch.__version__}"
         hint += ", or use random_resized_crop=reader.RandomResizedCrop(size, flip=0.5) without it"
         raise DatasetError(_WHERE, what, hint) from error
@@ -269,7 +267,7 @@ def _with_transform(source: BatchSource, options: LoaderOptions) -> BatchSource:
     if options.num_workers != 0 and (problem := transform.problem()):
         what = f"transform cannot be sent to worker processes ({problem})"
         if options.num_workers:
-            raise DatasetError(_WHERE, what, "give num_workers=0, or create such objects in it")
+            raise DatasetError(_WHERE, what, "give num_workers=0, or create such objects inside")
         warn(f"{what}, so the thread of the training loop runs it")
         source = replace(source, options=replace(source.options, num_workers=0))
     return replace(source, transform=transform)

@@ -84,7 +84,7 @@ def serve(dataset: OpenDataset, port: int, ending: ExitStack) -> Viewer:
     except OSError as error:
         site.close()
         what = f"cannot listen on port {port} ({(error.strerror or str(error)).lower()})"
-        raise RecipeError(OptionName("port"), what, "leave it out to use a free port") from error
+        raise RecipeError(OptionName("port"), what, "give 0 for a free port") from error
     ending.callback(server.join, _END_S)
     ending.callback(site.close)
     ending.callback(server.close)  # an ExitStack runs the last callback first

@@ -64,11 +64,10 @@ def _read_zip(file: BinaryIO, watcher: Watch) -> None:
             except _DAMAGE as error:
                 if isinstance(error, OSError) and error.errno is not None:
                     raise
-                message = f"member {info.filename!r}: {error}"
-                raise zipfile.BadZipFile(message) from error
+                raise zipfile.BadZipFile(f"member {info.filename!r}: {error}") from error
     if num_unread:
         why = "encrypted, or packed with an unknown method"
-        watcher.notice(f"members not checked: {num_unread:,}, {why}")
+        watcher.notice(f"members not checked ({why}): {num_unread:,}")
 
 
 def _read_all(stream: IO[bytes], file: BinaryIO, watcher: Watch) -> None:

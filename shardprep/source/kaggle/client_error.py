@@ -104,7 +104,7 @@ def _upload_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str] | None:
         return f"Kaggle rejects the upload ({said})", hint
     return {
         "client": (f"the kaggle client failed ({said})", AGAIN),
-        "disk": (f"cannot be written ({said})", "free some space, or set SHARDPREP_CACHE"),
+        "disk": (f"files cannot be written ({said})", "free some space, or set SHARDPREP_CACHE"),
     }.get(fault.kind)
 
 
@@ -120,7 +120,8 @@ def _http_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str]:
         why = "the account may have to join first, or to verify a phone number"
         lines = f"Kaggle refuses access ({said})", f"open {ref.page} in a browser: {why}"
     elif status == 404:
-        also = "a dataset is kaggle:OWNER/NAME" if ref.kind == "competition" else "is it private?"
+        also = "a dataset is kaggle:OWNER/NAME"
+        also = also if ref.kind == "competition" else "a private dataset must be shared with you"
         lines = f"Kaggle has no such {ref.kind} (404)", f"check the name at {ref.page}; {also}"
     elif status == 429:
         wait = f"{fault.retry_after_s:,.0f} s" if fault.retry_after_s else "some minutes"
@@ -145,10 +146,10 @@ def _other_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str]:
         "silent": ("no data from Kaggle", _LATER),
         "import": ("the kaggle client cannot be loaded", "pip install 'kaggle>=2.2.4,<3' six"),
         "disk": (
-            "cannot be written",
-            f"free some space, or choose another {OptionName('to')} or SHARDPREP_CACHE",
+            "the download cannot be written",
+            f"free some space, or choose another SHARDPREP_CACHE (download: {OptionName('to')})",
         ),
-        "client": ("the kaggle client failed", f"download it from {ref.page} and give that file"),
+        "client": ("the kaggle client failed", f"download {ref.page} and give the archive"),
         "died": (
             "the kaggle client was killed by the system or a user",
             f"free some memory, then {AGAIN}",

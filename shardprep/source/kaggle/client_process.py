@@ -113,8 +113,8 @@ def arrived(folder: Path) -> list[Path]:
 def check_space(folder: Path, name: str, num_bytes: int) -> None:
     """Raise SourceError about `name` if `num_bytes` more do not fit on the disk of a folder."""
     if lacking := shortage(folder, num_bytes):
-        hint = f"free some space, or choose another {OptionName('to')} or SHARDPREP_CACHE"
-        raise SourceError(name, f"does not fit {folder}: {lacking}", hint)
+        hint = f"free some space, or choose another SHARDPREP_CACHE (download: {OptionName('to')})"
+        raise SourceError(name, f"does not fit into {folder}: {lacking}", hint)
 
 
 def _reports(

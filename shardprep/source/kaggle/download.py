@@ -156,7 +156,7 @@ def download(
             return archives.keep(_whole(archives, lock, watcher, retries or RetryLimits()))
     except OSError as error:
         place = str(error.filename or archives.folder)
-        hint = f"choose another {OptionName('to')} or SHARDPREP_CACHE"
+        hint = f"choose another SHARDPREP_CACHE (download: {OptionName('to')})"
         raise SourceError(place, f"cannot be written ({error.strerror})", hint) from error
 
 
@@ -185,8 +185,8 @@ def _whole(archives: ArchiveFolder, lock: int, watcher: Watch, retries: RetryLim
             what = "Kaggle sent a web page instead of an archive"
             hint = f"open {ref.page} in a browser: Kaggle may ask you to confirm something first"
             raise SourceError(str(ref), what, hint)
-        watcher.notice(f"{ref} arrived damaged ({found}): starting again from zero")
-    hint = f"try again later, or download it from {ref.page} in a browser and give that file"
+        watcher.notice(f"{ref} arrived damaged ({found}): downloading it again")
+    hint = f"try again later, or download the archive from {ref.page} and give that file"
     raise SourceError(str(ref), f"arrived damaged twice ({found})", hint)
 
 

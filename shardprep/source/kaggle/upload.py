@@ -44,7 +44,7 @@ class KaggleState(NamedTuple):
 def check_target(ref: KaggleRef) -> None:
     """Raise RecipeError or SourceError for an invalid target or missing credentials."""
     if ref.kind == "competition" or ref.version or not _NAME.fullmatch(ref.name):
-        what = "an upload needs a dataset without a version, with a name of a-z, 0-9 and hyphens"
+        what = "is not a dataset without a version and with a name of a-z, 0-9 and hyphens"
         raise RecipeError(str(ref), what, "write kaggle:OWNER/NAME")
     if not credentials():
         raise no_credentials(ref)
@@ -105,14 +105,14 @@ class Uploader:
         if there.status is None:
             if self.is_public and self.license is None:
                 what = "is missing, but a public dataset needs a licence"
-                raise RecipeError(OptionName("license"), what, "add CC-BY-4.0 or another")
+                raise RecipeError(OptionName("license"), what, "give a licence such as CC-BY-4.0")
             licenses = [{"name": self.license or "unknown"}]
             metadata |= {"title": self.ref.name.replace("-", " "), "licenses": licenses}
             return "create", "public" if self.is_public else "private", metadata
         if there.is_private is self.is_public:
             now, how = ("private", "leave out") if there.is_private else ("public", "add")
-            what = f"the dataset is {now} on Kaggle, and a new version would be too"
-            hint = f"{how} {OptionName('public')}, or change that at {self.ref.page}/settings"
+            what = f"the dataset is {now} on Kaggle, and a new version does not change that"
+            hint = f"{how} {OptionName('public')}, or change it at {self.ref.page}/settings"
             raise RecipeError(str(self.ref), what, hint)
         return "version", self.message, metadata
 

@@ -421,7 +421,7 @@ class Worker:
         else:
             self._num_failed_starts += 1
             if self._num_failed_starts == _MOST_FAILED_STARTS:
-                what = f"a worker could not be started, {_MOST_FAILED_STARTS} times ({how})"
+                what = f"a worker could not be started in {_MOST_FAILED_STARTS} attempts ({how})"
                 hint = f"free some memory, or use fewer {OptionName('workers')}"
                 raise BuildError("shardprep build", what, hint)
         self._start()
@@ -442,7 +442,7 @@ class Worker:
             raise BuildError(str(task), what, hint)
         kind: RejectionKind = "crashed"
         times = f"{self._num_kills + 2} times" if self._num_kills else "twice"
-        reason = f"its decoder ended the process, {times} ({how})"
+        reason = f"its decoder crashed the worker process {times} ({how})"
         self._num_kills = 0
         if ALARM is not None and code == -ALARM:
             kind = "timeout"

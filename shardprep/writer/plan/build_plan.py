@@ -120,14 +120,11 @@ class Outline(Document):
         ]
         for shard, wanted in zip(self.shards, names, strict=True):
             if shard.name != wanted:
-                message = f"a shard is called {shard.name!r}, not {wanted}"
-                raise ValueError(message)
+                raise ValueError(f"a shard is called {shard.name!r}, not {wanted}")
         if self.spec.size is not None and not all(1 <= side <= MAX_SIDE for side in self.spec.size):
-            message = f"spec.size is {self.spec.size}"
-            raise ValueError(message)
+            raise ValueError(f"spec.size is {self.spec.size}")
         if type(self.fingerprint.options.get("seed")) is not int:
-            message = "fingerprint.options has no seed"
-            raise ValueError(message)
+            raise ValueError("fingerprint.options has no seed")
         return self
 
 
@@ -174,8 +171,8 @@ def check_outline(state: Folder, outline: Outline) -> None:
     if there is not None and there.near_copies != outline.near_copies:
         raise BuildError(
             str(state),
-            "near copies differ from the run that began this build: only one could read some image",
-            f"put such images on an {OptionName('exclude_list')}, remove {state} and start again",
+            "the search for near copies found others than the run that began this build",
+            f"list unreadable images in {OptionName('exclude_list')}, and remove {state}",
         )
 
 
@@ -197,5 +194,5 @@ def recorded_recipe(manifest: Manifest, source: str, out: str) -> Recipe:
     try:
         return stored_recipe({**options, **keys, "max_rejected": 1.0})
     except RecipeError as error:
-        what = "was built by another version, with other options"
+        what = "was built by another version of shardprep, which has other options"
         raise DatasetError(manifest.name, what, "build it again") from error

@@ -81,7 +81,7 @@ class ChangedItems:
         stay = np.delete(np.arange(len(self.items)), sorted(reasons))
         if not len(stay):
             what = f"all {len(keys):,} images are left out ({lost[0].reason})"
-            raise SourceError("shardprep repack", what, f"a key looks like {keys[0]}")
+            raise SourceError("shardprep repack", what, f"keep images such as {keys[0]}")
         return replace(
             self,
             items=self.items.take(stay),
@@ -143,8 +143,8 @@ def _remarks(items: Items, recipe: Recipe) -> list[str]:
 
 def _check_join(recipe: Recipe) -> None:
     if recipe.join and not (recipe.columns or recipe.group or recipe.rules.split.column):
-        what = f"changes nothing by itself: {OptionName('columns')} A,B stores columns of the table"
-        raise RecipeError(OptionName("join"), what, "add it, or name a column to group or split by")
+        hint = f"add {OptionName('columns')} A,B, or name a column to group or split by"
+        raise RecipeError(OptionName("join"), "changes nothing by itself", hint)
 
 
 def _match(index: KeyIndex, given: ChangedItems, recipe: Recipe) -> TableMatch | None:
@@ -192,7 +192,7 @@ def _with_labels(given: ChangedItems, recipe: Recipe, documents: Documents) -> C
     if schema.target not in (LABEL, LABELS):
         option = OptionName("relabel" if recipe.relabel else "classes")
         what = f"needs a dataset whose images have classes, not {schema.target or 'no labels'}"
-        raise SchemaError(option, what, "leave it out")
+        raise SchemaError(option, what, "leave this option out")
     classes = recipe.classes or labels
     added = [name for name in classes if name not in labels]
     if recipe.relabel and len(added) == len(classes):  # only new classes

@@ -123,12 +123,12 @@ class NearCopies:
         if are_left_out:
             targets = [{self.items[i].target for i in group} - {None} for group in self.groups]
             number = sum(len(group) > 1 for group in targets)
-            odd = f"; {number:,} of these have one with another target" if number else ""
+            odd = f"; the targets differ in {counted(number, 'group')}" if number else ""
             copies = "copy" if len(self._kept_of) == 1 else "copies"
             kept = counted(len(sizes), "image")
             return [f"left out: {len(self._kept_of):,} near {copies} of {kept}{odd}"]
         text = f"{counted(len(sizes), 'group')} of near copies, {sum(sizes):,} images in all"
-        hint = ["one split only: give --split to keep them apart"]
+        hint = ["the dataset has one split: give --split to divide it"]
         are_parted = len({item.split for item in final}) > 1
         more = self._across(final) if are_parted else hint
         return [f"{text}; the largest has {max(sizes):,}", *more]
@@ -163,11 +163,9 @@ class NearCopies:
         if not parted:
             return []
         first, second = (shown(key, _MOST_SHOWN) for key in sorted(parted[0].values())[:2])
-        text = (
-            f"{len(parted):,} of these are in several of the given splits, as {first} and {second}"
-        )
-        cuts = "--split RATIOS that name these cut labelled images anew"
-        return [f"{text}: {cuts}, a build with --dedup near leaves copies out"]
+        text = f"{len(parted):,} of these are in several given splits, such as {first} and {second}"
+        cuts = "--split RATIOS that name these splits divide labelled images again"
+        return [f"{text}: {cuts}, and --dedup near leaves copies out"]
 
 
 _VERSION = 2

@@ -193,7 +193,7 @@ def _counts(runs: Runs, size: tuple[int, int]) -> str | list[int]:
 
 
 def _unstated(what: str) -> RecipeError:
-    return RecipeError(_option(""), f"a table of items cannot state {what}", "leave it out")
+    return RecipeError(_option(""), f"a table cannot state {what}", "leave this option out")
 
 
 def _option(file: str | Path) -> OptionName:

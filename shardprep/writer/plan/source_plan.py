@@ -88,7 +88,7 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watch, num_workers: int =
     items, left_out, copies = catalog.items, list[Item](), list[Skipped]()
     near = leaks = None
     if recipe.dedup == "near" and items.members.are_stacks.any():
-        what = "no near copy of a stack is left out: only whole stacks are equal"
+        what = "near copies of stacks are not left out, only equal stacks"
         catalog.findings.append(f"{OptionName('dedup')} near: {what}")
         recipe = replace(recipe, dedup=True)
     if recipe.finds_near:
@@ -156,7 +156,7 @@ def cut_items(items: Items, ratios: Mapping[str, float], seed: int) -> Cut:
     if not num_cut:
         given = ", ".join(items.split.counts())
         what = f"ratios divide only train and the splits that they name, but the source has {given}"
-        raise RecipeError(OptionName("split"), what, "name one of these")
+        raise RecipeError(OptionName("split"), what, "name one of these splits")
     cut = cut_splits(items, ratios, seed)
     counts = cut.items.split.counts()
     empty = [split for split in ratios if split not in counts]
@@ -181,7 +181,7 @@ def _far_off(items: Items, ratios: Mapping[str, float]) -> list[str]:
     if all(abs(share - wanted[split]) <= _FAR_OFF for split, share in shares.items()):
         return []
     got = ", ".join(f"{split} {shares[split]:.0%} ({wanted[split]:.0%})" for split in wanted)
-    return [f"warning: groups are not divided, so shares differ from those asked: {got}"]
+    return [f"warning: groups are not divided, so splits differ from the ratios: {got}"]
 
 
 def _recut(items: Items, ratios: Mapping[str, float]) -> list[str]:

@@ -267,7 +267,7 @@ def without_listed(
     found = WholeKeyIndex(items.members.keys).find_keys(entries, recipe.exclude_list)
     out = np.unique(found[found >= 0])
     if len(out) == len(items):
-        raise SourceError(recipe.exclude_list, "names all tiles", "remove some of them from it")
+        raise SourceError(recipe.exclude_list, "names all tiles", "remove some from this list")
     unused = [text for text, at in zip(entries, found.tolist(), strict=True) if at < 0]
     listed = [skipped(member, EXCLUDED) for member in items.members.take(out)]
     return items.take(np.delete(np.arange(len(items)), out)), listed, unused

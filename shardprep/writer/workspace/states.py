@@ -130,7 +130,7 @@ def writing(workspace: Workspace) -> Iterator[None]:
         raise DisturbedError(error.where, error.what, "run the same command again") from error
     except OSError as error:
         what = f"cannot be written ({error.strerror or error})"
-        hint = "finished shards are kept: free some space and run the same command again"
+        hint = "finished shards are kept: free space, or correct permissions, and run again"
         raise BuildError(str(error.filename or workspace.state), what, hint) from error
 
 
@@ -388,9 +388,7 @@ def find_damage(
         return None
     if changes := fingerprint_differences(finished.fingerprint, fingerprint):
         what = f"lacks {some_of(gone)}, and {', '.join(changes)} changed since it was built"
-        hint = (
-            f"restore what has changed, or add {OptionName('overwrite')} to build all of it again"
-        )
+        hint = f"restore source and options, or add {OptionName('overwrite')} to build all again"
         raise BuildError(workspace.location, what, hint)
     items = folder / ITEMS_FILE
     is_sound = items.is_file() and sha256_of(items) == finished.files.get(ITEMS_FILE)

@@ -69,9 +69,8 @@ def test_a_reading_that_does_not_fit_names_the_one_that_does(
     if asked != true:
         with pytest.raises(SourceError) as caught:
             made(tmp_path, {"t.csv": text}, boxes=option)
-        assert (
-            f"of 40 boxes are not inside of their images, read as {box_format.WORDS[asked]}"
-            in str(caught.value)
+        assert f"of 40 boxes are not inside their images, read as {box_format.WORDS[asked]}" in str(
+            caught.value
         )
         assert str(caught.value).count(".png") == 3
         hint = f"write {true}({columns}) instead of {columns}, or accept them with --max-clipped 1"
@@ -155,7 +154,7 @@ def test_a_tenth_of_the_boxes_may_pass_the_edge_and_no_more(tmp_path: Path, num_
     numbers = corners()
     numbers[:num_far, 2] = WIDTH + 9
     if num_far > 4:
-        with pytest.raises(SourceError, match="5 of 40 boxes are not inside of their images"):
+        with pytest.raises(SourceError, match="5 of 40 boxes are not inside their images"):
             made(tmp_path, written("voc", numbers), boxes="voc")
     found = made(tmp_path, written("voc", numbers), boxes="voc", max_clipped=num_far / 40)
     assert len(boxes(found)) == 40

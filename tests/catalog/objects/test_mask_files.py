@@ -266,7 +266,7 @@ def test_a_grey_mask_among_black_and_white_ones_is_an_error_and_makes_no_classes
     tmp_path: Path,
 ) -> None:
     masks = [grey(0, 255), grey(0, 17, 255), grey(0, 255), grey(0)]
-    what = r"0, 17, 255, but 2 of 3 masks are white on black; --mask-values 0=background,255="
+    what = r"0, 17, 255, but 2 of 3 masks are white on black; give --mask-values 0=background,255="
     with pytest.raises(SourceError, match=what):
         detected_values(members_of(tmp_path, *masks), 10**6)
     half = members_of(tmp_path, grey(0, 255), grey(0, 1, 255))  # a void region alone
@@ -326,7 +326,7 @@ def test_a_document_that_names_all_values_is_proposed(tmp_path: Path) -> None:
     [
         ([coloured()], "#ff0009"),
         ([grey(0, 40, 90, form="JPEG")], "blurs class indices"),
-        ([grey(0, 5_000, 30_000, mode="I;16")], "are they class indices"),
+        ([grey(0, 5_000, 30_000, mode="I;16")], "too high for class indices"),
         ([b"no image"], "cannot be decoded"),
     ],
 )

@@ -64,7 +64,7 @@ def num_objects(found: Catalog) -> int:
 def test_objects_of_images_that_are_missing_are_counted_and_too_many_an_error(
     tmp_path: Path, name: str
 ) -> None:
-    with pytest.raises(SourceError, match=r"4 of 12 objects are bad \(4 no image\)"):
+    with pytest.raises(SourceError, match=r"4 of 12 objects are invalid \(4 no image\)"):
         made(tmp_path, name)
     found = made(tmp_path, name, max_dropped=0.34)
     assert facts_of(found).unmatched == Unmatched(objects={"no image": 4}, num_unlisted=0)
@@ -86,7 +86,7 @@ def test_ids_as_text_against_numbers_are_an_error_and_not_empty_images(tmp_path:
         entry["id"] = int(entry["id"])
     members = {**images(NUM_ALL), "a.json": json.dumps(document).encode()}
     with pytest.raises(
-        SourceError, match=r"12 of 12 objects are bad .* there is no image for image_id '0'"
+        SourceError, match=r"12 of 12 objects are invalid .* there is no image for image_id '0'"
     ):
         catalog(tmp_path, members, boxes="coco")
     found = catalog(tmp_path, members, boxes="coco", max_dropped=1)
@@ -114,7 +114,7 @@ def test_objects_without_an_outline_are_dropped_if_masks_are_stored(
 ) -> None:
     members = {**images(NUM_ALL), "a.json": json.dumps(coco(outlined)).encode()}
     keys: dict[str, Any] = {"masks": "coco", **more}
-    with pytest.raises(SourceError, match=f"{num_lacking} of 12 objects are bad .*no outline"):
+    with pytest.raises(SourceError, match=f"{num_lacking} of 12 objects are invalid .*no outline"):
         catalog(tmp_path, members, **keys)
     source = write_folder(tmp_path / "set", members)
     result = build(source, tmp_path / "out", **keys, max_dropped=1)
@@ -140,7 +140,9 @@ def test_images_without_a_file_of_yolo_are_counted_apart_from_empty_files(tmp_pa
     texts = {f"labels/{i}.txt": yolo_line(0, BOXES[0]) if i else "" for i in range(9)}
     texts["data.yaml"] = "names: [cat]"
     members = images(10) | {key: text.encode() for key, text in texts.items()}
-    with pytest.raises(SourceError, match=r"for 1 of 10 images, above the share of 0\.05"):
+    with pytest.raises(
+        SourceError, match=r"1 of 10 images have no annotation, above the share of 0\.05"
+    ):
         catalog(tmp_path, members, boxes="yolo")
     found = catalog(tmp_path, members, boxes="yolo", unlisted="background")
     assert facts_of(found).unmatched == Unmatched(objects={}, num_unlisted=1)
@@ -179,7 +181,7 @@ def test_unmatched_objects_count_with_those_that_workers_drop(tmp_path: Path) ->
     documents = {**documents, "labels/0.txt": "\n".join([yolo_line(0, BOXES[0])] * 2)}
     members = images() | {key: text.encode() for key, text in documents.items()}
     source = write_folder(tmp_path / "set", members)
-    reasons = r"5 of 12 objects are bad \(41.7%\), the limit is 40.0%: 4 no image, 1 repeated"
+    reasons = r"objects are invalid \(41.7%\), above the limit of 40.0%: 4 no image, 1 repeated"
     with pytest.raises(BuildError, match=reasons):
         build(source, tmp_path / "out", boxes="yolo", max_dropped=0.4)
 

@@ -177,7 +177,7 @@ def check_boxes(
         return
     form = found.notation.form if found.notation else None
     read = f", read as {_Reading(form, boxes.is_relative)}" if form else ""
-    fault = "are below one pixel" if is_tiny else "are not inside of their images"
+    fault = "are below one pixel" if is_tiny else "are not inside their images"
     what = f"{are_wrong.sum():,} of {len(are_wrong):,} boxes {fault}{read}"
     values = numbers(boxes.corners, form or "xyxy")
     some = []
@@ -265,7 +265,7 @@ def _hint(found: Found, better: _Reading) -> str:
     hint = f"they fit as {better}"
     if found.is_table:
         return f"{hint}: write {better.form}({columns}) instead of {columns}"
-    return f"{hint}, which the format does not use: convert them"
+    return f"{hint}, which the format does not use: convert the boxes"
 
 
 def rectangle(x1: float, y1: float, x2: float, y2: float) -> Floats:

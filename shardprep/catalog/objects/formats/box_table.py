@@ -116,7 +116,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         row = min(boxes.malformed)
         cell = ", ".join(table.rows[row][place] for place in places)
         what = f"has no boxes in {', '.join(columns.names)}, but {shown(cell)!r}"
-        raise SourceError(table.name, what, "name the columns: csv:FILE:ID:x,y,w,h")
+        raise SourceError(table.name, what, "name the columns of boxes: csv:FILE:ID:x,y,w,h")
     findings: list[str] = []
     sides = _side_columns(table, columns)
     if sides is not None and _are_of_boxes(table, boxes, match, sides):

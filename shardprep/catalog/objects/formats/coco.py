@@ -253,7 +253,7 @@ class _Document:
         if entries.setdefault(id_, value) != value:
             both = f"{_short(entries[id_])} and {_short(value)}"
             raise SourceError(
-                self.key, f"id {_short(id_)} is used twice: {both}", "give each its own"
+                self.key, f"id {_short(id_)} is used twice: {both}", "give each entry its own id"
             )
 
 
@@ -294,11 +294,11 @@ class _Reader:
                     self._take(document, kind, entry)
                 except _BAD as error:
                     what = f"has an entry of {kind!r} without the fields of COCO ({_short(entry)})"
-                    hint = "see the format of COCO's instances_*.json"
+                    hint = "correct this entry, or export the document as COCO again"
                     raise SourceError(key, what, hint) from error
         if not kinds >= {"images", "annotations"}:
             what = "is not a COCO document: it has no lists 'images' and 'annotations'"
-            raise SourceError(key, what, f"name the right file: {OptionName('boxes')} coco:FILE")
+            raise SourceError(key, what, f"name a COCO document: {OptionName('boxes')} coco:FILE")
         self._keys.append(key)
         places = self._place(key, document.images)
         self._count_unmatched(key, document, places, start)

@@ -43,7 +43,7 @@ _NO_AREAS = ("polyline", "points", "cuboid", "skeleton")
 _HEAD_BYTES = 1 << 20
 """Bytes to search for the first image, which follows the labels."""
 _PIECE = 1 << 16
-_HINT = "export it from CVAT as 'CVAT for images 1.1' again"
+_HINT = "export it again from CVAT, as 'CVAT for images 1.1'"
 
 
 class _Shape(NamedTuple):

@@ -36,7 +36,7 @@ def elements(data: bytes, where: str) -> Iterator[tuple[str, list[Any]]]:
         what = f"is damaged JSON at {reader.place(error.pos)} ({error.msg})"
         raise SourceError(where, what, _HINT) from error
     except RecursionError as error:
-        raise SourceError(where, "is JSON that is nested too deeply to be read") from error
+        raise SourceError(where, "is JSON that is nested too deeply", _HINT) from error
     except UnicodeDecodeError as error:
         raise SourceError(where, f"is not UTF-8 near {reader.place(0)}", _HINT) from error
     except ValueError as error:  # a number of 5,000 digits

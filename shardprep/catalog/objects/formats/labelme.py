@@ -92,7 +92,7 @@ def read_points(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
             found.missing[file.key] = len(points)
             continue
         if file.fault:
-            raise SourceError(file.key, file.fault, "write it again with LabelMe, or leave it out")
+            raise SourceError(file.key, file.fault, "save or export this file again with LabelMe")
         found.listed.add(file.image)
         for one in points:
             if one.place is None:
@@ -102,7 +102,7 @@ def read_points(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
     where = OptionName("points", rule.kind)
     keys = _claimed(pairing, where)
     if not len(found):
-        raise SourceError(where, "no file has a shape of the type point")
+        raise SourceError(where, "no file has a shape of the type point", "leave this option out")
     return found.found(f"LabelMe, points of {counted(len(keys), 'JSON file')}", keys, str(where))
 
 
@@ -129,7 +129,7 @@ def _files(source: AnnotatedSource, pairing: Pairing) -> Iterator[_File]:
 
 def _claimed(pairing: Pairing, where: OptionName) -> list[str]:
     if not pairing.documents:
-        raise SourceError(where, "no JSON file of the source belongs to one of its images")
+        raise SourceError(where, "no JSON file belongs to an image", "name a.json like a.jpg")
     return [*pairing.documents.values()]
 
 

@@ -88,13 +88,15 @@ def masks_of_segments(
         positions = of_document.names.find(name) if of_document is not None else ()
         if of_document is not None and len(positions) > 1:
             one, two = (of_document.members[i].key for i in positions[:2])
-            raise SourceError(document, f"mask {shown(name)!r} fits {one} and {two}")
+            raise SourceError(
+                document, f"mask {shown(name)!r} fits {one} and {two}", "remove one file"
+            )
         if of_document is not None and positions:
             of_image[image] = (of_document.members[positions[0]],)
     if found.segments and not any(of_image):
         document, name = next(iter(found.segments.values()))
         what = f"none of its masks, such as {shown(name)}, is in the source"
-        raise SourceError(document, what, f"put them into a folder {stem(document)} next to it")
+        raise SourceError(document, what, f"put masks into {stem(document)}/ next to the document")
     return of_image
 
 

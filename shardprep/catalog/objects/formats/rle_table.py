@@ -21,7 +21,7 @@ from shardprep.catalog.objects.object_table import NO_BOX, ONE_CLASS, Found, Obj
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.row_matching import find_ids, find_rows, row_ids
 from shardprep.catalog.tables.table import Table
-from shardprep.errors import OptionName, SourceError
+from shardprep.errors import OptionName, SourceError, some_of
 from shardprep.image.annotation_types import RunOrder, Runs
 from shardprep.recipe.object_rules import RunTableRule
 from shardprep.source.string_column import Texts
@@ -58,8 +58,8 @@ def read_runs(rule: RunTableRule, source: AnnotatedSource, order: RunOrder | Non
     objects = _objects(table, rule, index)
     images = find_rows(index, table, rule.id_column, Texts.of(objects.ids)).tolist()
     if max(images, default=-1) < 0:
-        what = f"no id of column {rule.id_column!r} fits an image, such as {objects.ids[:1]}"
-        raise SourceError(table.name, what, f"a key looks like {index.keys[0]}")
+        what = f"no id of column {rule.id_column!r} fits an image ({some_of(objects.ids, 1)})"
+        raise SourceError(table.name, what, f"write ids such as {index.keys[0]}")
     findings: list[str] = []
     if order is None:
         of_image: defaultdict[int, list[str]] = defaultdict(list)

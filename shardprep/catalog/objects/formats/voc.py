@@ -69,7 +69,8 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
             table.missing[key] = len(content.names)
     if not pairing.documents:
         what = "belongs to an image" if keys else "has the root 'annotation'"
-        raise SourceError(OptionName("boxes", rule.kind), f"no XML file of the source {what}")
+        hint = "name each XML file like its image, or use another format"
+        raise SourceError(OptionName("boxes", rule.kind), f"no XML file of the source {what}", hint)
     if unreadable:
         findings.append(f"XML files cannot be read and have no image: {some_of(unreadable)}")
     lists = [m for m in source.documents.members(".txt") if _SPLIT_LISTS in f"/{m.key}"]

@@ -209,14 +209,14 @@ class NameFile:
         self.pose_fault: SourceError | None = None
         """Reason why keypoints cannot be read, though boxes can; or None."""
         if len(data) > _MOST_NAME_BYTES:
-            raise SourceError(key, "is larger than 1 MiB, too large for class names")
+            raise SourceError(key, "has more than 1 MiB", "name a file with class names")
         if key.lower().endswith((".yaml", ".yml")):
             self.names = self._of_yaml(decoded(data), fields)
         else:
             lines = (line.strip() for line in decoded(data).splitlines())
             self.names = dict(enumerate(name for name in lines if name))
         if not self.names:
-            raise SourceError(key, "names no classes", f"name another file: {_YOLO}:FILE")
+            raise SourceError(key, "names no classes", "name a file with class names")
 
     def _of_yaml(self, text: str, fields: Sequence[str]) -> dict[int, str]:
         """Return id → class name. YAML values stay texts, such as `yes`, `010` and `null`."""
@@ -229,7 +229,7 @@ class NameFile:
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             line = getattr(getattr(error, "problem_mark", None), "line", None)
             place = "" if line is None else f" at line {line + 1:,}"
-            raise SourceError(self.key, f"is damaged YAML{place}") from error
+            raise SourceError(self.key, f"is damaged YAML{place}", "correct the file") from error
         parts = document if isinstance(document, dict) else {}
         names = next((parts[one] for one in fields if one in parts), None)
         pairs = enumerate(names) if isinstance(names, list) else ()
@@ -239,7 +239,9 @@ class NameFile:
                 what = f"has an invalid entry {shown(str(number), _MOST_SHOWN)!r} in 'names'"
                 raise SourceError(self.key, what, "write names: [cat, dog]")
             if found.setdefault(int(number), name.strip()) != name.strip():
-                raise SourceError(self.key, f"has two names for class {int(number)}")
+                raise SourceError(
+                    self.key, f"has two names for class {int(number)}", "remove one name"
+                )
         if parts.get("kpt_shape") not in _NO_SHAPE:
             try:
                 self.pose = self._pose(parts)
@@ -280,7 +282,7 @@ class NameFile:
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > _MOST_DEPTH:
-                raise SourceError(self.key, f"is damaged YAML, nested more than {_MOST_DEPTH} deep")
+                raise SourceError(self.key, "is YAML that is nested too deeply", "correct the file")
 
 
 class _Pose(NamedTuple):
@@ -437,7 +439,7 @@ def _yaml_splits(names: NameFile, source: AnnotatedSource, findings: list[str]) 
             listed = [key for key in listed if key == beside] or listed
             if len(listed) > 1:
                 what = f"names the list {path!r}, but the source has {some_of(listed)}"
-                raise SourceError(names.key, what, "leave one out, or write its whole path")
+                raise SourceError(names.key, what, "remove one of these, or write a whole path")
             if path.lower().endswith(".txt") and not listed:
                 findings.append(f"{names.key} names the list {path!r}, which the source lacks")
             if path.lower().endswith(".txt") and listed:
