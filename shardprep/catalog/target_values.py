@@ -310,5 +310,5 @@ def checked_number(key: str, what: str, text: str) -> float:
 
 
 def _not_number(key: str, what: str, kind: str) -> SourceError:
-    hint = f"name the text that means nothing with {_NULL}, or use {_TARGET} {kind}"
+    hint = f"list the text in {_NULL} if it means a missing value, or use {_TARGET} {kind}"
     return SourceError(key, f"{what} is not a number", hint)

@@ -342,7 +342,8 @@ def _check_regex(pattern: str, group: str, option: OptionName) -> re.Pattern[str
 
 def _depth(argument: str, option: OptionName) -> int:
     if not re.fullmatch("([1-9][0-9]{0,3})?", argument):
-        raise OptionError(option, f"folder:{shown(argument)} is not folder:N", "use N from 1")
+        what = f"folder:{shown(argument)} is not folder:N"
+        raise OptionError(option, what, "N is a whole number from 1 to 9999")
     return int(argument or 1)
 
 
@@ -383,7 +384,7 @@ def _ratios(text: str, option: OptionName) -> dict[str, float]:
 def _split_name(name: str, option: OptionName) -> str:
     if not NAME.fullmatch(name):
         what = f"{name!r} is not a name for a split"
-        raise OptionError(option, what, "use a name such as train, validation or test")
+        raise OptionError(option, what, "use lower-case letters, digits and _, a letter first")
     return _USUAL.get(name, name)
 
 

@@ -333,9 +333,11 @@ def check_directory(found: ZipEntries, stop: int, place: PlainExtent, end: End, 
     gaps = zip(before[is_wide].tolist(), after[is_wide].tolist(), strict=True)
     for start, gap_stop in (*gaps, (end.stop, place.num_bytes)):
         if _holds_member(place, start, gap_stop):
-            gap = f"in {gap_stop - start:,} bytes at offset {start:,}"
-            what = f"has members {gap} that its directory does not list"
-            raise SourceError(name, f"{what}: it is damaged, or several zips", _PACK_IT_AGAIN)
+            gap = f"{gap_stop - start:,} bytes at offset {start:,}"
+            what = f"its list of files lacks some that are stored in {gap}"
+            raise SourceError(
+                name, f"{what}: it is damaged, or several joined zips", _PACK_IT_AGAIN
+            )
 
 
 def _name_and_extra_bytes(place: PlainExtent, at: int) -> int:

@@ -54,9 +54,10 @@ def repair_dataset(
     if changes := fingerprint_differences(manifest.fingerprint, make_fingerprint(recipe)):
         raise BuildError(
             verification.location,
-            f"cannot be repaired with the same bytes: {', '.join(changes)} changed since, so "
+            f"cannot be repaired with the same bytes, because {', '.join(changes)} changed, so "
             f"{_damage(verification, manifest)}",
-            f"restore source and options, or build it again with {OptionName('overwrite')}",
+            "restore the source and the versions of packages, or build it again with "
+            f"{OptionName('overwrite')}",
         )
     is_sound = all(problem.file != ITEMS_FILE for problem in verification.problems)
     items = verification.path / ITEMS_FILE if is_sound else None

@@ -106,10 +106,9 @@ def check_alike(parents: Sequence[Parent]) -> None:
             if not pair[0] or not pair[1] or pair[0].labels == pair[1].labels:
                 continue
             noun = "masks" if name == MASK else f"values of {name!r}"
-            what = f"its {noun} have other names or class numbers than {first.where}"
-            raise SchemaError(
-                other.where, what, f"build both with the same {OptionName('classes')}"
-            )
+            what = f"its {noun} have other names or another order than in {first.where}"
+            option = OptionName("labels" if name == TARGETS else "classes")
+            raise SchemaError(other.where, what, f"build both with the same {option}")
 
 
 def renamed(parents: Sequence[Parent], class_map: Mapping[str, str]) -> list[Parent]:

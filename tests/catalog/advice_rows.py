@@ -337,7 +337,7 @@ ROWS = [
     ),
     # --- targets
     *ends(
-        "name the text that means nothing with --null, or use --target …",
+        "list the text in --null if it means a missing value, or use --target …",
         images(*ABC) | {"t.csv": table("id,age", "a,1.5", "b,2.5", "c,?", "d,4", "e,5", "f,6")},
         {"labels": "csv:t.csv:id:age", "target": "regression"},
         (
@@ -491,7 +491,7 @@ ROWS = [
     ),
     # --- boxes
     Row(
-        "name them: --boxes csv:FILE:ID:x,y,w,h",
+        "name them: --boxes …x,y,w,h",
         pics("a.jpg") | {"t.csv": table("id,p,q,r,s", "a,10,10,20,20")},
         {"boxes": "csv:t.csv"},
         {"boxes": Own("csv:t.csv:id:xywh(p,q,r,s)")},

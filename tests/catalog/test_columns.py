@@ -94,7 +94,7 @@ def test_a_missing_whole_number_differs_from_minus_one(tmp_path: Path) -> None:
 def test_a_column_may_not_be_called_as_the_feature_beside_another(tmp_path: Path) -> None:
     text = "id,label,x,x/present\n" + "".join(f"{key},{key[6]},,1\n" for key in animals(6))
     source = write_folder(tmp_path / "in", animals(6) | {"t.csv": text.encode()})
-    with pytest.raises(RecipeError, match=r"^--columns: 'x/present' names two features"):
+    with pytest.raises(RecipeError, match=r"^--columns: two features are named 'x/present'"):
         build(source, tmp_path / "out", labels="csv:t.csv:id:label", columns="x,x/present")
 
 

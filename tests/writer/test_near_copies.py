@@ -299,7 +299,7 @@ def test_parts_with_other_near_copies_do_not_become_one_dataset(
     for one in cache.iterdir():
         one.unlink()
     monkeypatch.setattr(near_copies, "ThumbnailMaker", Unreading)
-    with pytest.raises(BuildError, match="the search for near copies found others than the run"):
+    with pytest.raises(BuildError, match="this run found other near copies than the run"):
         build_part(source, tmp_path / "out", "2/2", **keys)
 
 

@@ -348,7 +348,7 @@ def test_errors_say_what_to_do(tmp_path: Path) -> None:
     table = {"t.csv": b"id,num_images\na,1\n"}
     source = write_folder(tmp_path / "table", {**slices("a", 2), **table})
     labels = "csv:t.csv:id:num_images"
-    with pytest.raises(RecipeError, match="'num_images' names two features"):
+    with pytest.raises(RecipeError, match="two features are named 'num_images'"):
         build(source, tmp_path / "out", stack="{id}/*.jpg", labels=labels, columns="num_images")
 
 

@@ -341,10 +341,10 @@ class ArrayFiles:
         if not rule.column:
             chosen = columns if len(columns) < 2 else [*self.clear(columns)]
         if not chosen:
-            there = some_of([one.name or "one" for one in columns], _MOST_SHOWN) or "none"
-            what = f"{opened.key} has no images in column {rule.column!r}"
-            what = what if rule.column else f"{opened.key} has no images"
-            raise OptionError(_OPTION, what, f"use one of its columns of images: {there}")
+            there = some_of([one.name for one in columns if one.name], _MOST_SHOWN)
+            what = f"images in column {rule.column!r}" if there else "columns of images"
+            hint = f"use one of: {there}" if there else "name another file"
+            raise OptionError(_OPTION, f"{opened.key} has no {what}", hint)
         for one in chosen:
             if not rule.layout or one.column.dtype is None:
                 yield self._with_layout(one)

@@ -164,8 +164,9 @@ def pair_masks(
     """
     masks = matching(keys, pattern)
     if not masks:
-        hint = f"give a pattern that fits paths such as {shown(keys[0], _MOST_SHOWN)}"
-        raise SourceError(pattern.option, f"no file is called {pattern.text}", hint)
+        noun = "target images" if pattern.is_target else "masks"
+        hint = f"correct it to fit the {noun}; a path looks like {shown(keys[0], _MOST_SHOWN)}"
+        raise SourceError(pattern.option, f"no file fits the pattern {pattern.text}", hint)
     images = [key for key in keys if key not in masks and key not in no_images]
     if not images:
         raise fits_all(pattern)

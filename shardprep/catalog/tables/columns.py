@@ -207,7 +207,8 @@ def check_columns(columns: Sequence[Column]) -> None:
     """Raise RecipeError if two columns have the same name."""
     for name, count in Counter(column.name for column in columns).items():
         if count > 1:
-            raise RecipeError(_COLUMNS, f"{name!r} names two features", "rename one of the columns")
+            what = f"two features are named {name!r}"
+            raise RecipeError(_COLUMNS, what, "name each column once, or rename one in its table")
 
 
 def _reader(

@@ -226,7 +226,8 @@ def parse_table(
         faults = {titles[i]: (name, what) for i, what in lines.faults.items() if i in titles}
         return Table(name, header, read, faults=faults)
     except csv.Error as error:
-        raise SourceError(name, f"is not readable as CSV ({error})", "write it again") from error
+        hint = "close its quotes, or shorten the cell"
+        raise SourceError(name, f"is not readable as CSV ({error})", hint) from error
 
 
 def _columns_of_blanks(stream: TextIO) -> tuple[int, list[list[str]]]:

@@ -440,8 +440,9 @@ def _balanced(dataset: OpenDataset, numbers: Ints) -> Floats:
     times = np.bincount(numbers, minlength=len(table))
     counts = np.bincount(labels, times[rows])
     if column is None or not counts.any():
-        hint = "give an array with one weight for each record"
-        raise DatasetError(str(dataset), "its images and objects have no classes", hint)
+        what = "weights by class need classes, but the chosen records have none"
+        hint = "choose labelled records, or give an array with one weight for each record"
+        raise DatasetError(str(dataset), what, hint)
     share = np.divide(1.0, counts, out=np.zeros(len(counts)), where=counts > 0)
     weights: Floats = np.bincount(rows, share[labels], minlength=len(table)).astype(np.float64)
     return weights[numbers]

@@ -267,7 +267,8 @@ def _with_transform(source: BatchSource, options: LoaderOptions) -> BatchSource:
     if options.num_workers != 0 and (problem := transform.problem()):
         what = f"transform cannot be sent to worker processes ({problem})"
         if options.num_workers:
-            raise DatasetError(_WHERE, what, "give num_workers=0, or create such objects inside")
+            hint = "give num_workers=0, or create the object inside of the transform"
+            raise DatasetError(_WHERE, what, hint)
         warn(f"{what}, so the thread of the training loop runs it")
         source = replace(source, options=replace(source.options, num_workers=0))
     return replace(source, transform=transform)

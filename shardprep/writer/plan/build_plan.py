@@ -171,8 +171,9 @@ def check_outline(state: Folder, outline: Outline) -> None:
     if there is not None and there.near_copies != outline.near_copies:
         raise BuildError(
             str(state),
-            "the search for near copies found others than the run that began this build",
-            f"list unreadable images in {OptionName('exclude_list')}, and remove {state}",
+            "this run found other near copies than the run that began the build, perhaps because "
+            "some images could not be read",
+            f"list those in {OptionName('exclude_list')}, remove {state}, and run again",
         )
 
 

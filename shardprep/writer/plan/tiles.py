@@ -45,6 +45,7 @@ from shardprep.source.listing import Skipped
 from shardprep.source.members import Extent, Member, MembersBuilder
 from shardprep.source.string_column import Coded
 from shardprep.source.unpack import UnpackedFile, buffered
+from shardprep.storage.cache import FRAME, without_cache
 from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome
 from shardprep.writer.chunk_encoder import read_files
 from shardprep.writer.engine.job import ItemCounts
@@ -267,7 +268,8 @@ def without_listed(
     found = WholeKeyIndex(items.members.keys).find_keys(entries, recipe.exclude_list)
     out = np.unique(found[found >= 0])
     if len(out) == len(items):
-        raise SourceError(recipe.exclude_list, "names all tiles", "remove some from this list")
+        name = FRAME.sub("the exclude list", without_cache(recipe.exclude_list))
+        raise SourceError(name, "names all tiles", "remove some of them from it")
     unused = [text for text, at in zip(entries, found.tolist(), strict=True) if at < 0]
     listed = [skipped(member, EXCLUDED) for member in items.members.take(out)]
     return items.take(np.delete(np.arange(len(items)), out)), listed, unused

@@ -280,8 +280,9 @@ def _find_columns(table: Table) -> BoxColumns:
             or (has_classes and all(_tuple_size(words)))
         ):
             return BoxColumns((title,))
-    what = f"it is not clear which columns are boxes: {', '.join(table.header)}"
-    raise SourceError(table.name, what, f"name them: {OptionName('boxes')} csv:FILE:ID:x,y,w,h")
+    what = f"no columns are recognized as boxes (columns: {', '.join(table.header)})"
+    rule = "column:" if table.is_own else "csv:FILE:ID:"
+    raise SourceError(table.name, what, f"name them: {OptionName('boxes')} {rule}x,y,w,h")
 
 
 def _find_label(table: Table, columns: BoxColumns, id_column: str, lists: Sequence[str]) -> str:
