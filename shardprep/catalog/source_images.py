@@ -333,7 +333,7 @@ def no_image(source: str, listing: ImageListing) -> SourceError:
     if listing.notes:
         what += f"; looked into {some_of(listing.notes)}"
         hint = f"{OptionName('images')} FILE:COLUMN names an array"
-        hint = "give it to shardprep repack" if listing.notes == (OWN_DATASET,) else hint
+        hint = "run shardprep repack instead" if listing.notes == (OWN_DATASET,) else hint
         return SourceError(source, what, hint)
     return SourceError(source, what, "name a source with images")
 

@@ -268,7 +268,7 @@ def test_polygons_in_json_lines_are_masks_and_boxes(tmp_path: Path) -> None:
 FAULTS: dict[str, tuple[Members, dict[str, Any], str]] = {
     "no column": ({}, {"rows": "csv:t.csv:id"}, "rows: 'csv:t.csv:id' does not name columns"),
     "other kind": ({}, {"rows": "folder"}, "use csv:FILE:ID:COLUMN"),
-    "no file": ({"t.md": b""}, {"rows": "csv:t/{id}.json:id:x"}, "no file of the source; a key"),
+    "no file": ({"t.md": b""}, {"rows": "csv:t/{id}.json:id:x"}, "no file of the source; use"),
     "a bad pattern": ({}, {"rows": "csv:t/{i d}.json:id:x"}, "'t/{i d}.json' has {i d}"),
     "missing column": ({"a.json": b'{"x": 1}'}, {"rows": "csv:{id}.json:id:y"}, "no column 'y'"),
     "no image": ({"t.csv": b"id,x\nq,1"}, {"rows": "csv:t.csv:id:x"}, r"has no id of .*\(q\)"),

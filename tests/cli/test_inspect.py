@@ -162,7 +162,7 @@ def test_every_encoding_is_drawn(run: Callable[..., Done], tmp_path: Path, form:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("sheet.jpg", "does not end with .png; write sheet.png"), ("no/such/sheet.png", "written")],
+    [("sheet.jpg", "does not end with .png; use sheet.png"), ("no/such/sheet.png", "written")],
 )
 def test_a_file_that_cannot_be_written_is_one_line(
     run: Callable[..., Done], whole: Path, tmp_path: Path, name: str, said: str
