@@ -147,13 +147,14 @@ def _check_single(items: GivenItems, recipe: Recipe) -> None:
     if "sample" in items.columns:
         for row in np.flatnonzero(items.columns["sample"].coded().fit("".__eq__)).tolist():
             items.refuse(row, "sample", "is empty")
-    if "order" in items.columns:
+    if {"order", "sample"} <= items.columns.keys():
         are_numbers = _share(_NUMBER, items.columns["order"]) > _HALF
         is_odd = partial(_is_no_place, are_numbers=are_numbers)
+        what = "is not a number as in other rows" if are_numbers else "is empty"
+        num_images = items.columns["sample"].coded().counts()
         for row in np.flatnonzero(items.columns["order"].coded().fit(is_odd)).tolist():
-            items.refuse(
-                row, "order", "is not a number as in other rows" if are_numbers else "is empty"
-            )
+            if num_images.get(items.columns["sample"][row], 0) > 1:
+                items.refuse(row, "order", what)
     if "split" in items.columns and not recipe.split:
         cells = items.columns["split"].coded()
         for row in np.flatnonzero(cells.fit(lambda cell: given_split([cell]) is None)).tolist():

@@ -726,7 +726,7 @@ def _small() -> Cases:
 
 
 def _elongated() -> Cases:
-    says = "41x10 pixels, a side may be at most 4 times the other"
+    says = "41x10 pixels, but a side may be at most 4 times the other"
     return {
         "wide": rejected(png(10, 41), "too_elongated", says, max_aspect=4.0),
         "high": rejected(png(41, 10), "too_elongated", max_aspect=4.0),

@@ -230,7 +230,11 @@ def test_unsuitable_datasets_and_models_are_refused(folder: Path) -> None:
         (padded, print, "pad_batches is for evaluation"),
         (reader.load(folder, batch_size=64, drop_remainder=True), print, "has no batch"),
         (train, keras.Sequential([keras.layers.Flatten()]), "not compiled"),
-        (train, lambda images, labels: (images, labels), "needs 2 arguments, but a step gets one"),
+        (
+            train,
+            lambda images, labels: (images, labels),
+            "needs 2 arguments, but a step gets the batch",
+        ),
         (reader.load(folder, batch_size=4, as_supervised=False), small_model(), "pass a function"),
     ]
     for dataset, step, said in wrong:

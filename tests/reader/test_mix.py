@@ -305,9 +305,9 @@ def test_datasets_that_do_not_fit_are_refused(
         name: refused(lambda: reader.Dataset(reader.mix({sets.a: 1, place: 1})))  # noqa: B023
         for name, place in other.items()
     }
-    assert f"it has class 1 'fox' where {sets.a} has class 1 'dog'" in found["foxes"]
+    assert f"has class 1 'fox' where {sets.a} has class 1 'dog'" in found["foxes"]
     assert f"shardprep repack {sets.a} {other['foxes']}" in found["foxes"]
-    assert f"it has no class where {sets.a} has class 1 'dog'" in found["cats"]
+    assert f"has no class where {sets.a} has class 1 'dog'" in found["cats"]
     assert "label is gone" in found["unlabelled"]
     assert "raw images" in found["raw"]
     reader.Dataset(reader.mix({other["raw"]: 1, other["raw"].parent: 1}))

@@ -136,7 +136,7 @@ def test_wrong_labels_are_found_shown_and_replaced(folder: Path, tmp_path: Path)
     [
         ("folder", "", "--predictions: 'folder' names no table"),
         ("csv:no.csv", "", "no.csv: no such label table"),
-        ("csv:t.csv", "key,cat,dog\ncat/1.png,0.4,0.6\n", "t.csv: has no column '=fox'; its"),
+        ("csv:t.csv", "key,cat,dog\ncat/1.png,0.4,0.6\n", "t.csv: has no column '=fox'; use"),
         ("csv:t.csv:key:a,b", "key,a,b\ncat/1.png,0.4,0.6\n", "has 2 columns of probabilities"),
         ("csv:t.csv:key:*", "key,a,b,c\ncat/1.png,4,-6,1\n", "no prediction is valid for 31"),
         ("csv:t.csv:key:a,b,c", "key,a,b,c\n", "31 labelled images; use keys such"),
@@ -153,7 +153,7 @@ def test_predictions_that_cannot_be_used_are_an_error_of_one_line(
 
 def test_the_list_and_the_option_name_what_they_need(folder: Path, tmp_path: Path) -> None:
     done = run("report", folder / "out", "--list", "wrong-labels", cwd=tmp_path)
-    assert "'wrong-labels' needs --predictions" in error_of(done, 2)
+    assert "'wrong-labels' needs predictions of a model; add --predictions" in error_of(done, 2)
     path = packed(tmp_path, {"a.png": file(photo(1), "PNG")}, size="32x32", labels="none")
     done = run("report", path, "--predictions", "csv:t.csv", cwd=tmp_path)
     assert "does not have one class for each image" in error_of(done, 2)
