@@ -342,7 +342,7 @@ class ArrayFiles:
             chosen = columns if len(columns) < 2 else [*self.clear(columns)]
         if not chosen:
             there = some_of([one.name for one in columns if one.name], _MOST_SHOWN)
-            what = f"images in column {rule.column!r}" if there else "columns of images"
+            what = f"images in column {rule.column!r}" if there else "images"
             hint = f"use one of: {there}" if there else "name another file"
             raise OptionError(_OPTION, f"{opened.key} has no {what}", hint)
         for one in chosen:

@@ -18,6 +18,7 @@ _OBJECT = re.compile(r"(obj(ect)?|person|class|p?id)\d+", re.IGNORECASE)
 _LABEL = re.compile("label|class(id)?", re.IGNORECASE)
 _MOST_AFTER = 6
 """Maximum number of parts after the label in a pattern: three fields and their separators."""
+_LONGEST_WORD = 40
 _MOST_FIELDS, _A_PAIR, _A_FEW, _LARGEST = 5, 2, 3, 999
 _MARK = re.compile("(?<![A-Za-z])[A-Za-z](?![A-Za-z])")
 _MOSTLY = 0.9
@@ -74,7 +75,8 @@ def _of_two_forms(
     if len(others) == 1 and others[0][0][: len(short)] == short:
         for at, form in enumerate(short[:_MOST_AFTER]):
             words = {parts[at] for parts in (*one, *others[0][1])}
-            if form == "a" and len(words) == len({parts[at] for parts in one}) + 1 == _A_PAIR:
+            is_pair = len(words) == len({parts[at] for parts in one}) + 1 == _A_PAIR
+            if form == "a" and is_pair and max(map(len, words)) <= _LONGEST_WORD:
                 before = "".join(map(_pattern, short[:at], map(set, zip(*one, strict=True))))
                 label = f"(^|/){before}(?P<label>{'|'.join(sorted(words))})"
                 why = f"{min(words)} or {max(words)} in {counted(number, 'name')}"

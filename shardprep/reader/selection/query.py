@@ -440,7 +440,7 @@ def _balanced(dataset: OpenDataset, numbers: Ints) -> Floats:
     times = np.bincount(numbers, minlength=len(table))
     counts = np.bincount(labels, times[rows])
     if column is None or not counts.any():
-        what = "weights by class need classes, but the chosen records have none"
+        what = "weights by class need classes, but the chosen records have no class"
         hint = "choose labelled records, or give an array with one weight for each record"
         raise DatasetError(str(dataset), what, hint)
     share = np.divide(1.0, counts, out=np.zeros(len(counts)), where=counts > 0)
