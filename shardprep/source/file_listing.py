@@ -127,15 +127,14 @@ def _walk(root: Path, scope: Scope, *, follow_links: bool) -> Iterator[FoundFile
             for names in (folders, files):
                 names[:] = [name for name in names if not scope.is_outside(below + name)]
         within = os.path.join(place, "")  # noqa: PTH118
+        folders[:] = [name for name in folders if scope.has_files(below + name) is not None]
         links = [name for name in folders if os.path.islink(within + name)]  # noqa: PTH114
         outside = [name for name in links if not _leads_below(inside, within + name)]
         again = [name for name in links if _leads_below(real_top, within + name)]
-        kept = sorted(set(folders).difference(outside, again))
-        folders[:] = [name for name in kept if scope.has_files(below + name) is not None]
-        has_files = scope.has_files(below[:-1])
-        for name in outside if has_files else ():
+        folders[:] = sorted(set(folders).difference(outside, again))
+        for name in outside:
             yield FoundFile(within + name, below + name, problem=LEADS_OUTSIDE)
-        for name in sorted(files) if has_files else ():
+        for name in sorted(files) if scope.has_files(below[:-1]) else ():
             yield _file(within + name, below + name, inside)
     yield from lost
 

@@ -22,7 +22,6 @@ from pycocotools import mask as coco
 import shardprep
 from shardprep import reader
 from shardprep.api.builds import Plan
-from shardprep.catalog.selection import NOT_LISTED
 from shardprep.errors import BuildError, ShardprepError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.storage.cache import cache_root
@@ -651,33 +650,34 @@ def test_archives_are_not_opened_if_all_paths_are_files() -> None:
 @pytest.mark.parametrize("is_linked", [False, True])
 def test_without_a_source_only_folders_with_files_of_the_table_are_read(*, is_linked: bool) -> None:
     """Nothing else below the common folder is an input, or may change while it is read."""
-    write_folder(Path("home"), {f"work/set/{key}": image for key, image in PHOTOS.items()})
-    write_folder(Path("home"), {f"masks/{i}.png": _mask() for i in range(3)})
-    write_folder(Path("home"), {f"other/{i}.jpg": jpeg(seed=i) for i in range(9)})
-    write_folder(Path("home/work/x"), {"bad.zip": b"PK\3\4" * 99, "bad.npy": b"NUMPY"})
-    home = Path("home").resolve()
-    folder = home / "work/set"
+    write_folder(Path("top"), {f"sets/one/{key}": image for key, image in PHOTOS.items()})
+    write_folder(Path("top"), {f"masks/{i}.png": _mask() for i in range(3)})
+    write_folder(Path("top"), {f"other/{i}.jpg": jpeg(seed=i) for i in range(9)})
+    write_folder(Path("top/sets/x"), {"bad.zip": b"PK\3\4" * 99, "bad.npy": b"NUMPY"})
+    top = Path("top").resolve()
+    folder = top / "sets/one"
     if is_linked:
-        (home / "link").symlink_to(folder)
-        folder = home / "link"
+        (top / "link").symlink_to(folder)
+        folder = top / "link"
     rows = [
-        {"image": f"{folder}/{key}", "mask": f"{home}/masks/{i}.png"}
+        {"image": f"{folder}/{key}", "mask": f"{top}/masks/{i}.png"}
         for i, key in enumerate([*PHOTOS][:3])
     ]
+    (top / "sets/far").symlink_to("/")
     write(Path("out.txt"), b"2\n")
     found = shardprep.build(items=rows, dry_run=True, exclude_list="out.txt")
-    assert {*items_of(found)} == {f"work/set/{key}" for key in [*PHOTOS][:2]}
-    left = {one.key for one in found.plan.skipped if one.reason == NOT_LISTED}
-    assert left == {f"work/set/{key}" for key in [*PHOTOS][3:]}
-    recipe = make_recipe({"source": str(home), "items": _csv(rows)}, "")
+    assert {*items_of(found)} == {f"sets/one/{key}" for key in [*PHOTOS][:2]}
+    skipped = {one.key for one in found.plan.skipped}
+    assert skipped == {"masks/2.png", *(f"sets/one/{key}" for key in [*PHOTOS][2:])}
+    recipe = make_recipe({"source": str(top), "items": _csv(rows)}, "")
     before = source_signature(recipe)
-    write(home / "notes.txt", b"a log of another program")
-    write(home / "new/1.jpg", jpeg())
+    write(top / "notes.txt", b"a log of another program")
+    write(top / "new/1.jpg", jpeg())
     assert source_signature(recipe) == before
-    write(home / "masks/9.jpg", jpeg())
+    write(top / "masks/9.jpg", jpeg())
     assert source_signature(recipe) != before
-    shutil.rmtree(home / "work/x")
-    counted = planned(rows, source=home.parent).skipped["not in the table of items"]
+    shutil.rmtree(top / "sets/x")
+    counted = planned(rows, source=top.parent).skipped["not in the table of items"]
     assert counted == 3 + 9 + len(["new/1.jpg", "masks/9.jpg"]) + len(PHOTOS)
 
 
