@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -170,3 +171,31 @@ def test_images_named_like_folders_of_one_image_are_no_pictures_of_classes(tmp_p
     names = [f"test/good/{i:03}.png" for i in range(3)] + [f"more/{i:03}/0.png" for i in range(4)]
     members = {name: picture("scene", name, name, (64, 48)) for name in names}
     assert not any("good" in one for one in _flags(tmp_path, members))
+
+
+def test_a_copy_in_a_folder_of_the_same_name_in_other_case_is_left_out(tmp_path: Path) -> None:
+    plan = planned(tmp_path, pictures("Set") | pictures("set/Set"))
+    assert sorted(keys(plan)) == sorted(f"Set/{name}" for name in NAMES)
+    assert any("--exclude 'set/Set/*' is decided" in one for one in plan.findings)
+
+
+def test_a_small_part_of_an_archive_beside_it_is_left_out_with_its_documents(
+    tmp_path: Path,
+) -> None:
+    photos = {f"{i}.jpg": picture("scene", "a.jpg", str(i)) for i in range(8)}
+    members = {}
+    for name, own in (("valid", range(8)), ("valid-mini", range(2))):
+        files = {f"{i}.jpg": photos[f"{i}.jpg"] for i in own}
+        document = {
+            "images": [{"id": i, "file_name": f"{i}.jpg"} for i in own],
+            "annotations": [
+                {"id": i, "image_id": i, "category_id": 1, "bbox": [2, 2, 9, 9]} for i in own
+            ],
+            "categories": [{"id": 1, "name": "fork"}],
+        }
+        packed = zip_bytes({**files, "_annotations.coco.json": json.dumps(document).encode()})
+        members[f"{name}.zip"] = packed
+    plan = planned(tmp_path, members)
+    assert [key.partition("/")[0] for key in keys(plan)] == ["valid.zip"] * 8
+    assert any("--exclude 'valid-mini.zip/*' is decided: 2 images" in one for one in plan.findings)
+    assert any("--boxes coco is decided" in one for one in plan.findings)

@@ -251,3 +251,18 @@ def test_the_first_line_of_a_list_in_csv_may_name_an_image(tmp_path: Path) -> No
     made = catalog(tmp_path, members | {name: text.encode() for name, text in lists.items()})
     assert splits(made) == {"train": 6, "test": 2}
     assert not made.recipe.header
+
+
+def test_lists_of_two_sets_that_name_all_images_together_are_used_together(tmp_path: Path) -> None:
+    members, lists = dict[str, bytes](), dict[str, bytes]()
+    for kind in ("veg200", "fru92"):
+        names = [f"{kind[0]}{label}/{i}.jpg" for label in "ab" for i in range(6)]
+        members |= {f"{kind}_images/{name}": jpeg(16, 16, i) for i, name in enumerate(names)}
+        for split, own in (("train", names[::2]), ("test", names[1::2])):
+            lists[f"{kind}_lists/{kind[:3]}_{split}.txt"] = "\n".join(own).encode()
+    found = outcome(write_folder(tmp_path, members | lists), {})
+    assert not found.error
+    facts = {key: fact["split"] for key, fact in found.facts.items()}
+    assert facts["veg200_images/va/0.jpg"] == facts["fru92_images/fb/2.jpg"] == "train"
+    assert facts["veg200_images/vb/1.jpg"] == facts["fru92_images/fa/5.jpg"] == "test"
+    assert len(facts) == len(members)

@@ -650,6 +650,34 @@ def test_a_table_of_test_images_without_labels_beside_that_of_train_states_their
     assert found.facts["all/p1.jpg"] == {"split": "train", "label": "b"}
 
 
+def test_a_table_of_test_images_counts_although_they_are_in_a_folder_called_train(
+    tmp_path: Path,
+) -> None:
+    tables = {
+        "train.csv": ["image,label", *(f"{i}.jpg,{i % 2}" for i in range(100, 106))],
+        "test.csv": ["image", "106.jpg", "107.jpg"],
+    }
+    found = _outcome(tmp_path, _NAMES, tables)
+    tested = {key for key, fact in found.facts.items() if fact["split"] == "test"}
+    assert tested == {"train/106.jpg", "train/107.jpg"}
+    assert len(found.facts) == len(_NAMES)
+
+
+def test_two_columns_of_grades_are_asked_for_apart_and_together(tmp_path: Path) -> None:
+    """The tables of two splits are one, though only the first has empty columns at its end."""
+    grades = _rows("0 1 2", "0 1")
+    tables = {
+        "a. Training.csv": ["Image name,Retinopathy grade,Risk of edema ,,,", *grades[:6]],
+        "b. Testing.csv": ["Image name,Retinopathy grade,Risk of edema", *grades[6:]],
+    }
+    names = [f"{'train' if i < 106 else 'test'}/{i}.jpg" for i in range(100, 108)]
+    error = _outcome(tmp_path, names, tables).error
+    assert ":'Image name':" not in error
+    for columns in ("Retinopathy grade", "Risk of edema", "Retinopathy grade,Risk of edema"):
+        assert f"Testing.csv:Image name:{columns}'" in error
+    assert "Retinopathy grade,Risk of edema' --target classes" in error
+
+
 def test_a_sample_submission_with_the_columns_of_labels_states_no_split(tmp_path: Path) -> None:
     names = [f"all/{i}.jpg" for i in range(100, 112)]
     tables = {"train.csv": ["id,kind", *_rows("a b")]}

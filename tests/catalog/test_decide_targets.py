@@ -167,6 +167,22 @@ def test_pairs_whose_inputs_a_table_labels_are_asked_for(tmp_path: Path) -> None
     assert set(catalog(tmp_path / "2", members, exclude="original/*").label_names) == {"cat", "dog"}
 
 
+def test_drawings_of_boxes_beside_their_images_are_asked_for_if_a_document_names_both(
+    tmp_path: Path,
+) -> None:
+    members = pictures({"images/#.jpg": "scene", "boxes/#.jpg": "dark"})
+    box = '<box label="shop" xtl="3" ytl="3" xbr="20" ybr="20"/>'
+    images = [f'<image name="{i}.jpg">{box}</image>' for i in range(len(members) // 2)]
+    members["annotations.xml"] = f"<annotations>{''.join(images)}</annotations>".encode()
+    with pytest.raises(QuestionError) as error:
+        catalog(tmp_path, members)
+    flags = [one.flags for one in error.value.choices]
+    assert "--exclude 'boxes/*' --boxes cvat" in flags
+    assert "--exclude 'images/*' --boxes cvat" in flags
+    found = catalog(tmp_path / "2", members, exclude="boxes/*", boxes="cvat")
+    assert [item.key for item in found.items if item.key.startswith("boxes/")] == []
+
+
 @pytest.mark.parametrize(
     ("kinds", "pattern"),
     [
@@ -218,7 +234,7 @@ def test_other_names_in_folders_of_a_target_are_left_out_if_a_person_says_so(
 
 def test_each_input_alone_is_proposed_if_two_folders_may_be_the_targets(tmp_path: Path) -> None:
     kinds = {"sharp_a/#.png": "scene", "sharp_b/#.png": "hazy"}
-    kinds |= {"blur/#.png": "noisy", "blur_noise/#.png": "noisy"}
+    kinds |= {"blur/#.png": "noisy", "blur_noise/#.png": "dark"}
     with pytest.raises(QuestionError) as caught:
         catalog(tmp_path, pictures(kinds))
     alone = {"exclude": ("sharp_a/*", "blur/*"), "target_image": "sharp_b/{name}"}

@@ -34,8 +34,8 @@ title; a word in the title, or flags; cells like classes; cells like ids, measur
 _LABELS = frozenset((
     "label", "labels", "class", "classes", "category", "categories", "target", "targets", "genre",
     "genres", "tag", "tags", "diagnosis", "diagnostic", "disease", "diseases", "species", "breed",
-    "finding", "findings", "attribute", "attributes", "emotion", "grade", "mos", "rating", "score",
-    "sentiment",
+    "finding", "findings", "attribute", "attributes", "emotion", "grade", "mos", "rating", "risk",
+    "score", "sentiment", "severity",
 ))  # fmt: skip
 _SETS = frozenset(("tags", "labels", "classes", "genres", "findings", "attributes", "categories"))
 _ABOUT = frozenset((
@@ -50,7 +50,7 @@ _ABOUT = frozenset((
 ))  # fmt: skip
 _TEXTS = frozenset((
     "caption", "captions", "text", "prompt", "description", "sentence", "sentences", "comment",
-    "transcription", "transcript", "report",
+    "transcription", "transcript", "report", "latex",
 ))  # fmt: skip
 _IDENTITY = re.compile(
     "(individual|identity|landmark|product|hotel|vehicle|whale|celebrity)([ _]?(id|name))?",
@@ -147,7 +147,17 @@ def found_columns(
         if [*shown] == [title]:
             strength = SHARED
         found.append(_columns(match, (title,), strength, kinds))
-    return _named(match, [*_numbers_together(match, found), *(one for one in found if one.options)])
+    found = [*_numbers_together(match, found), *(one for one in found if one.options)]
+    found = _named(match, found)
+    return [*found, *_classes_together(match, found)]
+
+
+def _classes_together(match: TableMatch, found: Sequence[LabelColumns]) -> Iterator[LabelColumns]:
+    """Yield several strong columns of one class each as several classes of an image."""
+    single = [one for one in found if one.strength == STRONG and len(one.titles) == 1]
+    titles = tuple(one.titles[0] for one in single if one.options[0].keys() == {"labels"})
+    if len(titles) > 1:
+        yield _columns(match, titles, STRONG, [{"target": "classes"}])
 
 
 def _numbers_together(match: TableMatch, found: Sequence[LabelColumns]) -> Iterator[LabelColumns]:

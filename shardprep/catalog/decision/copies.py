@@ -73,9 +73,10 @@ def copies(view: View) -> Sequence[Reading]:
             if other in left_out or not _are_copies(members, folder, other):
                 continue
             is_twin = folder.path.casefold() == other.casefold()
-            if is_twin or _is_clear(folder, counts):
+            path = _clear_path(folder, counts)
+            if is_twin or path:
                 has_twins |= is_twin  # globs ignore case and would fit both
-                globs += [] if is_twin else [f"{glob.escape(folder.path)}/*"]
+                globs += [] if is_twin else [f"{glob.escape(path)}/*"]
                 where = other or "the top folder"
                 what = counted(folder.number, "image")
                 reasons.append(f"{what} in {folder.path} have the paths and bytes of {where}")
@@ -288,8 +289,9 @@ def _compared(
 ) -> Iterator[tuple[_Folder, Sequence[str]]]:
     """Yield each large folder with the folders that have nearly all its images in its subfolders.
 
-    These are earlier siblings and, with `has_parent`, the parent. `counts` has the number of images
-    of each folder. Folders of different splits are not compared, except archives.
+    These are earlier siblings and, with `has_parent`, the parent and a sibling whose name is the
+    start of the folder's. `counts` has the number of images of each folder. Folders of different
+    splits are not compared, except archives.
     """
     paths, numbers = Texts.of(counts), np.fromiter(counts.values(), np.int64, len(counts))
     with_end = Texts.of(f"{path}/" for path in counts).array
@@ -304,10 +306,14 @@ def _compared(
     for at, path in enumerate(order):
         number, rows = large[path]
         parent = path.rpartition("/")[0]
-        before = [one for one in order[:at] if one.rpartition("/")[0] == parent]
+        beside = [one for one in order if one != path and one.rpartition("/")[0] == parent]
+        before = [one for one in order[:at] if one in beside]
         if len(rows) == 1:  # a single class folder, not a set of classes
             name = without_archive_suffix(path).casefold()
-            before = [one for one in before if without_archive_suffix(one).casefold() == name]
+            names = {one: without_archive_suffix(one).casefold() for one in beside}
+            before = [one for one in before if names[one] == name]
+            parts = [x for x in beside if re.match(rf"{re.escape(names[x])}[-_ ]\w", name)]
+            before += parts if has_parent else []  # `valid-mini` is a part of `valid`
         near = [parent, *before] if has_parent else before
         own = paths.take(rows)
         fits = [one for one in near if _has_tree(counts, (path, number, own), one)]
@@ -350,11 +356,18 @@ def _joined(folder: str, below: str) -> str:
     return (folder + below).lstrip("/")
 
 
-def _is_clear(folder: _Folder, counts: dict[str, int]) -> bool:
-    """Return whether the glob of a folder fits no other folder: globs ignore case and depth."""
-    own = f"/{folder.path}/".casefold()
-    num_fit = sum(number for path, number in counts.items() if own in f"/{path}/".casefold())
-    return num_fit == folder.number
+def _clear_path(folder: _Folder, counts: dict[str, int]) -> str:
+    """Return a path whose glob fits only this folder, or "": globs ignore case and depth.
+
+    It is the path of the folder, or of the only subfolder that holds all its images.
+    """
+    below = "" if "" in folder.leaves else commonpath(folder.leaves)
+    for path in (folder.path, folder.path + below):
+        own = f"/{path}/".casefold()
+        num_fit = sum(number for one, number in counts.items() if own in f"/{one}/".casefold())
+        if num_fit == folder.number:
+            return path
+    return ""
 
 
 def _are_copies(members: Members, folder: _Folder, other: str) -> bool:

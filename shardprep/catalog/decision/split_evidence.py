@@ -117,7 +117,7 @@ def listed_splits(view: View) -> list[Reading]:
                 if split not in lists
             )
             parts.append(Reading({"split": _rule(lists)}, f"{why}; {LEFT_OUT}"))
-    are_alike = len(found) > _A_PAIR and len({frozenset(lists) for lists, _ in found}) == 1
+    are_alike = len(found) >= _A_PAIR and len({frozenset(lists) for lists, _ in found}) == 1
     whole = whole or ([*_together(found, len(index.keys))] if are_alike else [])
     if len(whole) > 1:  # folds
         whole.append(_without_lists(index, np.concatenate([images for _, images in found])))

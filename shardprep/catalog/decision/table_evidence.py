@@ -423,7 +423,7 @@ def _with_splits(view: View, one: LabelColumns, options: Options) -> Options:
     """Return the options; with a split if names of tables, or a column of a table, state it."""
     table = one.match.table
     ids = one.match.id_column
-    are_there = view.index.splits.are_there
+    are_there = view.index.splits.fit(lambda split: split not in (None, "train"))
     if not view.is_open("split") or are_there[one.match.row_of >= 0].any():
         return options
     title, stated = stated_splits(table)

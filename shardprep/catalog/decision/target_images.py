@@ -110,18 +110,20 @@ def target_images(view: View) -> Sequence[Reading]:
 
 
 def _labelled(view: View, kinds: Sequence[_Kind]) -> Iterator[Reading]:
-    """Yield readings that exclude one of two kinds of pictures, if a table labels the other."""
+    """Yield readings that exclude one kind of two, if tables or documents describe the other."""
     for kind in kinds if len(kinds) == _A_PAIR and all(one.folders for one in kinds) else ():
-        why = "labels of a table, without target images"
-        alone = Reading({"exclude": (f"{kind.glob}/*",)}, why)
+        out = {"exclude": (f"{kind.glob}/*",)}
         try:
-            labels = view.read_as(alone).automatic
+            rest = view.read_as(Reading(out, ""))
+            labels = rest.automatic
         except SourceError:  # no image is left
             continue
         values = {*labels.names.counts()} if labels.rule.startswith("csv") else set[str]()
         are_files = any(len(view.index.find(str(one))) for one in values)
-        if values and not are_files and are_classes(len(values), len(labels.names)):
-            yield alone
+        if any(sign.key == "boxes" for sign in rest.signs):
+            yield Reading(out, "boxes of documents, without target images")
+        elif values and not are_files and are_classes(len(values), len(labels.names)):
+            yield Reading(out, "labels of a table, without target images")
 
 
 def _sets_of_kinds(members: Members) -> Iterator[list[_Kind]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -181,6 +181,11 @@ class View:
     def of(self, recipe: Recipe) -> View:
         """Return the view under another recipe; `--stack` may turn images into stacks."""
         listing = self.listing
+        new = [one for one in recipe.exclude if one not in self.recipe.exclude]
+        if new:  # as for a user who repeats the flags
+            are_out = matched([one.key for one in listing.others], new, "exclude")
+            others = [one for one, out in zip(listing.others, are_out, strict=True) if not out]
+            listing = replace(listing, others=others)
         if recipe.stack != self.recipe.stack:
             rest, masks = masks_apart(listing, recipe)
             listing = with_masks(stacked(recipe, rest), masks, recipe)

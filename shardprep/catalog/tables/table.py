@@ -217,7 +217,7 @@ def parse_table(
         first = next(rows, None)
         if first is None:
             raise SourceError(name, "is empty", "give it a header line and a row for each image")
-        header = stated or tuple(first)
+        header = stated or _without_ending(first)
         if not (stated or (has_header and not words)):
             header, rows = tuple(str(i + 1) for i in range(len(first))), chain([first], rows)
         rows = _checked(rows, len(header), name) if is_strict or words else rows
@@ -267,9 +267,15 @@ def _titles(words: Sequence[Sequence[str]]) -> tuple[str, ...]:
     return () if is_row or not words else tuple(words[0])
 
 
+def _without_ending(titles: list[str]) -> tuple[str, ...]:
+    """Return the titles without the empty ones at the end, which spreadsheets add."""
+    number = max((place for place, title in enumerate(titles, 1) if title), default=0)
+    return tuple(titles[:number] or titles)
+
+
 def _checked(rows: Iterable[list[str]], width: int, name: str) -> Iterator[list[str]]:
     for number, row in enumerate(rows, 1):
-        if len(row) > width:
+        if any(row[width:]):
             what = f"row {number:,} has {counted(len(row), 'cell')} for {width:,} columns"
             raise SourceError(name, what, "quote the cells that have a delimiter")
         yield row
