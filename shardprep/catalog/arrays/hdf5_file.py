@@ -47,7 +47,7 @@ def _opened(place: PlainExtent, name: str) -> Iterator[Any]:
 def open_hdf5(place: PlainExtent, name: str, most_bytes: int) -> ArrayFile:
     """Return the datasets of an HDF5 file. A group of single-image datasets becomes one column.
 
-    Raise SourceError if h5py is not installed.
+    SourceError if h5py is not installed. For `most_bytes` see `open_datasets`.
     """
     return open_datasets(partial(_opened, place, name), most_bytes, _CACHE_BYTES)
 

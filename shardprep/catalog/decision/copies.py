@@ -1,8 +1,7 @@
 """Find copies: the whole set again in one of its folders, and variants of the same images.
 
 Copies have equal paths below their folders, equal sizes and, in a sample, equal first bytes.
-Variants have equal paths and show the same scenes in other pixels, such as `color/` and
-`grayscale/`.
+Variants have equal paths and show the same scenes in other pixels: `color/`, `grayscale/`.
 """
 
 from __future__ import annotations
@@ -141,9 +140,10 @@ def _thumbnails(members: Members) -> dict[str, int]:
 
 
 def _conversions(members: Members, pictures: Pictures) -> dict[str, int]:
-    """Return folder of converted pictures → number, if their lossless originals are in another.
+    """Return folder of converted pictures → number of its pictures.
 
-    Apart from the format, the folders have the same name: `png_images/` and `jpeg_images/`.
+    A folder counts if another folder has the lossless originals. Apart from the format, both have
+    the same name: `png_images/` and `jpeg_images/`.
     """
     matches = map(_OF_FORMAT.match, members.keys.folders.counts())
     tops, found = sorted({match[0] for match in matches if match}), dict[str, int]()
@@ -242,7 +242,7 @@ def _without(view: View, rest: Sequence[str], top: str) -> Mapping[str, Any]:
 
 
 def _is_again(view: View, top: str) -> bool:
-    """Return whether most images in a folder share a name with letters with images elsewhere."""
+    """Return whether most images in a folder have names that have letters and recur elsewhere."""
     keys, (is_in, rows) = view.members.keys, _some_in(view, top)
     stems = [stem(keys[row]) for row in rows]
     named = [one for one in stems if any(map(str.isalpha, one))]
@@ -286,10 +286,10 @@ def _partitions(view: View) -> list[str]:
 def _compared(
     counts: Mapping[str, int], *, has_parent: bool
 ) -> Iterator[tuple[_Folder, Sequence[str]]]:
-    """Yield each large folder with the folders that have nearly all its images in its subfolders.
+    """Yield each large folder, with others that have nearly as many images at the same subpaths.
 
-    These are earlier siblings and, with `has_parent`, the parent. `counts` has the number of images
-    of each folder. Folders of different splits are not compared, except archives.
+    The others are earlier siblings and, with `has_parent`, the parent. `counts` has the number of
+    images of each folder. Folders of different splits are not compared, except archives.
     """
     paths, numbers = Texts.of(counts), np.fromiter(counts.values(), np.int64, len(counts))
     with_end = Texts.of(f"{path}/" for path in counts).array

@@ -59,7 +59,7 @@ class Found:
     without_image: Mapping[str, int] = field(default_factory=dict)
     """Name of each annotated image that the source lacks → number of its objects."""
     num_elsewhere: int = 0
-    """Number of objects in documents whose images are all missing; `without_image` has 0 for it."""
+    """Number of objects in documents of missing images alone, which have 0 in `without_image`."""
     splits: list[str | None] | None = None
     """Split of each image, if the format has splits."""
     are_listed: bool = False
@@ -151,7 +151,7 @@ class ObjectTable:
             self.add_points(len(self._images) - 1, points)
 
     def add_points(self, row: int, values: Sequence[float]) -> None:
-        """Add the keypoints of an object: x, y and visibility of each."""
+        """Add the keypoints of object `row`: x, y and visibility (0, 1, 2) of each keypoint."""
         self._points_of[row] = len(self._points), len(self._points) + len(values)
         self._points.extend(values)
 
@@ -168,7 +168,7 @@ class ObjectTable:
         numbers: list[int],
         attributes: Mapping[str, Sequence[float]] = _NONE,
     ) -> None:
-        """Add objects without outlines; boxes are float64[n, 4]."""
+        """Add objects without outlines; boxes are left, top, right, bottom, float64[n, 4]."""
         self._boxes.frombytes(boxes.tobytes())
         self._images.fromlist(images)
         self._classes.fromlist(numbers)
@@ -176,7 +176,7 @@ class ObjectTable:
             self._padded(name)[len(self) - len(images) :] = array("d", values)
 
     def _padded(self, name: str) -> array[float]:
-        """Return the values of an attribute for all objects; 0 where an object has none."""
+        """Return the values of an attribute for all objects; 0 for objects without it."""
         values = self._attributes.setdefault(name, array("d"))
         values.frombytes(bytes(values.itemsize * (len(self) - len(values))))
         return values
@@ -250,7 +250,7 @@ class ObjectTable:
         means all classes in natural order. An object whose class has no label is dropped and
         counted. An object with the label `NO_OBJECT` is left out, or becomes an area if its class
         has a label in `areas_of`. `skeletons` maps class names to skeletons; keypoints of other
-        classes are called by numbers. None means that keypoints are not read.
+        classes are called by numbers. None means no keypoints. SourceError for too many.
         """
         names, labels_of = self._natural_names() if classes is None else classes
         labels, skeleton, points = self._labels(labels_of), None, None
@@ -282,7 +282,7 @@ class ObjectTable:
         return tuple(place), {raw: place[name] for raw, name in whole.items()}
 
     def _skeleton_of(self, name: str, skeletons: Mapping[str, Skeleton]) -> Skeleton:
-        """Return the stated skeleton of a class, or one whose keypoints are called by numbers."""
+        """Return the stated skeleton of a class, or a skeleton with numbered keypoints."""
         known = skeletons.get(name)
         if known is not None and known.names:
             return known

@@ -1,8 +1,7 @@
 """Detect the form of the four numbers of a box, check boxes, and compute outlines of shapes.
 
 A box is two corners, or a corner or center with a size, in pixels or as shares of the image sides.
-Column names usually show the form. If not, the data do: read in the wrong form, most boxes leave
-the image or have negative sizes.
+Column names usually show the form. If not, the data do: in a wrong form, most boxes are not inside.
 """
 
 from __future__ import annotations
@@ -314,7 +313,10 @@ def ellipse(x: float, y: float, radius_x: float, radius_y: float, turn: float = 
 
 
 def turned(ring: Floats, turn: float) -> Floats:
-    """Return points, float64[n, 2], turned clockwise by `turn` radians about their center."""
+    """Return points, float64[n, 2], turned clockwise by `turn` radians about their center.
+
+    OverflowError if a number is too large for an image.
+    """
     if not turn:
         return ring
     if not (np.abs(ring) < _MOST).all():

@@ -84,7 +84,10 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def read_points(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
-    """Return the points of all files as keypoints of images; other shapes are left out."""
+    """Return the points of all files as keypoints of images; other shapes are left out.
+
+    SourceError for a damaged file, or without points.
+    """
     pairing, found = Pairing(source.index), PointList()
     for file in _files(source, pairing):
         points = _points_of(file.document)

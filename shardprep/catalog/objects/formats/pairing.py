@@ -46,7 +46,10 @@ class Pairing:
         """Documents that name another image of the source than the image of their own name."""
 
     def of_document(self, key: str, stated: str) -> int | None:
-        """Return the position of the image named like the document, else of `stated`, or None."""
+        """Return the position of the image named like the document, else of `stated`, or None.
+
+        AmbiguousIdError if several images fit.
+        """
         try:
             found = self.find(stem(key), key)
         except AmbiguousIdError:

@@ -52,8 +52,7 @@ _YAML_SPLITS = {"train": "train", "val": "validation", "test": "test"}
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all label files; an image without a label file has no object.
 
-    Classes are in the order of the names file, which the rule may select. Without a names file,
-    class names are the numbers.
+    Classes are in the order of the names file, which the rule may select, or else are numbers.
     """
     argument = next(iter(rule.files), "")
     names = _names(source, argument)
@@ -131,7 +130,7 @@ def _pose_of(names: NameFile | None, *, is_wanted: bool) -> tuple[_Pose, list[st
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the `Sign` of YOLO, or one for each names file if their classes differ, or []."""
+    """Return the `Sign` of YOLO, or of each names file if their classes differ, or []."""
     files = _name_files(source)
     options: dict[str, NameFile | None] = {"yolo": next(iter(files), None)}
     if any(one.names != files[0].names for one in files[1:]):
