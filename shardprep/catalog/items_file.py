@@ -56,7 +56,7 @@ class GivenItems:
     has_boxes: bool = True
     """False if the table has outlines without boxes; then `boxes` has only boxes of NaN."""
     points: Sequence[str] = ()
-    """Columns of coordinates: x and y of the first point, then of the second, …"""
+    """Columns of coordinates: x and y of the first point, then of the second point, …"""
     notes: Sequence[str] = ()
     faults: dict[int, str] = field(default_factory=dict)
     """Row number from 0 → first fault of the row."""

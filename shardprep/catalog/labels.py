@@ -363,7 +363,7 @@ def find_label_column(table: Table, id_title: str = "", option: str = "") -> str
     """Return the title of the column of labels: the clearest usual title, or the only other column.
 
     If that column has numbers, and another usual column has one name for each number, the column of
-    names is returned. SourceError if it is unclear.
+    names is returned. SourceError if the column is unclear.
     """
     lowered = {title.lower(): title for title in table.header if title != id_title}
     named = [lowered[name] for name in LABEL_COLUMNS if name in lowered]

@@ -107,7 +107,7 @@ def split_folders(folders: Iterable[str]) -> dict[str, str]:
     """Return path of each folder that is a split → its split; `folders` are the folders of images.
 
     A folder is a split if its whole name means a split (`train`, `test_images`). If only a word of
-    the name does, as in names of some classes, the siblings decide (`seg_train`, `seg_test`).
+    the name means a split, the siblings decide (`seg_train`, `seg_test`).
     """
     with_images = {*folders} - {""}
     words = {name for one in with_images for name in one.split("/")}

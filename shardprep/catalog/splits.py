@@ -195,7 +195,7 @@ def _natural(names: Iterable[str]) -> list[str]:
 
 
 def group_keys(keys: Sequence[str], rule: GroupRule, match: TableMatch | None) -> Coded[str]:
-    """Return the group of each key, or "" if it has none; SourceError if no key has one.
+    """Return the group of each key, or "" if it has none; SourceError if no key has a group.
 
     A regular expression is searched in the file name, then in the whole key. Columns need `match`.
     """

@@ -33,7 +33,7 @@ _MOST_SHOWN = 160
 _MOST_OF_THEM = 0.9
 """Minimum share of images or folders that a detected pattern must fit; files may be missing."""
 _DIFFERENT = 0.5
-"""Minimum share of ids in one row only; minimum size of a channel relative to the largest one."""
+"""Minimum share of ids in one row only, and size of a channel relative to the largest channel."""
 _MOST_LOOKED_AT = 10_000
 _MOST_COLUMNS, _MOST_ROWS = 12, 300_000
 """Maximum number of columns and of rows to search for ids."""
@@ -123,7 +123,7 @@ def spacings(members: Iterable[Member]) -> set[tuple[float, ...]]:
 def _single(members: Members, channels: Sequence[str], turns: Collection[object]) -> Members:
     """Return the members with the images of each stack instead of the stack.
 
-    With channels, the order is: first image of each channel, second image of each, …. Empty if
+    With channels, the first image of each channel is followed by the second images, …. Empty if
     channels differ in length, or if `turns` has several directions of axes.
     """
     if not members.are_stacks.any():
@@ -184,7 +184,7 @@ def stack_columns(members: Members) -> dict[Column, Coded[Value]]:
 
 
 def stack_patterns(keys: Sequence[str], tables: Sequence[Table]) -> list[str]:
-    """Return the value of `--stack` that fits the names of images, as a list; [] if none does.
+    """Return the value of `--stack` that fits the names of images, as a list; or [].
 
     Channels are files whose names differ in the same few endings. Series are DICOM files in several
     folders, files in folders named by ids of a table, or numbered files next to a folder of masks.

@@ -81,7 +81,7 @@ class Survey(Card):
     choices: tuple[Choice, ...]
     """Readings that fit the source, if the user must choose; otherwise ()."""
     proposals: dict[str, tuple[str, ...]]
-    """Option for array files → its possible values; the suggested recipe has the first one."""
+    """Option for array files → its possible values; the suggested recipe has the first value."""
     target: TargetKind
     classes: dict[str, int]
     """Class → number of images, in label order."""

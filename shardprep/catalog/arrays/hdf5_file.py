@@ -1,4 +1,4 @@
-"""Datasets of an HDF5 file. Links and datasets that lead to other files are not followed."""
+"""Datasets of an HDF5 file, or arrays of a zarr folder. Links to other files are not followed."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class ValueRange(NamedTuple):
         )
 
     def levels(self) -> tuple[float, float] | None:
-        """Return black and white: (0, 1) or (0, 255) if the values show it, otherwise None."""
+        """Return black and white: (0, 1) or (0, 255) if the values show these, else None."""
         if self.low >= 0 and self.high <= 1:
             return 0.0, 1.0
         is_byte = self.is_whole and self.low >= 0 and _MIN_WHITE <= self.high <= 255

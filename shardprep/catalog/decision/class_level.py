@@ -96,7 +96,7 @@ def unproved(view: View) -> Iterator[Reading]:
 
 
 def _without_sets(levels: Mapping[str, _Level], upper: Reading) -> Iterator[Reading]:
-    """Yield a reading of the uppermost names without folders that have splits, if under half do."""
+    """Yield the reading of uppermost names without the minority of folders that have splits."""
     start = commonpath(levels)
     has_split = defaultdict[str, bool](bool)
     for path, (split, _) in levels.items():
@@ -134,7 +134,7 @@ def _are_one_level(rests: Sequence[Sequence[str]], inner: Sequence[_Level]) -> b
     """Return True if only the last names of the paths can be classes.
 
     Longer paths must end in the names of the shortest paths. In paths of one length, the upper
-    names must not look like classes. If there are splits, each class outside must occur in one.
+    names must not look like classes. With splits, each class must occur in a split.
     """
     least = min(map(len, rests))
     if least < max(map(len, rests)):

@@ -169,7 +169,10 @@ def _numbers_together(match: TableMatch, found: Sequence[LabelColumns]) -> Itera
 
 
 def as_rivals(found: Sequence[LabelColumns]) -> list[LabelColumns]:
-    """Return the columns; column 2 of a headerless table is at most STRONG next to a STRONG one."""
+    """Return the columns; if one column is STRONG, column 2 of a headerless table is not stronger.
+
+    Two strong columns make the user choose.
+    """
     most = STRONG if any(one.strength == STRONG for one in found) else SHARED
     bare = ((one, most if one.titles == ("2",) else SHARED) for one in found)
     return [replace(one, strength=min(one.strength, most)) for one, most in bare]
@@ -321,7 +324,7 @@ def has_words(match: TableMatch, title: str, least: int = 2) -> bool:
 
 
 def _flag_kinds(match: TableMatch, flags: Sequence[str], tables: Sequence[Table]) -> list[Options]:
-    """Return the options for columns of 1 and 0: several classes per image, or exactly one."""
+    """Return the options for columns of 1 and 0: several classes per image, or one class each."""
     sums = _are_set(match, flags).sum(axis=0)
     if (sums != 1).any() or _OF_SETS.search(match.table.files):
         return [{}]

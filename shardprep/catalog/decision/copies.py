@@ -35,7 +35,7 @@ _NEARLY_ALL = 0.9
 _SHARE = 0.2
 """Minimum share of all images in each folder of `apart`, so that one folder can be the source."""
 _LEAST = 1 / 20
-"""Minimum share of all images in a folder that is compared with others."""
+"""Minimum share of all images in a folder that is compared with other folders."""
 _MOST_DEPTH = 4
 _MOST_NAMES, _MOST_READ, _MOST_FORMATS, _HEAD = 1_000, 8, 32, 1 << 16
 _FORMAT = re.compile(r"(?<![^\W\d_])(png|jpe?g|bmp|tiff?|webp)s?(?![^\W\d_])", re.IGNORECASE)
@@ -127,7 +127,7 @@ def _placeholders(members: Members) -> list[str]:
 
 
 def _thumbnails(members: Members) -> dict[str, int]:
-    """Return folder of thumbnails → number of them; {} if too few have an image of their name."""
+    """Return folder of thumbnails → their number; {} if too few have an image of their name."""
     counts, keys = members.keys.folders.counts(), members.keys
     small = [path for path in counts if _THUMBNAIL.search(path.rpartition("/")[2])]
     if not 0 < len(small) < min(len(counts), _MOST_NAMES):

@@ -84,7 +84,7 @@ def other_folders(view: View, counts: Mapping[str, int], names: Counter[str]) ->
 def _of_kinds(view: View, paths: Collection[str]) -> Iterator[Reading]:
     """Yield readings without folders of another kind of picture.
 
-    These are masks without an image of their name, or `aligned/1_aligned` next to `original/1`.
+    They have masks that no image is named like, or `aligned/1_aligned` next to `original/1`.
     """
     if not 2 <= len(paths) <= _MOST_FOLDERS:
         return

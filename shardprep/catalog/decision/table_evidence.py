@@ -77,7 +77,7 @@ _TEXT_LIST = re.compile(r'"(\w+)"\s*:\s*\[\s*"[^"\s]+(?: [^"\s]+){3,}"')
 
 
 def by_tables(view: View) -> Sequence[Reading]:
-    """Return the readings of labels in tables; [] if `auto` finds the same."""
+    """Return the readings of labels in tables; [] if `auto` finds the same labels."""
     if not (view.is_open(*_OPTIONS) and view.has_documents) or view.members.are_stacks.any():
         return []
     readings = _of_tables(view, view.tables) or _of_channels(view)
@@ -446,7 +446,7 @@ def _with_splits(view: View, one: LabelColumns, options: Options) -> Options:
 
 
 def _with_solution(view: View, one: LabelColumns, reading: Reading) -> Iterator[Reading]:
-    """Yield the reading; with labels of test images if a table with the solution has them."""
+    """Yield the reading, with labels of test images if a table with the solution states them."""
     ids, table = one.match.id_column, one.match.table
     for other in view.documents.tables:
         has_all = {ids, *one.titles} <= {*other.header} and not (table.is_own or table.parts)

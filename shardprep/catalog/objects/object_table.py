@@ -134,7 +134,8 @@ class ObjectTable:
     ) -> None:
         """Add an object. `box` is left, top, right, bottom; `number` is the number of its class.
 
-        `keypoints` has x, y, visibility of each. TypeError, ValueError, OverflowError if malformed.
+        `keypoints` has x, y, visibility of each keypoint. TypeError, ValueError or OverflowError if
+        a value is malformed.
         """
         first, second, third, fourth = box
         if len(keypoints) % 3 or not {0, 1, 2}.issuperset(keypoints[2::3]):
@@ -202,7 +203,7 @@ class ObjectTable:
         self._faults.setdefault(image, reason)
 
     def miss(self, counts: Mapping[str, int], *, is_elsewhere: bool) -> None:
-        """Count objects of missing images; `is_elsewhere` if no image of the document is there."""
+        """Count objects of missing images; `is_elsewhere` if the source has no image of it."""
         if is_elsewhere:
             self._num_elsewhere += sum(counts.values())
             counts = dict.fromkeys(counts, 0)

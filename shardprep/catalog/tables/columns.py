@@ -65,8 +65,7 @@ def make_columns(
     pandas writes them, if float32 would change them. A column is float32 if all cells are numbers,
     otherwise text. Other spellings of whole numbers (007, 1_000, +1) are texts, because they may be
     ids. If an int64 column has an empty cell for a `wanted` key, the feature `<column>/present`
-    follows it: 0 if empty, otherwise 1. SourceError without a table, RecipeError for reserved
-    names.
+    follows it: 0 if empty, otherwise 1. SourceError without table, RecipeError for reserved names.
     """
     if not names:
         return (), ()

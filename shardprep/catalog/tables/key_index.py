@@ -71,8 +71,8 @@ class Origin(NamedTuple):
     def level(self, folder: str, split: str | None) -> int:
         """Return how far images of `split` in `folder` are from the origin; 0 is nearest.
 
-        It is twice the number of folders to go up from the origin's folder to a folder with both,
-        plus 1 for images without a split if the origin has one. `FOREIGN` means another split.
+        It is twice the number of folders to go up from the origin's folder to a folder with both.
+        Images without a split add 1 if the origin has a split. `FOREIGN` means another split.
         """
         own, other = (path.split("/") if path else [] for path in (self.folder, folder))
         if self.split is not None and split not in (self.split, None):
@@ -202,7 +202,7 @@ class KeyIndex:
     ) -> tuple[Ints, Bools]:
         """Return the nearest key of each id or −1, and False for keys of another split.
 
-        `found` has the key of each id that fits only one. Other ids are in `is_many` or fit none.
+        `found` has the key of ids that fit one key. Other ids are in `is_many` or fit no key.
         """
         folders = self.keys.folders
         firsts = folders.firsts()
@@ -385,7 +385,7 @@ def without_left_out(rows: Sequence[str], left_out: Sequence[str]) -> tuple[list
 
 
 def unused_entries(where: str, lost: Sequence[str], number: int, keys: Iterable[str]) -> list[str]:
-    """Return a remark or a warning on ids that fit no image, with the nearest keys of some ids."""
+    """Return a remark on the `lost` of `number` ids, which fit no image; a warning for many."""
     names, few = sorted((key.rpartition("/")[2].lower(), key) for key in keys if lost), []
     for text in lost[:_MOST_SHOWN]:
         name = text.rpartition("/")[2].lower()

@@ -186,7 +186,7 @@ class Documents:
     def find(self, file: str) -> tuple[str, bytes]:
         """Return key and bytes of the member whose key ends in `file`, or of a file on disk.
 
-        JSON is returned as UTF-8. SourceError for several members or none, a workbook or Parquet.
+        JSON is returned as UTF-8. SourceError if no or several files fit, or it is not a text.
         """
         key, data = self._find(file)
         check_text(data, file)

@@ -38,7 +38,7 @@ _SAMPLE_ROWS = 500
 """Approximate number of rows that are searched to detect the column of ids."""
 _MOST_COPIES = 64
 _MOST_NESTED, _MOST_COMPOSED = 16, 200_000
-"""Maximum number of tables that `_is_within` searches, and of images that `_composed` does."""
+"""Maximum number of tables to search in `_is_within`, and of images to search in `_composed`."""
 
 
 class NoIdsError(SourceError):
@@ -146,7 +146,7 @@ def is_of_splits(title: str) -> bool:
 
 
 def stated_splits(table: Table) -> tuple[str, Coded[str | None]]:
-    """Return the column that states splits, "" without one, and the split of each row."""
+    """Return the column that states splits, or "", and the split of each row."""
     for place, title in enumerate(table.header):
         if is_of_splits(title):
             stated = table.cells(place).coded().map(lambda cell: given_split([cell]))
@@ -436,7 +436,7 @@ def _paths(index: KeyIndex, table: Table) -> Iterator[str]:
     """Yield path templates that fit an image of one row: `{dataset}/{image}`, `v{n}/{i}`.
 
     A folder is a cell, or the first part of a title with a cell: `video_0` for 0 in `video_id`. The
-    row is the first one without equal cells, or else the first.
+    row is the first row without equal cells, or else the first row.
     """
     some = [table.rows[at] for at in range(min(_SAMPLE_ROWS, len(table.rows)))]
     row = next((one for one in some if len({*one}) == len(one)), [*some, []][0])

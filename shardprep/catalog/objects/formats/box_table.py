@@ -300,7 +300,7 @@ def _find_label(table: Table, columns: BoxColumns, id_column: str, lists: Sequen
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the `Sign` of the first table with clear boxes, else of the first with any, or []."""
+    """Return the `Sign` of the first table with clear boxes, else with any boxes, or []."""
     unclear: list[Sign] = []
     for table in united(source.index, source.documents.tables):
         option, id_column, is_once = _rule_of(table, source)
@@ -378,7 +378,7 @@ def _rule_of(table: Table, source: AnnotatedSource, documents: str = "") -> tupl
 
 
 def _says_whether(table: Table, columns: BoxColumns, label: str) -> bool:
-    """Return whether a class column is 1 in all rows with a box and 0 in all others."""
+    """Return whether a class column is 1 in all rows with a box and 0 in all other rows."""
     place, side = table.column(label), table.column(columns.names[0])
     pairs = {(row[place], row[side] in _NO_BOXES) for row in table.rows}
     return pairs == {("1", False), ("0", True)}

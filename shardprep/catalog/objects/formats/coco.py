@@ -47,7 +47,7 @@ _WHOLE_BODY = ("foot_kpts", "face_kpts", "lefthand_kpts", "righthand_kpts")
 _STRAY = -2
 _MOST_GROUPS = 6
 _MANY_CROWDS = 0.15
-"""Share of crowds above which the tool probably marks ordinary objects so; COCO has 1%."""
+"""Share of crowds above which the tool probably marks ordinary objects as crowds; COCO: 1%."""
 _BAD = (TypeError, ValueError, OverflowError, KeyError)
 _NAME = re.compile(rb'"file_name"\s*:\s*"((?:[^"\\]|\\.)*)"')
 _BOX = re.compile(rb'"bbox"\s*:')

@@ -137,6 +137,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
     Boxes, polygons, ellipses and masks are objects. Other shapes are dropped and counted by name,
     tags only counted. Objects of an image in several documents are joined. Its subset is its split.
+    For errors see `Format`.
     """
     index = source.index
     pairing, table = Pairing(index), ObjectTable(len(index.keys), outlines=source.outlines)

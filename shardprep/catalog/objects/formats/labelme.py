@@ -55,7 +55,7 @@ def is_labelme(data: bytes) -> bool:
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all files; shapes of one `group_id` and label are one object.
 
-    Points are keypoints of the object that has their `group_id`.
+    Points are keypoints of the object that has their `group_id`. For errors see `Format`.
     """
     pairing = Pairing(source.index)
     table = ObjectTable(len(source.index.keys), outlines=source.outlines)

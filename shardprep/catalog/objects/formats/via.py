@@ -54,7 +54,7 @@ _FORMS = {
 
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
-    """Return the objects of all documents, with classes in natural order."""
+    """Return the objects of all documents, with classes in natural order. Errors: see `Format`."""
     is_one, suffix, title = _FORMS[rule.kind]
     is_lines = rule.kind == "jsonl"
     pairing = Pairing(source.index)

@@ -52,7 +52,8 @@ _YAML_SPLITS = {"train": "train", "val": "validation", "test": "test"}
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all label files; an image without a label file has no object.
 
-    Classes are in the order of the names file, which the rule may select, or else are numbers.
+    Classes are in the order of the names file, which the rule may select, or else are numbers. For
+    errors see `Format`.
     """
     argument = next(iter(rule.files), "")
     names = _names(source, argument)
@@ -173,7 +174,7 @@ def _names(source: AnnotatedSource, argument: str) -> NameFile | None:
 def _name_files(source: AnnotatedSource, *, is_strict: bool = False) -> list[NameFile]:
     """Return the files that name classes, in order of precedence.
 
-    Files without label files below their folder are left out, unless all lack them. With
+    Files without label files below their folder are left out, unless all files lack them. With
     `is_strict`, a damaged file with a usual name is an error.
     """
     found = []
