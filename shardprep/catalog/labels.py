@@ -1,4 +1,4 @@
-"""Labels of images as texts, read from a table; `targets` turns them into targets."""
+"""Labels of images as texts, from a table and `--relabel`; `targets` turns them into targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detect boxes, masks and keypoints by file names and by a sample of the files."""
+"""Detect boxes, masks, keypoints and captions by file names and by a sample of the files."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ class Documents:
         return [member for member in self._others if member.key.lower().endswith(suffixes)]
 
     def table(self, files: Sequence[str], columns: Sequence[str] = ()) -> Table:
-        """Return the rows of all files; `columns` are paths into JSON, as in `json_rows`."""
+        """Return the rows of all files; see `json_rows` for `columns`, and `find` for errors."""
         return stacked([self._table(file, columns) for file in files])
 
     def ids(self, file: str, index: KeyIndex | None = None) -> list[str]:

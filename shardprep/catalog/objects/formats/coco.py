@@ -63,7 +63,7 @@ Size = tuple[int, int] | None
 
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
-    """Return the objects of all documents; classes are in the order of their ids."""
+    """Return the objects of all documents, classes in order of their ids. Errors: see `Format`."""
     reader = _Reader(source, may_repeat=bool(rule.files))
     files = shared_documents(source, rule, is_coco, ".json")
     if not rule.files:
@@ -119,7 +119,7 @@ def _alternatives(index: KeyIndex, names: Mapping[str, Sequence[str]]) -> list[l
     """Return the documents as one group, or as several groups if they describe the same images.
 
     A group has the documents of a folder whose names differ only in words for splits. Groups
-    without images below their folder are left out, unless no group has images there.
+    without images below their folder are left out if other groups have images there.
     """
     of_name = defaultdict[tuple[str, str], list[str]](list)
     for key in names:

@@ -136,7 +136,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all documents, with classes in the order of the declared labels.
 
     Boxes, polygons, ellipses and masks are objects. Other shapes are dropped and counted by name,
-    tags only counted. Objects of an image in several documents are joined. Its subset is its split.
+    tags only counted. Objects in several documents are joined. The subset of an image is its split.
     For errors see `Format`.
     """
     index = source.index

@@ -52,8 +52,7 @@ _YAML_SPLITS = {"train": "train", "val": "validation", "test": "test"}
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all label files; an image without a label file has no object.
 
-    Classes are in the order of the names file, which the rule may select, or else are numbers. For
-    errors see `Format`.
+    Classes are in the order of the names file, or else numbers. For errors see `Format`.
     """
     argument = next(iter(rule.files), "")
     names = _names(source, argument)
