@@ -82,7 +82,7 @@ def read_titled(recipe: Recipe) -> GivenItems:
 def read_items(recipe: Recipe) -> GivenItems:
     """Return the table of `--items` with roles as titles; `points` becomes columns of x and y.
 
-    `faults` has the rows with a cell that its column does not allow. For errors see `read_titled`.
+    `faults` has the rows with a cell that its column does not allow.
     """
     items = _with_lists(_named(read_file(recipe, is_last=True), recipe), recipe)
     _check_single(items, recipe)

@@ -194,7 +194,7 @@ _latest: dict[tuple[object, ...], GivenItems] = {}
 def read_file(recipe: Recipe, *, is_last: bool) -> GivenItems:
     """Return the table of `--items` with the column titles of the file.
 
-    With `is_last`, the table is not kept for another call. SourceError for other files.
+    With `is_last`, the table is not kept for another call. SourceError if it is unreadable.
     """
     file = Path(recipe.items)
     status = file.stat() if file.is_file() else None

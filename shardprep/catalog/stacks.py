@@ -141,7 +141,7 @@ def _single(members: Members, channels: Sequence[str], turns: Collection[object]
 
 
 def check_stacks(recipe: Recipe, members: Members) -> None:
-    """Raise RecipeError if options do not fit the images, SourceError if not all are stacks."""
+    """Raise RecipeError if options do not fit the images, SourceError if only some are stacks."""
     if not members.are_stacks.any():
         if recipe.image_spec.depth == 16:
             what = "only stacks and target images can have 16 bits"

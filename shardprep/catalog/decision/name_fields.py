@@ -124,7 +124,7 @@ def _ends(stems: Sequence[str]) -> Iterator[NameField]:
 def _all_but_last(
     names: Sequence[Sequence[str]], columns: Sequence[Counter[str]]
 ) -> Iterator[NameField]:
-    """Yield all fields but the last as one field, if several vary: `3001 Brick 2x4` of `… 000L`."""
+    """Yield the fields before the last as one, if several vary: `3001 Brick 2x4` before `000L`."""
     heads = Counter("".join(parts[:-2]) for parts in names)
     num_varying = sum(len(values) > 1 for values in columns[:-2:2])
     if num_varying > 1 and 1 < len(heads) <= len(names) / 2 and len(columns[-2]) == 1:

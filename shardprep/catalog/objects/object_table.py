@@ -59,7 +59,7 @@ class Found:
     without_image: Mapping[str, int] = field(default_factory=dict)
     """Name of each annotated image that the source lacks → number of its objects."""
     num_elsewhere: int = 0
-    """Number of objects in documents of missing images alone, which have 0 in `without_image`."""
+    """Number of objects in documents whose images are all missing; `without_image` omits them."""
     splits: list[str | None] | None = None
     """Split of each image, if the format has splits."""
     are_listed: bool = False
@@ -203,7 +203,7 @@ class ObjectTable:
         self._faults.setdefault(image, reason)
 
     def miss(self, counts: Mapping[str, int], *, is_elsewhere: bool) -> None:
-        """Count objects of missing images; `is_elsewhere` if the source has no image of it."""
+        """Count objects of missing images; `is_elsewhere` if their document has no other images."""
         if is_elsewhere:
             self._num_elsewhere += sum(counts.values())
             counts = dict.fromkeys(counts, 0)
@@ -251,7 +251,7 @@ class ObjectTable:
         means all classes in natural order. An object whose class has no label is dropped and
         counted. An object with the label `NO_OBJECT` is left out, or becomes an area if its class
         has a label in `areas_of`. `skeletons` maps class names to skeletons; keypoints of other
-        classes are called by numbers. None means no keypoints. SourceError for too many.
+        classes are called by numbers. None means no keypoints; too many raise SourceError.
         """
         names, labels_of = self._natural_names() if classes is None else classes
         labels, skeleton, points = self._labels(labels_of), None, None

@@ -385,7 +385,7 @@ def without_left_out(rows: Sequence[str], left_out: Sequence[str]) -> tuple[list
 
 
 def unused_entries(where: str, lost: Sequence[str], number: int, keys: Iterable[str]) -> list[str]:
-    """Return a remark on the `lost` of `number` ids, which fit no image; a warning for many."""
+    """Return a remark on the `lost` of `number` ids, which fit no image; a warning from 25% on."""
     names, few = sorted((key.rpartition("/")[2].lower(), key) for key in keys if lost), []
     for text in lost[:_MOST_SHOWN]:
         name = text.rpartition("/")[2].lower()

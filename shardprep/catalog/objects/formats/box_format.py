@@ -1,7 +1,7 @@
 """Detect the form of the four numbers of a box, check boxes, and compute outlines of shapes.
 
 A box is two corners, or a corner or center with a size, in pixels or as shares of the image sides.
-Column names usually show the form. If not, data do: in a wrong form, most boxes leave the image.
+Titles usually show the form. If not, the data do: in a wrong form, most boxes leave the image.
 """
 
 from __future__ import annotations

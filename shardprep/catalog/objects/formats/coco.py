@@ -218,7 +218,7 @@ def outline_of(shape: Any) -> Outline:
 def skeleton_of(entry: dict[str, Any]) -> tuple[Skeleton, int]:
     """Return the skeleton of a category, and the number of its invalid edges.
 
-    Edges are pairs of numbers from 1, or from 0 if any is 0. ValueError for invalid names.
+    Edges are pairs of keypoint numbers from 1, or 0 if any is 0. ValueError for invalid names.
     """
     names = tuple(map(str, entry["keypoints"]))
     if len(names) > MOST_POINTS or len({*names}) < len(names):
