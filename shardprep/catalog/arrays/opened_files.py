@@ -359,7 +359,7 @@ class ArrayFiles:
             yield one._replace(layouts=[layout])
 
     def clear(self, columns: Iterable[ChosenColumn]) -> Iterator[ChosenColumn]:
-        """Yield the columns; OptionError or proposals if it is unclear which are the images.
+        """Yield the columns; OptionError or proposals if it is unclear which have the images.
 
         Columns of one file, or .npy files of one folder with equal numbers of rows, are taken
         together only if their names differ in the split or in numbers.
