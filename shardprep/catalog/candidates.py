@@ -22,7 +22,7 @@ from shardprep.errors import SourceError, counted
 from shardprep.recipe.rules import LabelRule
 
 _MOST_PARTS = 6
-"""Maximum number of sibling folders that are proposed as parts of a source, one at a time."""
+"""If a source has more sibling folders than this, none is proposed as `--root`."""
 
 
 def candidates(view: View) -> list[Reading]:
@@ -61,10 +61,10 @@ def _counts(labelling: Labelling) -> str:
 
 
 def table_candidates(index: KeyIndex, table: Table, tables: Sequence[Table]) -> list[Reading]:
-    """Return the candidates for columns of a table, likely ones first; [] if no row has an image.
+    """Return the candidates for columns of a table, the likeliest first; [] if no row has an image.
 
-    A column of another table needs the option `join`. If the rows of an image differ, the last
-    candidate stores all rows by the option `rows`.
+    Candidates with columns of another table follow, with the option `join`. If the rows of an image
+    differ, the last candidate stores all rows by the option `rows`.
     """
     try:
         match = match_ids(index, table)

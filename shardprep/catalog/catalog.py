@@ -123,7 +123,8 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
     """Return the catalog of the recipe's source.
 
     Archives are unpacked in `work_dir`, which must be kept as long as the items are used. `notice`
-    gets a line of text before each slow step.
+    gets a line of text before each slow step. SourceError if the source has no image, or none is
+    left. For other errors see `list_images` and `source_images`.
     """
     listing = list_images(
         recipe, work_dir, notice, lambda others: Documents(others, recipe).check_columns()
@@ -223,14 +224,14 @@ def _items_or(match: TableMatch | None, wanted: SourceImages) -> TableMatch | No
 
 
 def _unmatched_rows(wanted: SourceImages) -> tuple[str, ...]:
-    """Return the ids of rows that no image has, in the tables of labels and of items."""
+    """Return the ids of rows without an image, in the tables of labels and of items."""
     lost, own = wanted.labelling.rows_without_image, _items_or(None, wanted)
     is_same = wanted.labelling.match and wanted.labelling.match.table.is_own
     return lost if own is None or is_same else (*lost, *own.rows_without_image)
 
 
 def _without_left_out(rows: Sequence[str], wanted: SourceImages) -> tuple[list[str], list[str]]:
-    """Return `rows` without ids of images that options leave out, and remarks about these."""
+    """Return `rows` without ids of images that options leave out, and remarks on unused ids."""
     kept, remarks = without_left_out(rows, [one.key for one in wanted.skipped])
     match, table = wanted.labelling.match, wanted.listing.columns
     table = table if match is None else match.table
@@ -340,7 +341,7 @@ def _spec(labelling: Labelling, recipe: Recipe) -> TargetSpec:
 
 
 def _lacks(splits: Coded[str | None], targets: Coded[Target]) -> Coded[str]:
-    """Return the reason to leave out each image, or ""; unlabelled splits are kept."""
+    """Return the reason to leave out each image, or ""; splits without any target are kept."""
     has_target = targets.are_there
     is_labelled = np.zeros(len(splits.values) + 1, np.bool_)  # the last row means "no split"
     is_labelled[splits.codes[has_target]] = True
@@ -349,7 +350,7 @@ def _lacks(splits: Coded[str | None], targets: Coded[Target]) -> Coded[str]:
 
 
 def _pairs(wanted: SourceImages, lacks: Coded[str]) -> tuple[Coded[tuple[Member, ...]], Coded[str]]:
-    """Return the target images of each image, and `lacks` with a reason if it has none."""
+    """Return the target images of each image, and `lacks` with a reason for images without one."""
     if not wanted.recipe.target_image:
         return Coded.constant((), len(lacks)), lacks
     targets = [tuple(wanted.beside.of(key)) for key in wanted.index.keys]

@@ -1,7 +1,7 @@
-"""Find the files that a table of items names, and match it to the images of a source.
+"""Find the files that a table of items names, and match its rows to the images of a source.
 
 The result has the form of a table of array files (`Table.is_own`), so the same code reads labels,
-splits, groups, boxes and features from both.
+splits, groups, boxes and features from tables of items and of array files.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ _OF_ROWS = ("image", "order")
 
 
 def source_of(file: str) -> str:
-    """Return the table's folder if all paths are relative to it and in it, or a common folder."""
+    """Return the table's folder if all paths are relative and below it, else their common folder.
+
+    `file` is the value of `--items`. RecipeError for a mix of absolute and relative paths.
+    """
     items = read_titled(make_recipe({"source": ".", "items": file}, ""))
     table = Path(items.name).parent
     folders = [one for one in items.columns["image"].folders.counts() if one]
@@ -76,7 +79,10 @@ def are_files(recipe: Recipe) -> bool:
 
 
 def listed_files(recipe: Recipe) -> tuple[str, ...] | None:
-    """Return the files in `--items` without the leading "/", if the source is "/"; else None."""
+    """Return the existing files that `--items` names, sorted, without the leading "/".
+
+    None unless the source is "/" and the recipe has no `root`. SourceError if no file exists.
+    """
     if recipe.source != "/" or not recipe.items or recipe.root:
         return None
     every = sorted({path for two in _paths(recipe) for path in two})
@@ -87,10 +93,9 @@ def listed_files(recipe: Recipe) -> tuple[str, ...] | None:
 
 
 def listed_folders(recipe: Recipe) -> dict[str, bool]:
-    """Return folder below the source → whether it has files that `--items` names, or only folders.
+    """Return folder below the source → True if it has files of `--items`, False if only folders.
 
-    Empty if a path is relative, or if the source is not the common folder of all paths: then all
-    folders of the source count.
+    {} means all folders: a path is relative, or the source is not the common folder of all paths.
     """
     items = read_titled(recipe)
     cells = [items.columns["image"], Texts.of(_path_cells(items, OF_FILES))]
@@ -126,7 +131,8 @@ def mask_paths(recipe: Recipe) -> Iterator[str]:
 def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageListing]:
     """Return the recipe with options from columns, and the images that the table `--items` lists.
 
-    Images without a row are skipped. SourceError for rows with faults, naming the first ones.
+    Images without a row are skipped. SourceError for rows with faults, naming the first rows, or if
+    no image or no whole sample is listed.
     """
     items = read_items(recipe)
     recipe = recipe.with_rules(**options_stated(items, recipe))
@@ -185,7 +191,7 @@ class _Matched(NamedTuple):
     keys: Texts
     """Key of the image of each row; without such an image, the text of the cell."""
     rows: Ints
-    """Rows to use: all; with samples, the first row of each, then rows without an image."""
+    """Rows to use: all; with samples, the first row of a whole sample, or rows without an image."""
     images: Members
     files: dict[str, list[int]]
     """Key of an image → positions of its mask files or of its target image."""
@@ -292,7 +298,7 @@ class _Finder:
         self._folder = own if is_folder else _ARCHIVE
 
     def images(self) -> Ints:
-        """Return the position of each row's image, or −1; an image in two rows is a fault."""
+        """Return the position of each row's image, or −1. Empty cells and repeats are faults."""
         cells, items = self._items.columns["image"], self._items
         for row in np.flatnonzero(booleans(pc.equal(cells.array, ""))).tolist():
             items.refuse(row, "image", "names no image")
@@ -306,7 +312,10 @@ class _Finder:
         return found
 
     def files(self, title: str, images: Ints) -> _Files:
-        """Return row → positions of the files in its cell; missing files or images are faults."""
+        """Return row → positions of the files in column `title`; SourceError without this column.
+
+        A file that is missing, or that is the image of a row, is a fault.
+        """
         items, rows, paths = self._items, list[int](), list[str]()
         if title not in items.columns:
             hint = f"use one of {some_of([*items.columns], 8)}"

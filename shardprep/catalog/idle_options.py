@@ -30,7 +30,7 @@ class Found(NamedTuple):
 
 
 def idle_options(found: Found) -> list[str]:
-    """Return a remark on each option without effect, or with a class or separator not found."""
+    """Return remarks on options without effect, and on classes or a separator that no label has."""
     recipe, labelling, targets = found.wanted.recipe, found.wanted.labelling, found.targets
     findings = [
         f"{OptionName(option)} has no effect: {what}"

@@ -1,7 +1,6 @@
 """Find the roles of the columns of a table of items, such as `label` or `boxes`.
 
-A column with a role sets an option that the recipe leaves at its default (`options_stated`). Other
-columns are stored as features.
+A column with a role sets an option that has its default (`options_stated`). Others become features.
 """
 
 from __future__ import annotations
@@ -73,7 +72,10 @@ _ALIKE = 0.8
 
 
 def read_titled(recipe: Recipe) -> GivenItems:
-    """Return the table of `--items` with roles as titles; its cells are not checked."""
+    """Return the table of `--items` with roles as titles; its cells are not checked.
+
+    SourceError if no column has the images, or if the role of a column is unclear.
+    """
     return _named(read_file(recipe, is_last=False), recipe)
 
 
@@ -93,7 +95,7 @@ def read_items(recipe: Recipe) -> GivenItems:
 
 
 def _with_lists(items: GivenItems, recipe: Recipe) -> GivenItems:
-    """Return the items with JSON lists in the columns of `_TEXTS`; a text is a list of one."""
+    """Return the items with JSON lists in the columns of `_TEXTS`; a single text becomes a list."""
     columns = dict(items.columns)
     for title in filter(columns.__contains__, () if recipe.separator else _TEXTS):
         cells = list[str]()
@@ -203,7 +205,10 @@ def _check_runs(items: GivenItems, roles: Mapping[str, str], recipe: Recipe) -> 
 
 
 def _are_runs(cells: Texts, *, is_named: bool) -> bool:
-    """Return whether most cells have run lengths; at least three cells unless `is_named`."""
+    """Return whether most cells have run lengths.
+
+    Unless `is_named`, a cell counts only if it has three or more runs in ascending order.
+    """
     some = itertools.islice(filter(None, cells), _MOST_CELLS)
     texts = [x for cell in some for x in (cell_list(cell) if cell.startswith("[") else [cell])]
     fit = [x for x in texts if isinstance(x, str) and re.fullmatch(_RUNS, x)]
@@ -439,7 +444,10 @@ def _with_points(items: GivenItems) -> GivenItems:
 
 
 def options_stated(items: GivenItems, recipe: Recipe) -> dict[str, Any]:
-    """Return the options that columns state, if the recipe has them at their defaults."""
+    """Return the options that columns state, if the recipe has them at their defaults.
+
+    `columns` is always among them. SourceError for several targets or several formats of boxes.
+    """
     columns, stated = items.columns, dict[str, Any]()
     targets = [one for one in _TARGETS if one in columns]
     targets += [",".join(items.targets)] if items.targets else []

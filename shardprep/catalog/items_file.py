@@ -1,7 +1,4 @@
-"""Read a table of items, from a file or a data frame, as columns of texts.
-
-`item_columns` finds the roles of the columns.
-"""
+"""Read a table of items, from a file or a data frame; `item_columns` finds roles of its columns."""
 
 from __future__ import annotations
 
@@ -57,9 +54,9 @@ class GivenItems:
     titles: Mapping[str, str] = field(default_factory=dict)
     """Role → title in the file."""
     has_boxes: bool = True
-    """False if the table has outlines without boxes; then the column `boxes` is NaN."""
+    """False if the table has outlines without boxes; then `boxes` has only boxes of NaN."""
     points: Sequence[str] = ()
-    """Columns of coordinates: x and y of the first point, then of the second, …"""
+    """Columns of coordinates: x and y of the first point, then of the second point, …"""
     notes: Sequence[str] = ()
     faults: dict[int, str] = field(default_factory=dict)
     """Row number from 0 → first fault of the row."""
@@ -82,8 +79,9 @@ class GivenItems:
 def kept(table: Any, option: str) -> str:
     """Return the path of a table; a data frame or list of dicts is first written into the cache.
 
-    Its file name is the hash of its rows, so the same rows continue an interrupted build. `items`
-    become Parquet or JSON lines, other options CSV or JSON lines. RecipeError for other values.
+    Its file name is the hash of its rows, so the same rows continue an interrupted build. A table
+    for the option `items` becomes Parquet or JSON lines, for other options CSV or JSON lines.
+    RecipeError for other values, SourceError for two equal titles.
     """
     if isinstance(table, str | os.PathLike):
         return os.fspath(table)
@@ -123,7 +121,7 @@ def _checked_columns(table: Mapping[Any, Any], option: str) -> Mapping[Any, Any]
 def _of_columns(table: Any, suffix: str) -> bytes | None:
     """Return a table as Parquet or CSV; None for columns of paths or of several types.
 
-    An unnamed index of pandas with numbers is left out: they may be names of other images.
+    The numbers of an unnamed pandas index are left out, because they may be names of other images.
     """
     stream = io.BytesIO()
     try:
@@ -196,7 +194,7 @@ _latest: dict[tuple[object, ...], GivenItems] = {}
 def read_file(recipe: Recipe, *, is_last: bool) -> GivenItems:
     """Return the table of `--items` with the column titles of the file.
 
-    With `is_last`, the table is not kept for another call.
+    With `is_last`, the table is not kept for another call. SourceError if it is unreadable.
     """
     file = Path(recipe.items)
     status = file.stat() if file.is_file() else None

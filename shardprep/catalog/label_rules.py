@@ -30,7 +30,7 @@ from shardprep.source.string_column import Coded, Texts
 
 Ints = NDArray[np.int64]
 _NUMBER_BACKWARDS = re.compile(r"\)?\d+\(?[\s._-]*")
-"""Matches the number at the end of a reversed name; from the front, it takes quadratic time."""
+"""Matches the last number of a name in the reversed name; a forward search takes quadratic time."""
 _NUMBERED_END = re.compile(r"\d$")
 _WORDS = re.compile(r"(?![A-Za-z]$)[^\W\d_][^\d]*$")
 _SAMPLES = re.compile(
@@ -74,7 +74,7 @@ def auto_labels(index: KeyIndex, tables: Sequence[Table]) -> Labelling:
     """Return the labels by the first rule that fits: tables, folders, prefixes; or no labels.
 
     A rule fits if it labels nine tenths of the images outside test splits, and if the labels look
-    like classes (see `are_classes`).
+    like classes (see `are_classes`). OpenQuoteError if a table that names images lacks rows.
     """
     keys = index.keys
     is_test = index.splits.fit(UNTRAINED.__contains__)
@@ -111,7 +111,7 @@ def auto_labels(index: KeyIndex, tables: Sequence[Table]) -> Labelling:
 def _by_tables(
     index: KeyIndex, tables: Sequence[Table], considered: Ints
 ) -> tuple[Labelling | None, str, SourceError | None]:
-    """Return labels by the first table that fits, or None; remarks; the error of an unclear one."""
+    """Return labels by the first table that fits, remarks, and the error of an unclear table."""
     passed_over, unclear = "", list[SourceError]()
     several = united(index, tables)
     for table in several:
@@ -141,7 +141,7 @@ def _by_tables(
 def unused_tables(
     index: KeyIndex, labelling: Labelling, tables: Sequence[Table]
 ) -> tuple[str, ...]:
-    """Return remarks on `tables` that label further images, or give images other labels."""
+    """Return remarks on `tables` that label further images, give other labels, or do not fit."""
     remarks, own = [], labelling.names
     for table in tables:
         if SUBMISSION.search(table.name):
@@ -202,12 +202,12 @@ def _plain(name: str) -> str:
 
 
 def may_be_class(prefix: str) -> bool:
-    """Return whether a prefix of file names can be a class: a word that no camera uses."""
+    """Return whether a prefix of file names may be a class: neither a split nor used by cameras."""
     return bool(_WORDS.match(prefix)) and not (given_split([prefix]) or _CAMERAS.fullmatch(prefix))
 
 
 def ids_of_samples(names: Iterable[str], tables: Sequence[Table]) -> str:
-    """Return the column of sample ids, such as patients, that has 90% of the names, or ""."""
+    """Return a text with the table and column of sample ids that has 90% of the names, or ""."""
     known = {*names}
     for table in tables:
         for place, title in enumerate(table.header):
@@ -222,7 +222,7 @@ def ids_of_samples(names: Iterable[str], tables: Sequence[Table]) -> str:
 def _without_test_names(
     names: Coded[Cell | None], considered: Ints, rule: str
 ) -> tuple[Coded[Cell | None], tuple[str, ...]]:
-    """Return `names`, without test labels if over 10% are new classes, and a finding on these."""
+    """Return `names` and a finding; test loses its labels if over 10% of them are new classes."""
     known = names.take(considered).counts()
     is_other = np.ones(len(names), bool)
     is_other[considered] = False
@@ -263,7 +263,7 @@ def _folder_names(
 
 
 def _prefix(key: str) -> str | None:
-    """Return the text before the number at the end of a file name; None without either."""
+    """Return the text before the number that ends a file name; None without text or number."""
     name = key.rpartition("/")[2]
     at = name.rfind(".")
     stem = name[:at] if 0 < at < len(name) - 1 else name

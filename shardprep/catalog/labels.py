@@ -1,4 +1,4 @@
-"""Labels of images as texts, read from a table; `targets` turns them into targets."""
+"""Labels of images as texts, from a table and `--relabel`; `targets` turns them into targets."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Labelling:
     """The labels of all images, in the order of the keys, and how they were determined."""
 
     names: Coded[Cell | None]
-    """Of each image: a label, a tuple of labels or of titles of columns, or None."""
+    """Label, tuple of labels or tuple of column titles of each image; None without a label."""
     how: str
     rows_without_image: tuple[str, ...] = ()
     table_names: frozenset[Cell] = frozenset()
@@ -62,7 +62,7 @@ class Labelling:
     match: TableMatch | None = None
     columns: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
-    """Titles of columns of 1 and 0, a class each; () for other labels."""
+    """Titles of columns of 1 and 0, each of which is a class; () for other labels."""
     rule: str = "none"
     findings: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -73,12 +73,15 @@ class Labelling:
 
 
 def are_classes(num_names: int, num_images: int) -> bool:
-    """Return whether names look like classes: two, or on average at least two images for each."""
+    """Return whether names look like classes: two names, or on average two images for each name."""
     return 2 <= num_names <= max(2, num_images // 2)
 
 
 def label_by_table(index: KeyIndex, table: Table, rule: CsvRule, option: str = "") -> Labelling:
-    """Return the labels in a table; columns that `rule` does not name are detected."""
+    """Return the labels in a table; columns that `rule` does not name are detected.
+
+    SourceError if a column is unclear. For other errors see `match_table` and `label_by_columns`.
+    """
     id_title = find_ids(index, table, rule.id_column)
     _label_titles(table, rule.label_columns, id_title, option)  # report unclear columns before ids
     return label_by_columns(index.keys, match_table(index, table, id_title), rule)
@@ -93,9 +96,11 @@ def relabelled(
     *,
     adds: bool = False,
 ) -> Labelling:
-    """Return the labels after `--relabel`. If `adds`, `--classes` may name only new classes.
+    """Return the labels after `--relabel`, with remarks on the rows that were used.
 
-    Rows of the images `left_out` do not count as rows without an image.
+    Rows of the images `left_out` are not reported as rows without an image. SourceError if no row
+    fits, if an image has several rows, or if labels are not classes. With `adds`, its hint is to
+    name only the new classes in `--classes`.
     """
     option, (table, rule), separator = OptionName("relabel"), fixes_of, naming.separator
     try:
@@ -167,7 +172,7 @@ def classes_in(cells: Iterable[Cell | None]) -> set[str]:
 
 
 def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> Labelling:
-    """Return the labels in a matched table; SourceError if two rows of an image disagree."""
+    """Return the labels in a matched table; TwoLabelsError if two rows of an image disagree."""
     table = match.table
     places = _label_titles(table, rule.label_columns, match.id_column)
     titles = tuple(places)
@@ -243,7 +248,7 @@ def _titles_of_rows(columns: Mapping[str, Coded[str | None]]) -> Coded[Cell | No
 
 
 def _sets_of_flags(columns: Mapping[str, Coded[str | None]]) -> Coded[Cell | None]:
-    """Return for each image the titles of columns with 1 or true, or None if all are empty."""
+    """Return for each image the titles of columns with 1 or true; None if all cells are empty."""
     is_there = _titles_of_rows(columns).are_there
     are_set = [cells.fit(lambda cell: str(cell).lower() in _SET) for cells in columns.values()]
     flags, codes = np.unique(np.stack(are_set), axis=1, return_inverse=True)
@@ -271,7 +276,7 @@ def _of_images(
 
 
 def have_several(key_of: Ints, cells: Coded[Any]) -> bool:
-    """Return whether the rows of an image have different cells."""
+    """Return whether any image has rows with different cells; empty cells do not count."""
     rows = np.flatnonzero((key_of >= 0) & cells.are_there)
     last = np.zeros(int(key_of.max(initial=0)) + 1, cells.codes.dtype)
     last[key_of[rows]] = cells.codes[rows]
@@ -311,7 +316,7 @@ def _pivoted(match: TableMatch, pivot: str, columns: Sequence[Column]) -> Iterat
 
 
 def flag_columns(match: TableMatch) -> tuple[str, ...]:
-    """Return the columns of 1, 0 and −1, or true and false; () if fewer than two have a 1."""
+    """Return columns of only 1, 0, −1, true or false; () unless at least two have a 1 or true."""
     flags: list[str] = []
     num_set = 0
     for place, title in enumerate(match.table.header):
@@ -358,7 +363,7 @@ def find_label_column(table: Table, id_title: str = "", option: str = "") -> str
     """Return the title of the column of labels: the clearest usual title, or the only other column.
 
     If that column has numbers, and another usual column has one name for each number, the column of
-    names is returned. SourceError if it is unclear.
+    names is returned. SourceError if the column is unclear.
     """
     lowered = {title.lower(): title for title in table.header if title != id_title}
     named = [lowered[name] for name in LABEL_COLUMNS if name in lowered]

@@ -104,10 +104,10 @@ def folder_splits(keys: Iterable[str]) -> Coded[str | None]:
 
 
 def split_folders(folders: Iterable[str]) -> dict[str, str]:
-    """Return path of each folder that is a split → its split. `folders` are those with images.
+    """Return path of each folder that is a split → its split; `folders` are the folders of images.
 
-    A folder is a split if its whole name means one (`train`, `test_images`). If only a word of the
-    name means one, as in names of some classes, the siblings decide (`seg_train`, `seg_test`).
+    A folder is a split if its whole name means a split (`train`, `test_images`). If only a word of
+    the name means a split, the siblings decide (`seg_train`, `seg_test`).
     """
     with_images = {*folders} - {""}
     words = {name for one in with_images for name in one.split("/")}
@@ -155,8 +155,7 @@ def _classes_named_as_splits(
     """Return names of folders that are classes, although the whole name means a split.
 
     Below a split, such a name is a class if other classes are next to it: `train` in `test/bus`,
-    `test/train`. Elsewhere, `test` may be an unlabelled split, so only `train` or `valid` can be
-    a class.
+    `test/train`. Elsewhere, `test` may be a split: only `train` or `valid` can be a class.
     """
     others = [name for name in below if name not in own]
     if not others or any(IMAGE_FOLDER.fullmatch(one) or _MASKS.fullmatch(one) for one in others):
@@ -257,10 +256,7 @@ def are_parts(names: Collection[str]) -> bool:
 
 
 def document_split(name: str) -> str | None:
-    """Return the split in the name of a document, or None: "train_labels.csv" → "train".
-
-    A name with two splits, such as "train_val.csv", gives None.
-    """
+    """Return the only split in the name of a document, or None: "train_labels.csv" → "train"."""
     word, rest = split_word(name.rpartition("/")[2].rpartition(".")[0])
     splits = {given_split([one]) for one in (word, split_word(rest)[0]) if one}
     return splits.pop() if len(splits) == 1 else None
@@ -375,7 +371,7 @@ def masks_by_folder(keys: Sequence[str]) -> dict[str, list[str]]:
 
 
 def class_files(masks: Iterable[str], keys: Iterable[str]) -> dict[str, str]:
-    """Return for each mask in SegmentationObject its file in SegmentationClass, if both exist."""
+    """Return mask in SegmentationObject → its file in SegmentationClass, if this file exists."""
     there = {key.lower(): key for key in keys}
     found: dict[str, str] = {}
     for mask in filter(OF_OBJECTS.search, masks):

@@ -42,7 +42,7 @@ class Pattern:
     is_whole: bool = False
 
     def search(self, names: Sequence[str]) -> list[str | None]:
-        """Return the text of `group` in each name, or None without a match."""
+        """Return the text of `group` in each name, or None; OptionError if it takes too long."""
         compiled, found = re.compile(self.text), list[str | None]()
         matches = map(compiled.fullmatch if self.is_whole else compiled.search, names)
         group, limit_s = self.group, FREE_S + S_PER_NAME * len(names)
@@ -114,7 +114,7 @@ def _translated(glob: str) -> str:
 
 
 def matched(keys: Sequence[str], globs: Sequence[str], option: str) -> list[bool]:
-    """Return whether each key matches a glob, regardless of case; errors name `option`."""
+    """Return whether each key matches a glob, regardless of case; an OptionError names `option`."""
     if not globs:
         return [False] * len(keys)
     start = "" if option == "root" else ANY_FOLDER

@@ -47,7 +47,7 @@ def select(
 
     A glob matches a whole key, or its end from a folder on, regardless of case: `*.png`,
     `part_1/*`, `**/masks/**`. `excluded` are the ids of the exclude list. A glob that matches none
-    of `images` and `others` gets a remark. SourceError if no image is left.
+    of `images` and `others` gets a remark. SourceError if no image is left or no id fits.
     """
     wanted, left_out = images, list[Skipped]()
     notes, unused = list[str](), list[str]()
@@ -106,9 +106,9 @@ def _without(
 def _copies(images: Members) -> dict[int, str]:
     """Return position of each exact copy → key of the image that is kept.
 
-    The copy in test is kept, else in validation, so that these splits stay complete and apart from
-    training. Otherwise, the first key is kept. Only images of equal size, and equal CRC-32 if known
-    for all, are read.
+    The copy in test is kept, else the copy in validation, so that these splits stay complete and
+    apart from training. Otherwise, the first key is kept. Only images of equal size, and equal
+    CRC-32 if known for all, are read.
     """
     members = images.listed()
     crcs = [m.extent.crc32 if isinstance(m.extent, ZipExtent) else -1 for m in members]

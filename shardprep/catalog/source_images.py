@@ -201,7 +201,7 @@ def files_by_key(listing: Listing) -> dict[str, FileExtent]:
 def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
     """Return the wanted images, their labels, and the recipe with the decided options.
 
-    QuestionError if several readings fit, with examples of each.
+    QuestionError with examples of each reading if several fit. SourceError if labels do not.
     """
     are_stacks = listing.images.are_stacks
     if recipe.rules.masks.kind == "auto" and are_stacks.any():
@@ -294,7 +294,7 @@ def _with_other_labels(
     tables: Sequence[Table],
     images: tuple[Members, Sequence[Skipped]],
 ) -> Labelling:
-    """Return the labels with a remark on copies that were left out and have another label."""
+    """Return the labels, with a remark if left-out copies have other labels than kept images."""
     kept = {one.key: one.detail for one in images[1] if one.reason == COPY}
     if not kept or labelling.rule == "none":
         return labelling

@@ -54,11 +54,13 @@ def given_splits(
     *,
     by_folders: bool = True,
 ) -> GivenSplits:
-    """Return the splits by the rule, and where it states none, by folders.
+    """Return the split of each key by the rule; None leaves the image out.
 
-    For tables of items, `by_folders` is False: ratios divide the splits in their column `split`,
-    and without this column all images are in train. With the rules "column" and "tables", images
-    without a row are left out, except in folders of validation and test.
+    The rules "roots" and "list" leave out images that they do not name. With "column" and "tables",
+    images without a stated split have the split of their folder, and images without a row are left
+    out, except in folders of validation and test. Other rules use the folders. For tables of items,
+    `by_folders` is False: ratios divide the splits in their column `split`, and without this column
+    all images are in train. OptionError or SourceError if the rule does not fit the source.
     """
     if rule.kind == "roots":
         return GivenSplits(Coded.of(_root_splits(index.keys, rule)))
@@ -195,7 +197,7 @@ def _natural(names: Iterable[str]) -> list[str]:
 def group_keys(keys: Sequence[str], rule: GroupRule, match: TableMatch | None) -> Coded[str]:
     """Return the group of each key, or "" if it has none; SourceError if no key has a group.
 
-    A regular expression is searched in the file name, then in the whole key.
+    A regular expression is searched in the file name, then in the whole key. Columns need `match`.
     """
     if rule.kind == "none":
         return Coded.constant("", len(keys))

@@ -33,7 +33,7 @@ _MOST_SHOWN = 160
 _MOST_OF_THEM = 0.9
 """Minimum share of images or folders that a detected pattern must fit; files may be missing."""
 _DIFFERENT = 0.5
-"""Minimum share of ids in one row only, and of files per channel relative to the largest."""
+"""Minimum share of ids in one row only, and size of a channel relative to the largest channel."""
 _MOST_LOOKED_AT = 10_000
 _MOST_COLUMNS, _MOST_ROWS = 12, 300_000
 """Maximum number of columns and of rows to search for ids."""
@@ -51,8 +51,7 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
     """Return the listing with a `StackExtent` for each sample; unchanged without `--stack`.
 
     Files are in natural order of their names, channels in the order of `--stack`. Files that do not
-    match are skipped, like samples without one file for each channel. SourceError if no stack is
-    left.
+    match are skipped, like samples without one file for each channel. SourceError without stacks.
     """
     rule = recipe.rules.stack
     if not (rule.text and listing.images):
@@ -115,7 +114,7 @@ def _turns(images: Members, rows: Sequence[int]) -> set[tuple[str, ...]]:
 
 
 def spacings(members: Iterable[Member]) -> set[tuple[float, ...]]:
-    """Return the distinct spacings of volumes, rounded to three digits; () if one states none."""
+    """Return the distinct spacings of volumes, to three digits; volumes without spacing add ()."""
     extents = (one.extent for one in members)
     stated = (one.spacing for one in extents if isinstance(one, StackExtent))
     return {tuple(float(f"{value:.3g}") for value in one) for one in stated}
@@ -124,7 +123,7 @@ def spacings(members: Iterable[Member]) -> set[tuple[float, ...]]:
 def _single(members: Members, channels: Sequence[str], turns: Collection[object]) -> Members:
     """Return the members with the images of each stack instead of the stack.
 
-    With channels, the order is: first image of each channel, second image of each, …. Empty if
+    With channels, the first image of each channel is followed by the second images, …. Empty if
     channels differ in length, or if `turns` has several directions of axes.
     """
     if not members.are_stacks.any():
@@ -142,7 +141,7 @@ def _single(members: Members, channels: Sequence[str], turns: Collection[object]
 
 
 def check_stacks(recipe: Recipe, members: Members) -> None:
-    """Raise an error if options do not fit the images, or if stacks and single images are mixed."""
+    """Raise RecipeError if options do not fit the images, SourceError if only some are stacks."""
     if not members.are_stacks.any():
         if recipe.image_spec.depth == 16:
             what = "only stacks and target images can have 16 bits"
@@ -185,11 +184,10 @@ def stack_columns(members: Members) -> dict[Column, Coded[Value]]:
 
 
 def stack_patterns(keys: Sequence[str], tables: Sequence[Table]) -> list[str]:
-    """Return the value of `--stack` that fits the names of images, as a list; [] if none does.
+    """Return the value of `--stack` that fits the names of images, as a list; or [].
 
     Channels are files whose names differ in the same few endings. Series are DICOM files in several
-    folders, files in folders whose names are ids in a table, or numbered files in a folder next to
-    a folder of masks.
+    folders, files in folders named by ids of a table, or numbered files next to a folder of masks.
     """
     keys = keys[:_MOST_LOOKED_AT]
     masks = set[str]().union(*masks_by_folder(keys).values())
@@ -237,7 +235,7 @@ def series_pattern(folders: Sequence[PurePosixPath], files: str) -> str:
 
 
 def stack_masks(masks: Iterable[str]) -> str:
-    """Return the pattern of masks in the folders of samples; SourceError for several or none."""
+    """Return the only pattern of masks in folders of samples; SourceError for none or several."""
     paths = [PurePosixPath(one) for one in masks]
     found = {f"{{id}}/{path.parent.name}/*{path.suffix}" for path in paths}
     if len(found) != 1:
@@ -287,7 +285,7 @@ def _channels(paths: Sequence[PurePosixPath]) -> list[str]:
 
 
 def id_column(table: Table, names: Collection[str]) -> str:
-    """Return the column that has 90% of `names`, half of them in one row only; "" without one.
+    """Return the column that has 90% of `names`, half of these in one row only; or "".
 
     The result is "" if over 10% of `names` lack a digit, because they may be classes. Cells may be
     paths, and may lack the extension.

@@ -38,7 +38,7 @@ _ANNOTATIONS = {"boxes", "masks", "points"}
 _PARTS = _ANNOTATIONS | {"labels", "stack", "target_image", "rows"}
 """Options that decide the target or the annotations of images."""
 _LOOKED_AT, _LARGE = 8, 50_000_000
-"""Number of images whose size is read; pixels of an image from which on tiles are proposed."""
+"""Number of images whose size is read; minimum pixels of an image for which tiles are proposed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Survey(Card):
     num_bytes: int
     suffixes: dict[str, int]
     splits: dict[str, int]
-    """Split stated by folders → number of images."""
+    """Split stated by folders, or by the table of items → number of images."""
     tables: tuple[TableSurvey, ...]
     rules: tuple[Choice, ...]
     """Other readings of the source or of a part of it."""
@@ -81,7 +81,7 @@ class Survey(Card):
     choices: tuple[Choice, ...]
     """Readings that fit the source, if the user must choose; otherwise ()."""
     proposals: dict[str, tuple[str, ...]]
-    """Option for array files → its possible values; the suggested recipe has the first one."""
+    """Option for array files → its possible values; the suggested recipe has the first value."""
     target: TargetKind
     classes: dict[str, int]
     """Class → number of images, in label order."""
@@ -131,9 +131,9 @@ def survey_source(
     items: str = "",
     follow_links: bool = False,
 ) -> Survey:
-    """Return the survey of a source; for arguments and errors see `list_images`.
+    """Return the survey of a source; SourceError without images.
 
-    With `items`, labels and annotations come only from this table of items.
+    For arguments and errors see `list_images`. With `items`, only this table labels and annotates.
     """
     given = {"source": str(source), "items": items, "follow_links": follow_links}
     recipe = make_recipe(given, "init")

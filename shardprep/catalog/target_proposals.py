@@ -23,7 +23,7 @@ _MOST_TOGETHER = 8
 """Maximum number of columns of classes that are proposed together."""
 _MANY_VALUES = 20
 _LONG = 1.5
-"""Minimum mean rows per image of a table with a row for each target; fewer are repeated rows."""
+"""Minimum mean number of rows per image in a table that has a row for each image and target."""
 
 
 def target_proposals(
@@ -65,7 +65,7 @@ def target_proposals(
 
 
 def is_id(match: TableMatch, title: str) -> bool:
-    """Return whether a column has the ids, or is the last one in the path template of the ids."""
+    """Return whether a column has the ids, or is the last column in the template of the ids."""
     last = match.id_column.rpartition("{")[2]
     return title == match.id_column or last.partition("[")[0].partition("}")[0] == title
 
@@ -95,7 +95,7 @@ def _numbers(cells: Collection[str]) -> set[float]:
 
 
 def _groups(numbers: dict[str, set[float]]) -> list[tuple[str, ...]]:
-    """Return groups of columns of measured numbers with similar names, and the others as a group.
+    """Return groups of columns of measured numbers with similar names; the last group is the rest.
 
     `X4_mean` and `X11_mean` are similar, and so are `Dry_Dead_g` and `Dry_Green_g`.
     """

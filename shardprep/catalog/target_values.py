@@ -1,4 +1,4 @@
-"""Targets of all images, including targets of several values: a vector, classes or texts."""
+"""Targets of all images, and targets of several values from columns: vectors, classes or texts."""
 
 from __future__ import annotations
 
@@ -154,6 +154,7 @@ def column_targets(
     With kind "auto", columns of numbers become a vector or, if rows add up to 1, soft labels; other
     columns become classes. Cells with equally many numbers, split by `separator` ("" to detect it),
     give a target for each number. `class_names` returns raw name → class name, in class order.
+    SourceError for a cell that does not fit the kind.
     """
     numbers: dict[str, Floats] = {}
     words: dict[str, Coded[str | None]] = {}
@@ -201,7 +202,7 @@ def column_targets(
 
 
 def _is_numeric(keys: Sequence[str], title: str, cells: Coded[str | None]) -> bool:
-    """Return whether a column has numbers; SourceError if most of its cells, but not all, do."""
+    """Return whether all cells are numbers; SourceError if most cells, but not all, are numbers."""
     firsts = {row: cell for row, cell in cells.firsts().items() if cell}
     others = {row: cell for row, cell in firsts.items() if as_number(cell) is None}
     if others and len(others) < _MOSTLY * len(firsts):
@@ -211,10 +212,7 @@ def _is_numeric(keys: Sequence[str], title: str, cells: Coded[str | None]) -> bo
 
 
 def _vectors(title: str, cells: Coded[str | None], separator: str) -> dict[str, Floats]:
-    """Return a column title[0], title[1] … for each number in cells such as "0.5;0;1".
-
-    Return {} if cells are no lists of numbers of one length.
-    """
+    """Return a column title[0], title[1] … for each number in cells such as "0.5;0;1"; or {}."""
     texts = {i: cell.strip("[]() ") for i, cell in enumerate(cells.values) if cell}
     if not texts or as_number(next(iter(texts.values()))) is not None:
         return {}
@@ -254,7 +252,7 @@ def _soften(
 ) -> list[str]:
     """Divide each row by its sum, in place, and return remarks on the rows.
 
-    Rows that are incomplete or only zeros become NaN.
+    Rows that are incomplete or only zeros become NaN. SourceError for a negative number.
     """
     remarks = []
     if (wrong := np.argwhere(matrix < 0)).size:
@@ -296,7 +294,10 @@ def as_number(text: str) -> float | None:
 
 
 def checked_number(key: str, what: str, text: str) -> float:
-    """Return the number in a cell; SourceError, which begins with `what`, if it is not one."""
+    """Return the number in a cell.
+
+    SourceError, which begins with `what`, if it is not a number or is beyond float32.
+    """
     number = as_number(text)
     if number is None:
         if DECIMAL_COMMA.fullmatch(text):

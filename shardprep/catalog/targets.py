@@ -78,7 +78,7 @@ def make_targets(
 ) -> Targets:
     """Return the targets from one cell per image; names in `all_cells` are classes, too.
 
-    `columns` are the cells of each column if the targets have several values.
+    `columns` are the cells for targets of several values. SourceError if cells do not fit `spec`.
     """
     cells = _with_lists(cells, spec.kind)
     if columns or spec.kind in (*OF_COLUMNS, "texts"):
@@ -222,7 +222,10 @@ def naming_of(recipe: Recipe, labels: Coded[Cell | None], read: Callable[[str], 
 def class_map_of(
     text: str, classes: Callable[[], Collection[str]], read: Callable[[str], bytes]
 ) -> dict[str, str]:
-    """Return old name → new name. The header of a file is left out, unless `classes` have it."""
+    """Return old name → new name, from pairs OLD=NEW or from a file that `read` reads.
+
+    A header is left out, unless it is a class. OptionError or SourceError for other texts.
+    """
     if "=" in text or not text:
         return parse_pairs(text, _CLASS_MAP) if text else {}
     parsed = _parsed_map(read(text), text)

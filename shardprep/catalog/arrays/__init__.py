@@ -1,4 +1,4 @@
-"""Files of arrays and rows (Parquet, HDF5, NumPy, IDX, CSV of pixels, TFRecord) as sources.
+"""Arrays and rows as sources: Parquet, HDF5, zarr, NumPy, IDX, NIfTI, TFRecord, CSV of pixels.
 
 Encoded images keep their bytes. Numbers are written as Netpbm images to one file of the work
 folder. Later steps read both like any other image file.

@@ -51,7 +51,7 @@ class ImageListing(Listing):
     columns: Table | None = None
     """Table of item columns, or of the cells in array files; its first column has the keys."""
     proposals: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Option that `shardprep init` proposes → possible values; the listing uses the first."""
+    """Option that `shardprep init` proposes → possible values; the listing uses the first value."""
     notes: tuple[str, ...] = ()
     files: MaskFiles | None = None
     """Files of masks or target images that the table of items names, for each image."""
@@ -119,7 +119,8 @@ def _of_one_set(files: ArrayFiles) -> Sequence[ChosenColumn]:
 def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Members, Table | None]:
     """Return the images of the columns `taken`, and a table of their cells.
 
-    A damaged file of one sample becomes a refused image.
+    Numbers become image files in the work folder. A damaged file of one sample becomes a refused
+    image; other damage is a SourceError.
     """
     taken = [*_within_limits(files, taken)]
     per_file = Counter(one.opened.key for one in taken)
@@ -215,9 +216,9 @@ def _are_targets(recipe: Recipe, keys: Sequence[str]) -> list[bool]:
 
 
 def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn], *, is_target: bool) -> DepthRange:
-    """Return one pair of black and white levels for all scaled numbers.
+    """Return the black and white levels for all scaled numbers.
 
-    If the values do not show it, it is the range of targets, a proposal or a SourceError.
+    If the values do not show them, targets get their range, other images a proposal or SourceError.
     """
     scaled = [one for one in taken if one.is_scaled]
     wanted: DepthRange = "full" if is_target else files.recipe.depth_range
@@ -289,10 +290,7 @@ def _range(one: ChosenColumn, found: ValueRange) -> ValueRange:
 def _write(
     one: ChosenColumn, levels: DepthRange, depth: int, out: UnpackedFile
 ) -> NDArray[np.int64]:
-    """Write all rows as image files; return their sizes in bytes, −1 for a row without an image.
-
-    With the levels "auto", each row is scaled by its own range.
-    """
+    """Write all rows as image files; return their sizes in bytes, −1 for a row without an image."""
     sizes = [np.empty(0, np.int64)]
     with reading(one.opened.key):
         for block in one.column.blocks(one.layout.rows):
@@ -306,7 +304,7 @@ class _CellColumns:
     """The columns of cells that belong to columns of images, in the same or in another file.
 
     Cells of a file without images belong to the only column of images that has the same folder, the
-    same split in its name, and as many rows.
+    same split in its name, and the same number of rows.
     """
 
     def __init__(self, files: ArrayFiles, taken: Sequence[ChosenColumn]) -> None:
@@ -337,10 +335,9 @@ class _CellColumns:
             self._files.notes.append(f"{some_of(odd, 3)} {what}")
 
     def of(self, one: ChosenColumn, num_rows: int) -> dict[str, Texts]:
-        """Return title → cells for the images of `one`; SourceError if a length differs.
+        """Return title → cells for the images of `one`; SourceError for another number of rows.
 
-        Segmentations and keypoints may need much memory, so they are read only if the recipe has
-        masks or points.
+        Segmentations and keypoints need much memory: they are read only for masks and points.
         """
         rules = self._files.recipe.rules
         shapes = {".segmentation": rules.masks.is_given, ".keypoints": rules.points.is_given}

@@ -59,7 +59,7 @@ _Batches = Callable[[Sequence[str], int], Iterator[Any]]
 
 
 def open_parquet(place: PlainExtent, name: str) -> ArrayFile:
-    """Return the columns of a Parquet file, which is read in batches instead of row groups."""
+    """Return the columns of a Parquet file, read in batches; SourceError for equal titles."""
 
     def batches(titles: Sequence[str], most_rows: int) -> Iterator[Any]:
         with (
@@ -81,10 +81,7 @@ def open_parquet(place: PlainExtent, name: str) -> ArrayFile:
 
 
 def open_pixel_csv(place: PlainExtent, name: str) -> ArrayFile | None:
-    """Return the columns of a CSV file of pixels; None if neither columns nor cells are pixels.
-
-    If all titles are numbers, `_titles_by_place` replaces them.
-    """
+    """Return the columns of a CSV file of pixels; None if neither columns nor cells are pixels."""
     head = place.read_range(0, _CSV_HEAD)
     encoding = encoding_of(head)
     text = head.decode(encoding, errors="replace").splitlines()
@@ -136,10 +133,10 @@ def _pixel_titles(titles: Sequence[str]) -> list[str]:
 
 
 def _titles_by_place(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return titles for the columns of a headerless CSV; [] if it is unclear which has the labels.
+    """Return titles for the columns of a headerless CSV; [] if the column of labels is unclear.
 
-    If there is one column more than pixels, the first or the last has the labels: the
-    column that varies (corners of digits are black), or if both vary, the one with 0 to n.
+    If there is one column more than pixels, the first or the last has the labels: the column that
+    varies (corners of digits are black), or if both vary, the column with numbers from 0 to n.
     """
     pixels = [f"pixel{place}" for place in range(len(rows[0]))]
     if possible_layouts((1, len(pixels)), has_rows=True):
@@ -232,7 +229,7 @@ class _Rows:
         return ArrayFile(images, rows, self._read_cells, tuple(left_out), matrix)
 
     def _some(self, title: str) -> list[Any]:
-        """Return the values that are not null of the first batch that has any, otherwise []."""
+        """Return the non-null values of the first batch that has any, otherwise []."""
         for batch in self.batches([title], _FILES_AT_ONCE):
             values: list[Any] = batch.column(0).drop_null().to_pylist()
             if values:

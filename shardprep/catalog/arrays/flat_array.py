@@ -1,4 +1,7 @@
-"""Files with a header and the numbers of one array: NumPy's .npy, IDX of MNIST, NIfTI."""
+"""Files with a header and the numbers of one array: NumPy's .npy, IDX of MNIST, NIfTI.
+
+DamagedFileError if the header is invalid. Truncated images raise it when their rows are read.
+"""
 
 from __future__ import annotations
 
@@ -119,8 +122,7 @@ sform, quaternion, affine."""
 def open_nifti(place: PlainExtent, name: str) -> ArrayFile:
     """Return the array of a .nii, which has two to seven axes: x, y, z, ….
 
-    An image is a plane of constant z, its rows have constant y. Images are ordered by z, then by
-    further axes.
+    An image is a plane of constant z, its rows have constant y. Images are in the order of z, ….
     """
     with reading(name):
         head = place.read_range(0, max(_NIFTI_FACTS))

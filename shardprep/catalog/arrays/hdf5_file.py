@@ -1,4 +1,4 @@
-"""Datasets of an HDF5 file. Links and datasets that lead to other files are not followed."""
+"""Datasets of an HDF5 file, or arrays of a zarr folder. Links to other files are not followed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _opened(place: PlainExtent, name: str) -> Iterator[Any]:
 def open_hdf5(place: PlainExtent, name: str, most_bytes: int) -> ArrayFile:
     """Return the datasets of an HDF5 file. A group of single-image datasets becomes one column.
 
-    Raise SourceError if h5py is not installed.
+    SourceError if h5py is not installed. For `most_bytes` see `open_datasets`.
     """
     return open_datasets(partial(_opened, place, name), most_bytes, _CACHE_BYTES)
 

@@ -30,8 +30,8 @@ def masks_apart(
 ) -> tuple[Rest, list[Member]]:
     """Return the listing without masks, and the masks.
 
-    The masks are only taken out if the source may have arrays or volumes, or the recipe `--stack`.
-    `mask_paths` returns the paths of masks in a table of items.
+    Masks are only taken out if the source may have arrays or volumes, or with `--stack`.
+    `mask_paths` returns the paths of masks in a table of items. SourceError if no image is left.
     """
     rule, keys = recipe.rules.masks, listing.images.keys
     arrays = [one.key for one in listing.others if is_array_name(one.key.rpartition("/")[2])]
@@ -56,7 +56,7 @@ def masks_apart(
 
 
 def _named_by(keys: Sequence[str], paths: Iterable[str]) -> set[str]:
-    """Return the keys that end with one of `paths`, or that are the end of one."""
+    """Return the keys that end with one of `paths`, or that are the end of a path."""
     of_name = defaultdict[str, set[str]](set)
     for path in paths:
         of_name[path.rpartition("/")[2]].add(f"/{path}")
@@ -71,7 +71,8 @@ def _named_by(keys: Sequence[str], paths: Iterable[str]) -> set[str]:
 def with_masks(listing: ImageListing, masks: Sequence[Member], recipe: Recipe) -> ImageListing:
     """Return the listing with `masks` as images, or as stacks if an array has over two axes.
 
-    A layout of `--images` also applies to masks whose names match its FILE.
+    A layout of `--images` also applies to masks whose names match its FILE. SourceError unless a
+    file is one array of whole numbers.
     """
     if listing.unpacker is None or not masks:
         return listing

@@ -1,7 +1,6 @@
 """Write numbers of arrays as Netpbm images.
 
-uint8 and one-channel uint16 are unchanged, booleans become 0 and 255. Other numbers are scaled to 8
-or 16 bits.
+uint8 and one-channel uint16 stay, booleans become 0 and 255, others are scaled to 8 or 16 bits.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class ValueRange(NamedTuple):
         )
 
     def levels(self) -> tuple[float, float] | None:
-        """Return black and white: (0, 1) or (0, 255) if the values show it, otherwise None."""
+        """Return black and white: (0, 1) or (0, 255) if the values show these, else None."""
         if self.low >= 0 and self.high <= 1:
             return 0.0, 1.0
         is_byte = self.is_whole and self.low >= 0 and _MIN_WHITE <= self.high <= 255
@@ -58,8 +57,7 @@ def pictures(rows: Array, layout: Layout, levels: DepthRange, depth: int = 8) ->
     """Return uint8[n, m]: the bytes of `n` image files of `m` bytes, from rows of `layout`.
 
     `levels` are the values of black and white. "auto" takes them from each row, "full" keeps uint16
-    of one channel. Except for uint8 and booleans, grey is scaled to `depth` bits and colours to 8
-    bits.
+    of one channel. Except uint8 and booleans, grey is scaled to `depth` bits, colours to 8.
     """
     if layout.size != (0, 0):
         rows = rows.reshape(len(rows), *layout.size, -1)

@@ -186,7 +186,10 @@ class ArrayFiles:
         }
 
     def open(self, others: Sequence[Member], lost: Sequence[Skipped] = ()) -> None:
-        """Open all array files, or those that `--images` names and possible labels next to them."""
+        """Open all array files, or those that `--images` names and possible labels next to them.
+
+        Results are in `files`, `refused` and `notes`. OptionError if `--images` names no file.
+        """
         others, self._zarrs = zarr_folders(others, self._root, lost)
         keys = {member.key for member in others}
         manifests = [key for key in keys if key.rpartition("/")[2] == "manifest.json"]
@@ -231,10 +234,9 @@ class ArrayFiles:
             self.files.append(OpenedFile(member, place, arrays, self._root))
 
     def open_volumes(self, images: Members) -> None:
-        """Open the TIFF and DICOM files that `--images` names; SourceError if one fails.
+        """Open the TIFF and DICOM files that `--images` names; SourceError if a file fails.
 
-        Without `--images`, files with several images become stacks if most files have several, and
-        the other files are rejected.
+        Without `--images`, files become stacks if most have several images; others are rejected.
         """
         is_named, last = bool(self.recipe.rules.images), len(images) - 1
         opened, refused = list[OpenedFile](), dict[str, SourceError]()
@@ -317,7 +319,7 @@ class ArrayFiles:
                 yield rule._replace(column="")
 
     def named(self) -> Iterator[ChosenColumn]:
-        """Yield the columns that the rules of the recipe name, each once."""
+        """Yield the columns that the recipe names, each once; OptionError for unknown columns."""
         for opened in self.files:
             rules = self.rules(opened.key)
             try:
@@ -357,7 +359,7 @@ class ArrayFiles:
             yield one._replace(layouts=[layout])
 
     def clear(self, columns: Iterable[ChosenColumn]) -> Iterator[ChosenColumn]:
-        """Yield the columns; OptionError or proposals if it is unclear which are the images.
+        """Yield the columns; OptionError or proposals if it is unclear which have the images.
 
         Columns of one file, or .npy files of one folder with equal numbers of rows, are taken
         together only if their names differ in the split or in numbers.

@@ -68,7 +68,7 @@ def _is_plain(page: Any) -> bool:
 
 
 def _page_files(place: PlainExtent, name: str, numbers: Sequence[int]) -> Iterator[Block]:
-    """Yield each page as an encoded TIFF file."""
+    """Yield a block for each page of `numbers`: the page as an encoded TIFF file."""
     with reading(name), buffered(place) as stream, Image.open(stream, formats=("TIFF",)) as image:
         for number in numbers:
             image.seek(number)

@@ -36,7 +36,7 @@ def open_tfrecord(place: PlainExtent, name: str, most_bytes: int) -> ArrayFile:
 
     A feature of bytes is a column of images if one of its values begins like an image. Other
     features are columns of cells: lists of numbers joined with spaces, lists of objects as JSON.
-    Both CRCs of each record are checked.
+    SourceError for a record that fails a CRC or is larger than `most_bytes`.
     """
     found: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
     cells: dict[str, list[str]] = {}

@@ -351,7 +351,7 @@ def readings_of(sign: Sign) -> list[Reading]:
 
 
 def _different(view: View, signs: Sequence[Sign]) -> list[Sign]:
-    """Return the signs, except repeats of the box counts of sampled images; COCO signs stay."""
+    """Return the signs without repeats, which have equal box counts in samples; COCO signs stay."""
     if len(signs) < 2:
         return [*signs]
     every = np.linspace(0, len(view.members) - 1, _NUM_SAMPLES).astype(int)
@@ -404,7 +404,7 @@ def _against_folders(view: View, sign: Sign, readings: Sequence[Reading]) -> Seq
 
 
 def _are_listed(view: View, sign: Sign) -> bool:
-    """Return True if documents are named like the starts of image names, and no object is."""
+    """Return True if documents, but no classes of objects, are named like starts of image names."""
     several = (stem(one.key) for one in view.documents.members(".txt", ".csv"))
     lists = [_plain(one) for one in several if not view.index.find(one)]
     names = auto_labels(view.index, ()).names

@@ -59,10 +59,7 @@ _Level = tuple[str | None, Sequence[str]]
 
 
 def unproved(view: View) -> Iterator[Reading]:
-    """Yield the readings of folder levels as classes, and one without labels.
-
-    Yields nothing if the lowest level is certainly the class.
-    """
+    """Yield the readings of a source if it is unclear which level of folders is the class."""
     paths = [path for path in view.folders if path]
     splits = split_folders(paths)
     levels = {path: _level(path, splits) for path in paths}
@@ -99,7 +96,7 @@ def unproved(view: View) -> Iterator[Reading]:
 
 
 def _without_sets(levels: Mapping[str, _Level], upper: Reading) -> Iterator[Reading]:
-    """Yield the reading of the uppermost names without the folders that alone have splits."""
+    """Yield the reading of uppermost names without the minority of folders that have splits."""
     start = commonpath(levels)
     has_split = defaultdict[str, bool](bool)
     for path, (split, _) in levels.items():
@@ -137,8 +134,7 @@ def _are_one_level(rests: Sequence[Sequence[str]], inner: Sequence[_Level]) -> b
     """Return True if only the last names of the paths can be classes.
 
     Longer paths must end in the names of the shortest paths. In paths of one length, the upper
-    names must not look like classes. If there are splits, each class outside of them must occur in
-    a split.
+    names must not look like classes. With splits, each class must occur in a split.
     """
     least = min(map(len, rests))
     if least < max(map(len, rests)):
@@ -197,7 +193,7 @@ def _doubt(names: Collection[str], of_splits: Sequence[Collection[str]]) -> str:
 def _doubt_of_pictures(view: View, names: Collection[str]) -> str:
     """Return why folders may be kinds of pictures instead of classes, or "".
 
-    The reason is a folder named like a kind of picture, if the two largest have equal file names.
+    The reason is a folder named like a kind, if the two largest folders have equal file names.
     """
     kinds = [name for name in names if any(re.fullmatch(KIND, word) for word in words_of(name))]
     if not 0 < len(kinds) < len(names) <= _MOST_KINDS:

@@ -91,7 +91,7 @@ class LabelColumns:
 def found_columns(
     match: TableMatch, index: KeyIndex, tables: Sequence[Table], titles: Sequence[str] = ()
 ) -> list[LabelColumns]:
-    """Return the candidates for labels among `titles`, or all columns: single ones and groups."""
+    """Return candidates for labels among `titles`, or all columns: single columns and groups."""
     table = match.table
     titles = [one for one in titles or table.header if not is_id(match, one) and ":" not in one]
     titles = [one for one in titles if one and "," not in one and not _OF_OBJECTS.match(one)]
@@ -161,7 +161,7 @@ def _classes_together(match: TableMatch, found: Sequence[LabelColumns]) -> Itera
 
 
 def _numbers_together(match: TableMatch, found: Sequence[LabelColumns]) -> Iterator[LabelColumns]:
-    """Yield several strong numeric columns as a vector; many weak ones also as points."""
+    """Yield several strong columns of numbers as a vector, and many weak ones also as points."""
     strong = [one for one in found if one.strength == STRONG and len(one.titles) == 1]
     titles = [
         x.titles[0] for x in strong if x.options and x.options[0].get("target") == "regression"
@@ -179,7 +179,7 @@ def _numbers_together(match: TableMatch, found: Sequence[LabelColumns]) -> Itera
 
 
 def as_rivals(found: Sequence[LabelColumns]) -> list[LabelColumns]:
-    """Return the columns; if one is STRONG, no column 2 of a headerless table is stronger.
+    """Return the columns; if one column is STRONG, column 2 of a headerless table is not stronger.
 
     Two strong columns make the user choose.
     """
@@ -232,7 +232,11 @@ def numbered_boxes(table: Table) -> list[str]:
 
 
 def box_columns(rows: Sequence[Sequence[str]], places: Sequence[tuple[int, int]]) -> Iterator[str]:
-    """Yield `xyxy(2,3,4,5):6` for each (first corner, class) in `places` that fits the rows."""
+    """Yield a rule such as `xyxy(2,3,4,5):6` for each item of `places` that fits the rows.
+
+    An item has the first column of the box and the column of the class; columns count from 1. The
+    class is left out if no row has its column.
+    """
     for first, label in places:
         numbers = [[*map(as_number, row[first - 1 : first + 3])] for row in rows]
         boxes = [[one or 0 for one in row] for row in numbers if None not in row and row[3:]]
@@ -297,7 +301,7 @@ def _are_set(match: TableMatch, flags: Sequence[str]) -> NDArray[np.bool_]:
 
 
 def _without_summaries(match: TableMatch, flags: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the flags without a summary (set if any other flag is) and its negation; or ()."""
+    """Return the flags without a summary (set if any other flag is set) and its negation; or ()."""
     rows = _are_set(match, flags)
     some = rows[
         :, :_MANY_IMAGES
@@ -330,7 +334,7 @@ def has_words(match: TableMatch, title: str, least: int = 2) -> bool:
 
 
 def _flag_kinds(match: TableMatch, flags: Sequence[str], tables: Sequence[Table]) -> list[Options]:
-    """Return the options for columns of 1 and 0: several classes per image, or exactly one."""
+    """Return the options for columns of 1 and 0: several classes per image, or one class each."""
     sums = _are_set(match, flags).sum(axis=0)
     if (sums != 1).any() or _OF_SETS.search(match.table.files):
         return [{}]
@@ -357,7 +361,7 @@ def _kinds(
 
 
 def _boxes(match: TableMatch, title: str, counts: Mapping[str, int]) -> Options:
-    """Return the options for cells of boxes, or {}. One other cell may mean an empty list."""
+    """Return the options for cells of boxes, or {}. One other value may mean an empty list."""
     rule = f"csv:{match.table.files}:{match.id_column}:{title}"
     if all(map(_BOXES.fullmatch, counts)):
         return {"boxes": rule}

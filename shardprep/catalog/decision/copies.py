@@ -1,8 +1,7 @@
 """Find copies: the whole set again in one of its folders, and variants of the same images.
 
 Copies have equal paths below their folders, equal sizes and, in a sample, equal first bytes.
-Variants have equal paths and show the same scenes in other pixels, such as `color/` and
-`grayscale/`.
+Variants have equal paths and show the same scenes in other pixels: `color/`, `grayscale/`.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _NEARLY_ALL = 0.9
 _SHARE = 0.2
 """Minimum share of all images in each folder of `apart`, so that one folder can be the source."""
 _LEAST = 1 / 20
-"""Minimum share of all images in a folder that is compared with others."""
+"""Minimum share of all images in a folder that is compared with other folders."""
 _MOST_DEPTH = 4
 _MOST_NAMES, _MOST_READ, _MOST_FORMATS, _HEAD = 1_000, 8, 32, 1 << 16
 _FORMAT = re.compile(r"(?<![^\W\d_])(png|jpe?g|bmp|tiff?|webp)s?(?![^\W\d_])", re.IGNORECASE)
@@ -129,7 +128,7 @@ def _placeholders(members: Members) -> list[str]:
 
 
 def _thumbnails(members: Members) -> dict[str, int]:
-    """Return folder of thumbnails → number of them; {} if too few have an image of their name."""
+    """Return folder of thumbnails → their number; {} if too few have an image of their name."""
     counts, keys = members.keys.folders.counts(), members.keys
     small = [path for path in counts if _THUMBNAIL.search(path.rpartition("/")[2])]
     if not 0 < len(small) < min(len(counts), _MOST_NAMES):
@@ -142,9 +141,10 @@ def _thumbnails(members: Members) -> dict[str, int]:
 
 
 def _conversions(members: Members, pictures: Pictures) -> dict[str, int]:
-    """Return folder of converted pictures → number, if their lossless originals are in another.
+    """Return folder of converted pictures → number of its pictures.
 
-    Apart from the format, the folders have the same name: `png_images/` and `jpeg_images/`.
+    A folder counts if another folder has the lossless originals. Apart from the format, both have
+    the same name: `png_images/` and `jpeg_images/`.
     """
     matches = map(_OF_FORMAT.match, members.keys.folders.counts())
     tops, found = sorted({match[0] for match in matches if match}), dict[str, int]()
@@ -243,7 +243,7 @@ def _without(view: View, rest: Sequence[str], top: str) -> Mapping[str, Any]:
 
 
 def _is_again(view: View, top: str) -> bool:
-    """Return whether most images in a folder share a name with letters with images elsewhere."""
+    """Return whether most images in a folder have names that have letters and recur elsewhere."""
     keys, (is_in, rows) = view.members.keys, _some_in(view, top)
     stems = [stem(keys[row]) for row in rows]
     named = [one for one in stems if any(map(str.isalpha, one))]
@@ -287,10 +287,10 @@ def _partitions(view: View) -> list[str]:
 def _compared(
     counts: Mapping[str, int], *, has_parent: bool
 ) -> Iterator[tuple[_Folder, Sequence[str]]]:
-    """Yield each large folder with the folders that have nearly all its images in its subfolders.
+    """Yield each large folder, with others that have nearly as many images at the same subpaths.
 
-    These are earlier siblings and, with `has_parent`, the parent and a sibling whose name is the
-    start of the folder's. `counts` has the number of images of each folder. Folders of different
+    The others are earlier siblings and, with `has_parent`, the parent and a sibling whose name
+    starts the folder's. `counts` has the number of images of each folder. Folders of different
     splits are not compared, except archives.
     """
     paths, numbers = Texts.of(counts), np.fromiter(counts.values(), np.int64, len(counts))

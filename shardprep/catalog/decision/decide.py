@@ -70,10 +70,7 @@ def decide(view: View) -> View:
 
 
 def asked_masks(view: View) -> View:
-    """Return the view with the masks that `--masks auto` finds; unchanged if it finds none.
-
-    QuestionError if several readings fit.
-    """
+    """Return the view with masks that `--masks auto` finds; QuestionError if several fit."""
     recipe = view.recipe
     own = view.of(recipe.with_rules(boxes="", masks="", points="", labels="none"))
     is_said = recipe.instances or recipe.mask_values or recipe.classes

@@ -56,7 +56,7 @@ def class_pictures(view: View) -> Sequence[Reading]:
 
 
 def loose_images(view: View) -> Sequence[Reading]:
-    """Return two readings if the common folder has loose images: only these, or only folders."""
+    """Return two readings for loose images above folders: these images alone, or folders alone."""
     counts = view.folders
     top = commonpath(counts) if all(counts) else ""
     if top not in counts or len(counts) <= _FEW:
@@ -84,7 +84,7 @@ def other_folders(view: View, counts: Mapping[str, int], names: Counter[str]) ->
 def _of_kinds(view: View, paths: Collection[str]) -> Iterator[Reading]:
     """Yield readings without folders of another kind of picture.
 
-    These are masks without an image of their name, or `aligned/1_aligned` next to `original/1`.
+    They have masks that no image is named like, or `aligned/1_aligned` next to `original/1`.
     """
     if not 2 <= len(paths) <= _MOST_FOLDERS:
         return
@@ -112,9 +112,9 @@ def _of_kinds(view: View, paths: Collection[str]) -> Iterator[Reading]:
 def _of_strangers(paths: Mapping[str, int]) -> Iterator[Reading]:
     """Yield a reading without folders that have no sibling class folder.
 
-    They are named for pictures (`JPEGImages`), like their parent (`x/x`), are alone in a split, or
-    have another name than the numbers of all others.
-    It needs no question if all are named like kinds of pictures, with at most 2/3 of the images.
+    They are named for pictures (`JPEGImages`) or like their parent (`x/x`), are alone in a split,
+    or have a word as name while all others have numbers. It needs no question if all are named like
+    kinds of pictures, with at most 2/3 of the images.
     """
     names = {path: path.rpartition("/")[2] for path in paths}
     above = {path: path.rpartition("/")[0] for path in paths}

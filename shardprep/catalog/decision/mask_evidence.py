@@ -194,10 +194,10 @@ def mask_pictures(view: View) -> Sequence[Reading]:
 
 
 def _with_word(view: View, rows: Sequence[int], photos: set[str], depth: int) -> Iterator[Reading]:
-    """Yield the readings of masks with a word inside the image's name: `um_road_01` for `um_01`.
+    """Yield readings of masks with a word inside the image's name: mask `um_road_01` of `um_01`.
 
-    The image may have another word in its place: `1_sat_08` for `1_mask_08`. `depth` is the number
-    of folders with the same name below a folder of masks and one of images.
+    The image may have another word instead: mask `1_mask_08` of image `1_sat_08`. `photos` are
+    stems of images. Between a mask and its folder of masks are `depth` folders, as for images.
     """
     keys = [view.members.keys[row] for row in rows]
     suffixes = {PurePosixPath(key).suffix for key in keys}
@@ -230,7 +230,7 @@ def _with_word(view: View, rows: Sequence[int], photos: set[str], depth: int) ->
 def _words_within(
     name: str, photos: set[str], words: Collection[str]
 ) -> Iterator[tuple[str, str, int, int]]:
-    """Yield (separator, word, number of parts before it, number after it) for words in a mask name.
+    """Yield (separator, word, number of parts before and after it) for words in a mask name.
 
     Without the word, or with one of `words` instead, the name is in `photos`.
     """
@@ -294,7 +294,7 @@ def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
 
 
 def _globs_apart(other: MaskSet, one: MaskSet) -> list[str]:
-    """Return globs that exclude the masks of `other`, or its folders if `one` uses others."""
+    """Return globs that exclude the masks of `other`, or its folders if `one` has other folders."""
     own, others = ({kind.folder for kind in each.kinds} for each in (one, other))
     if one.folder or other.folder or own & others or len(others) > _MOST_KINDS:
         return [other.glob] if other.glob != one.glob else []
@@ -364,7 +364,7 @@ def _of_classes(sets: Sequence[MaskSet], view: View) -> Iterator[MaskSet]:
 def _of_set(
     view: View, one: MaskSet, images: Sequence[str], options: dict[str, Any]
 ) -> list[Reading]:
-    """Return the readings of a set of masks; the first ones also give labels, if folders do."""
+    """Return the readings of a set of masks; the first also give labels if folders are classes."""
     members, documents, index = view.candidates, view.documents, KeyIndex(images)
     of_image = one.files.of_image
     num_masks = sum(map(len, of_image.values()))
@@ -476,7 +476,7 @@ def _plain(name: str) -> str:
 def _labelling_tables(view: View, index: KeyIndex) -> list[LabelColumns]:
     """Return the first columns of classes in tables that name nine tenths of the images.
 
-    Without one, the only column of numbers is returned.
+    Without such a column, the only column of numbers is returned.
     """
     tables, found = view.documents.tables, list[LabelColumns]()
     for table in united(index, tables):

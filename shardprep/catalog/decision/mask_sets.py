@@ -177,7 +177,7 @@ def _by_suffix(rows: Mapping[str, int]) -> Iterator[tuple[str, dict[str, int]]]:
 
 
 def _with_longer_endings(kinds: Sequence[Kind]) -> list[Kind]:
-    """Return the kinds, with endings extended to all that names share if they then fit others."""
+    """Return the kinds, with endings extended to the common end if only then names fit others."""
     names = {name for kind in kinds for name in kind.rows}
     found = list[Kind]()
     for kind in kinds:
@@ -196,7 +196,7 @@ def _by_word(
 ) -> Iterator[tuple[str, dict[str, int]]]:
     """Yield (ending, stem → row). Endings of masks are extended by a word before them: `_red_mask`.
 
-    They are not if all these words also occur as `endings` of pictures.
+    They are not extended if all these words also occur as `endings` of pictures.
     """
     for end, own in of_end.items():
         of_word: defaultdict[str, dict[str, int]] = defaultdict(dict)
@@ -304,10 +304,7 @@ def mask_sets(
 def _looked_into(
     kinds: Sequence[Kind], members: Members, pictures_of: Pictures
 ) -> tuple[list[tuple[Kind, set[Colour]]], list[Kind]]:
-    """Return the kinds of masks, each with its colours, and the kinds of other pictures.
-
-    Of kinds that differ only in splits and numbers, one is decoded.
-    """
+    """Return the kinds of masks, each with its colours, and the kinds of other pictures."""
     masks, pictures = list[tuple[Kind, set[Colour]]](), list[Kind]()
     for is_named in (True, False):
         groups = defaultdict[tuple[str, ...], list[Kind]](list)
@@ -416,7 +413,7 @@ def pair_set(
     source: tuple[Members, Sequence[str]],
     others: Sequence[MaskSet],
 ) -> None:
-    """Set `pattern` and `files` if a pattern pairs the masks; set `rivals` if two folders fit."""
+    """Set `pattern` and `files` of `one` if a pattern pairs masks, `rivals` if two folders fit."""
     members, keys = source
     ends = tuple(other.ending for other in others if other.ending not in ("", one.ending))
     shown = [key for kind in one.kinds for key in _keys(kind, members)]

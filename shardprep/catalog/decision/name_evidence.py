@@ -188,7 +188,8 @@ def _of_test(view: View, tests: Collection[str], names: Collection[str]) -> list
 def _are_confirmed(view: View, at: int, depth: int) -> bool:
     """Return whether number `at` of file names is the number of the folder: `0/x_class0.png`.
 
-    The last `depth` folder names, joined, are the folder's number. Test images do not count.
+    `at` is 0 for the first number, −1 for the last. The last `depth` folder names, joined, are the
+    folder's number. Test images do not count.
     """
     paths = [key.split("/") for key in _sampled(view)]
     paths = [path for path in paths if given_split(path[:-1]) != "test"]
@@ -225,10 +226,10 @@ def numbers_of_names(view: View) -> list[Reading]:
 
 
 def _of_whole_names(view: View) -> Iterator[Reading]:
-    """Yield the reading of whole names as texts, if they are codes, as of captchas, or rows.
+    """Yield the reading of whole names as texts, if they are codes or rows of codes.
 
-    Names without a letter above f are not codes, but hexadecimal numbers. Rows, such as those of a
-    board, have the same signs, and many forms of codes at each place between them.
+    Codes, as of captchas, have a letter above f: other names are hexadecimal numbers. Rows, as of a
+    chess board, have equal signs, at least four, and codes of several forms between two signs.
     """
     stems = _stems(view)
     lengths, forms = {*map(len, stems)}, {*map(form_of, stems)}
@@ -247,7 +248,6 @@ def _of_whole_names(view: View) -> Iterator[Reading]:
 
 
 def _sizes(view: View) -> set[tuple[int, int] | None]:
-    """Return height and width of some images."""
     some = view.members[:: len(view.members) // _NUM_SAMPLES + 1]
     return {image_size(one.extent) for one in some}
 
@@ -267,7 +267,7 @@ def texts_or_none(view: View, texts: Reading) -> list[Reading]:
 
 
 def _naming_document(view: View) -> Member | None:
-    """Return a document that names most images, but is not the text of one; or None."""
+    """Return a document that names most images, but is not the text of an image; or None."""
     own = {f"{key.rpartition('.')[0]}.txt" for key in view.members.keys}
     keys = _sampled(view)
     for document in view.documents.members(".txt", ".csv", ".tsv", ".json"):

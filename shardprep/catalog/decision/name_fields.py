@@ -32,7 +32,7 @@ class NameField(NamedTuple):
     is_class: bool
     """Whether the field has few values, so that several names share a value."""
     is_weak: bool = False
-    """Whether the field is nothing else, but a third of its values occur in several names."""
+    """Whether the field is not a class, text or number, but a third of its values recur."""
     is_text: bool = False
     """Whether the field has words, with other fields before it and numbers after it."""
     is_number: bool = False
@@ -70,7 +70,10 @@ def name_fields(stems: Sequence[str], *, has_weak: bool = False) -> list[NameFie
 def _of_two_forms(
     forms: Mapping[tuple[str, ...], Sequence[Sequence[str]]], number: int
 ) -> Iterator[NameField]:
-    """Yield a field with one word in short names, one in long: `1_ACRIMA` and `2_g_ACRIMA`."""
+    """Yield a field that has one word in short names and another word in long names.
+
+    In `1_ACRIMA` and `2_g_ACRIMA`, the words are `ACRIMA` and `g`. The names must have two forms.
+    """
     (short, one), *others = sorted(forms.items(), key=lambda pair: len(pair[0]))
     if len(others) == 1 and others[0][0][: len(short)] == short:
         for at, form in enumerate(short[:_MOST_AFTER]):
@@ -98,7 +101,7 @@ def marked_numbers(stems: Sequence[str]) -> Iterator[NameField]:
 
 
 def _up_to_end(one: NameField, names: Iterable[str], others: Sequence[str]) -> NameField:
-    """Return the field, up to the end of names if it would also fit the start of `others`."""
+    """Return the field, with the end of names in its pattern if it also fits starts of `others`."""
     whole = re.compile(f"{one.regex}$")
     is_start = any(re.search(one.regex, name) and not whole.search(name) for name in others)
     is_start &= all("." not in name and whole.search(name) for name in names)
@@ -121,7 +124,7 @@ def _ends(stems: Sequence[str]) -> Iterator[NameField]:
 def _all_but_last(
     names: Sequence[Sequence[str]], columns: Sequence[Counter[str]]
 ) -> Iterator[NameField]:
-    """Yield all fields except the last as one, if several vary: `3001 Brick 2x4` before `000L`."""
+    """Yield the fields before the last as one, if several vary: `3001 Brick 2x4` before `000L`."""
     heads = Counter("".join(parts[:-2]) for parts in names)
     num_varying = sum(len(values) > 1 for values in columns[:-2:2])
     if num_varying > 1 and 1 < len(heads) <= len(names) / 2 and len(columns[-2]) == 1:
@@ -147,7 +150,7 @@ def _between_signs(stems: Sequence[str]) -> Iterator[NameField]:
 
 
 def _first_digits(stems: Sequence[str]) -> Iterator[NameField]:
-    """Yield the first digits of numbers such as 0007001, if the others count from 0 or 1."""
+    """Yield the first digits of numbers such as 0007001, if the other digits count from 0 or 1."""
     lengths = {*map(len, stems)}
     if len(lengths) != 1 or not all(one.isascii() and one.isdecimal() for one in stems):
         return

@@ -37,7 +37,7 @@ _HUES = 4
 _SIZES = 0.03
 """Maximum relative difference of the aspect ratios of a pair."""
 _CLEAR, _LIKELY, _CONTRAST = 0.95, 0.5, 0.2
-"""Minimum correlation of a pair; `_LIKELY` is enough if other pictures are lower by `_CONTRAST`."""
+"""Minimum correlation of a pair; `_LIKELY` is enough if other pairs are lower by `_CONTRAST`."""
 _FIRST_FEW = 3
 _SIGN = re.compile("[-_. /]")
 _LETTERS_AT_END = re.compile(r"[^\W\d_]+$")
@@ -272,7 +272,7 @@ def _inputs(
 ) -> Mapping[int, str]:
     """Return row of each input named by the id of a target → text after the id in its name.
 
-    Only the inputs whose folders share the most words with those of the target are returned.
+    Only the inputs whose folders share the most words with the folders of the target are returned.
     """
     id_, key = target
     start = f"{kind.start}{id_}"

@@ -137,7 +137,7 @@ def _is_mask(name: str) -> bool:
 
 
 def _stacks(pattern: str, masks: Sequence[str], why: str) -> list[Reading]:
-    """Return a reading of stacks for each name of masks; without names, one without labels."""
+    """Return a reading of stacks for each name of masks; with no name, a reading without labels."""
     stated = [{"masks": f"{{id}}/{name}"} for name in masks] or [{"labels": "none"}]
     return [Reading({"stack": pattern, **one}, why) for one in stated]
 
@@ -217,9 +217,10 @@ def _evidence(files: Folders, tables: Sequence[Table]) -> tuple[str, int] | None
 
 
 def _ids_in(names: Collection[str], tables: Sequence[Table]) -> str:
-    """Return the table and column that has the names as ids and another column with repeats, or "".
+    """Return a text with the table and column that has the names as ids, or "".
 
-    A title such as `ClassId`, or a column of distinct words, means a list of classes instead.
+    The table needs another column with repeats. A title such as `ClassId`, or a column of distinct
+    words, means a list of classes instead.
     """
     for table in tables[:_MOST_TABLES]:
         title = id_column(table, names)

@@ -326,7 +326,7 @@ def text_tables(view: View, *, of_splits: bool = False) -> Iterator[Table]:
 
 
 def partition(view: View, table: Table, ids: str) -> Options:
-    """Return the options for a column of splits 0, 1 and 2 with the ids of a table; {} if none.
+    """Return the options for a column of splits 0, 1 and 2 with the ids of a table; or {}.
 
     The column is called "partition", or the name of its file is like `list_eval_partition.txt`.
     """

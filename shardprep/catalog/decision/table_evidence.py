@@ -77,7 +77,7 @@ _TEXT_LIST = re.compile(r'"(\w+)"\s*:\s*\[\s*"[^"\s]+(?: [^"\s]+){3,}"')
 
 
 def by_tables(view: View) -> Sequence[Reading]:
-    """Return the readings of labels in tables; [] if `auto` finds the same."""
+    """Return the readings of labels in tables; [] if `auto` finds the same labels."""
     if not (view.is_open(*_OPTIONS) and view.has_documents) or view.members.are_stacks.any():
         return []
     readings = _of_tables(view, view.tables) or _of_channels(view)
@@ -107,7 +107,7 @@ def by_tables(view: View) -> Sequence[Reading]:
 
 
 def _of_channels(view: View) -> list[Reading]:
-    """Return readings of a table of samples of channels: id 1 for `1_red` and `1_green`."""
+    """Return readings of a table whose ids are samples of channels: 1 for `1_red` and `1_green`."""
     keys, tables = list(view.index.keys[:_MOST_KEYS]), view.documents.tables
     own = [one for one in tables if not SUBMISSION.search(one.name)]
     own = own if view.automatic.match is None else []
@@ -188,7 +188,7 @@ def _of_joined(view: View, tables: Sequence[Table]) -> Iterator[Reading]:
 
 
 def unlabelled_tests(view: View) -> Sequence[Reading]:
-    """Return the reading of -1 as empty, if exactly the images of test have the label -1."""
+    """Return the reading that treats the label -1 as empty, if exactly the test images have it."""
     if not view.is_open("labels", "null", "target") or view.automatic.match is None:
         return []
     names, is_test = view.automatic.names, view.index.splits.fit(lambda one: one == "test")
@@ -371,7 +371,7 @@ def _are_same(one: LabelColumns, automatic: Labelling) -> bool:
 def _number_folders(one: LabelColumns, folders: Labelling) -> bool:
     """Return whether a column numbers the folders; numbers may differ between stacked tables.
 
-    Folders with one image do not count, because each of them has one number in any case.
+    Then folders need two images on average: a folder of one image has one number in any case.
     """
     if len(one.titles) != 1 or None in map(as_number, one.match.cells(one.titles[0]).counts()):
         return False
@@ -420,7 +420,7 @@ def _renamed(one: LabelColumns, folders: Labelling) -> str:
 
 
 def _with_splits(view: View, one: LabelColumns, options: Options) -> Options:
-    """Return the options; with a split if names of tables, or a column of a table, state it."""
+    """Return the options, with `split` added if names of tables, or a column, state splits."""
     table = one.match.table
     ids = one.match.id_column
     are_there = view.index.splits.fit(lambda split: split not in (None, "train"))
@@ -446,7 +446,7 @@ def _with_splits(view: View, one: LabelColumns, options: Options) -> Options:
 
 
 def _with_solution(view: View, one: LabelColumns, reading: Reading) -> Iterator[Reading]:
-    """Yield the reading; with labels of test images if a table with the solution has them."""
+    """Yield the reading, with labels of test images if a table with the solution states them."""
     ids, table = one.match.id_column, one.match.table
     for other in view.documents.tables:
         has_all = {ids, *one.titles} <= {*other.header} and not (table.is_own or table.parts)
@@ -470,7 +470,7 @@ def _with_solution(view: View, one: LabelColumns, reading: Reading) -> Iterator[
 def _of_other_splits(view: View, one: LabelColumns) -> Iterator[str]:
     """Yield names of tables of other splits, which name images that the matched table lacks.
 
-    A sample submission with the columns is left out, because its labels mean nothing.
+    A sample submission that has the label columns is left out, because its labels mean nothing.
     """
     match, own = one.match, {one.match.table.name, *dict(one.match.table.parts)}
 

@@ -311,8 +311,7 @@ def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
 def _unpaired(view: View, target: _Kind, kind: _Kind, *, is_clear: bool) -> list[Reading]:
     """Return the readings if no pattern finds the targets, such as several targets for one input.
 
-    Unless `is_clear`, the inputs are tried as targets. If no pattern pairs them, the targets are
-    left out.
+    Unless `is_clear`, inputs are tried as targets. If no pattern pairs them, targets are left out.
     """
     pair = None if is_clear else _pair(view, kind, target)
     reading = _reading(view, kind, [pair], []) if pair and pair.is_picture else None

@@ -64,10 +64,7 @@ _MOST_DOCUMENTS, _MOST_KEYS, _MOST_LINES, _MOST_PROPOSED, _MOST_SPLITS = 8, 20_0
 
 
 def unread_documents(view: View) -> Sequence[Reading]:
-    """Return a note or a question about documents that no option reads.
-
-    A spreadsheet is a note, or a question if nothing else labels the images.
-    """
+    """Return a note or a question about documents and spreadsheets that no option reads."""
     readings = [*_of_documents(view)]
     members = view.documents.members(*_SPREADSHEETS)
     tables = {stem(one.name) for one in view.documents.tables} if members else set()

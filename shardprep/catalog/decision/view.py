@@ -107,7 +107,7 @@ class View:
 
     @cached_property
     def selected(self) -> Selected:
-        """The images that `--root`, `--include`, `--exclude` and similar options leave."""
+        """The images that `--root`, `--exclude` … leave; SourceError if none is left."""
         file, listing, images = self.recipe.exclude_list, self.listing, self.beside.images
         excluded = self.documents.ids(file, KeyIndex(images.keys)) if file else ()
         others = [one.key for several in (listing.others, listing.skipped) for one in several]

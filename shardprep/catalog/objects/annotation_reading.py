@@ -54,7 +54,7 @@ class StatedAnnotations(NamedTuple):
 
 
 def read_annotations(recipe: Recipe, images: SourceImages, naming: Naming) -> StatedAnnotations:
-    """Return the annotations that options select; RecipeError if options exclude each other."""
+    """Return the annotations that options select; RecipeError or SourceError if they do not fit."""
     has_numbers = holds_numbers(recipe, images.beside)
     _check_options(recipe, has_numbers=has_numbers)
     numbered = numbered_objects(recipe, images) if has_numbers else None

@@ -92,7 +92,10 @@ class Annotated:
 
 
 def annotate(images: SourceImages, naming: Naming) -> Annotated:
-    """Return the annotations of all images as `--boxes`, `--masks` and `--points` select them."""
+    """Return the annotations of all images as `--boxes`, `--masks` and `--points` select them.
+
+    SourceError above the share `--max-dropped` of invalid objects. See also `read_annotations`.
+    """
     recipe = images.recipe
     read = read_annotations(recipe, images, naming)
     annotations, names = _classed(recipe, read, naming)
@@ -148,11 +151,10 @@ def _annotated_frames(
     annotations: Sequence[Annotation | None],
     masks: Sequence[Sequence[Member]],
 ) -> tuple[tuple[Frame, ...], list[str]]:
-    """Return the frames to try, the likeliest first, and a finding if sizes prove none.
+    """Return the frames to try, the likeliest first, and a finding if sizes prove no frame.
 
     A turn by 90° swaps height and width, so the size in an annotation or mask file shows whether it
-    was made on the upright image. Images that are turned by 180° or mirrored are assumed to be
-    annotated in the same frame.
+    was made on the upright image. Images with other orientations are assumed to have this frame.
     """
     annotated = images.recipe.annotated
     if annotated != "auto":
@@ -315,8 +317,8 @@ def settled(annotated: Annotated, splits: Sequence[str | None], recipe: Recipe) 
     """Return the annotations after deciding on each unlisted image, by its split.
 
     An image in no split, or in a split without annotations, gets no annotation. In other splits, an
-    unlisted image becomes background, or keeps its reason in `lacks`. SourceError if "auto" or
-    "train" would make too many images background.
+    unlisted image becomes background, or keeps its reason in `lacks`. SourceError if `--unlisted`
+    "auto" or "train" would make too many images background.
     """
     listed = {s for s, lack in zip(splits, annotated.lacks, strict=True) if s and not lack}
     nothing = Annotation()

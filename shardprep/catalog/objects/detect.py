@@ -1,4 +1,4 @@
-"""Detect boxes, masks and keypoints by file names and by a sample of the files."""
+"""Detect boxes, masks, keypoints and captions by file names and by a sample of the files."""
 
 from __future__ import annotations
 
@@ -55,8 +55,7 @@ def recognised(
 ) -> Recipe:
     """Return the recipe with detected boxes or masks, or `recipe` itself if nothing is detected.
 
-    QuestionError if the user must choose. SourceError if nothing is detected for an option that is
-    "auto".
+    QuestionError if the user must choose. SourceError if an option is "auto" and nothing is found.
     """
     wanted = [key for key in ("boxes", "masks") if getattr(recipe, key) == "auto"]
     keys = wanted or ["boxes", "masks", "points"]
@@ -112,7 +111,7 @@ def text_files(keys: Sequence[str], documents: Documents) -> str:
 
 
 def text_pattern(keys: Sequence[str], text: str) -> str:
-    """Return the pattern of text files, such as texts/{stem}.txt, from the key `text` of one."""
+    """Return the pattern of text files, such as texts/{stem}.txt, from the key of a text file."""
     folder, _, name = text.rpartition("/")
     is_beside = any(key.rpartition("/")[0] == folder for key in keys)
     file = f"{{stem}}{name[name.rfind('.') :]}"

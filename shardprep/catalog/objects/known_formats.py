@@ -24,7 +24,10 @@ from shardprep.recipe.object_rules import FormatRule, PointRule
 
 
 class Format(NamedTuple):
-    """The functions that read and detect a format of boxes."""
+    """The functions that read and detect a format of boxes.
+
+    `read` raises SourceError for documents that are missing, damaged, or not of these images.
+    """
 
     read: Callable[[FormatRule, AnnotatedSource], Found]
     recognise: Callable[[AnnotatedSource], list[Sign]]

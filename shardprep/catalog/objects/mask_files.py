@@ -71,7 +71,7 @@ class MasksBeside(NamedTuple):
         return {} if self.files is None else self.files.class_of
 
     def unused(self, images: Collection[str], masks: Collection[str]) -> list[Skipped]:
-        """Return as skipped: masks of images not in `images`, panoptic masks not in `masks`."""
+        """Return as skipped: panoptic masks and masks of images not in `images`, except `masks`."""
         segments = {m.key: m for several in self.segments.values() for m in several.members}
         idle = [skipped(m, "a mask that is not stored") for m in segments.values()]
         idle = [one for one in idle if one.key not in masks]
@@ -97,7 +97,7 @@ def masks_beside(
 
     Without a pattern, files in folders named like masks are images, or are left out if the recipe
     stores boxes or masks. `--exclude` applies to masks, too. `paired` has the files of the pattern
-    if they are already known, for example from a table of items.
+    if they are already known, for example from a table of items. For errors see `pair_masks`.
     """
     rule, target = recipe.rules.masks, recipe.rules.target_image
     segments = segment_masks(recipe, members, documents)
@@ -159,8 +159,8 @@ def pair_masks(
     folders. `{stem[:-4]}` is the stem without its last four letters, `{stem:(.+)_rgb}` the group of
     a regular expression in the stem. If several images fit a mask, the image that `Pairing` finds
     is used, otherwise the image with the most leading folders in common. SeveralImagesError if
-    several have as many. `no_images` are keys of files that are not images. An image has at most
-    one target image; several images may share it.
+    several images have equally many. `no_images` are keys of files that are not images. An image
+    has at most one target image; several images may share it.
     """
     masks = matching(keys, pattern)
     if not masks:
@@ -197,10 +197,7 @@ class SeveralImagesError(AmbiguousIdError):
 def _advised(
     error: SeveralImagesError, keys: Sequence[str], pattern: MaskPattern, no_images: Collection[str]
 ) -> SourceError:
-    """Return `error`, with another pattern as a hint if `{folder}` distinguishes the images.
-
-    The pattern has `{folder}` instead of a wildcard or a folder name, or at its start.
-    """
+    """Return `error`, with another pattern as a hint if `{folder}` distinguishes the images."""
     masks = matching(keys, pattern).keys()
     folders = {f"/{image}".split("/")[-2] for image in error.images} - {""}
     words = "|".join(map(re.escape, sorted(folders)))
@@ -291,7 +288,7 @@ class _Search:
         self._pairing = Pairing(KeyIndex(keys))
 
     def of(self, mask: str, values: Mapping[str, str]) -> Sequence[int]:
-        """Return the positions of the images of a file; SourceError if a mask has several."""
+        """Return positions of the images of a file; SeveralImagesError if a mask has several."""
         name = "|".join(values[group] for group in self._named)
         folder = values.get("dir")
         if not name:
@@ -330,7 +327,7 @@ class _Search:
         return error
 
     def _only(self, folder: str, mask: str, *, is_deep: bool) -> Sequence[int]:
-        """Return the only image in a folder (or below, if `is_deep`); SourceError if several."""
+        """Return the only image in a folder (or below, if `is_deep`); SourceError for several."""
         if self._below is None:
             below: defaultdict[str, list[int]] = defaultdict(list)
             for i, key in enumerate(self._images):

@@ -65,7 +65,10 @@ class FileMasks(NamedTuple):
 
 
 def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> FileMasks:
-    """Return the mask files of all images, with their classes and the meaning of their values."""
+    """Return the mask files of all images, with their classes and the meaning of their values.
+
+    SourceError if no image has a mask, or if classes or values are unclear.
+    """
     keys, beside = images.index.keys, images.beside
     channels, members = len(recipe.rules.stack.channels) or 1, images.members
     times = np.where(members.num_files > channels, channels, 1).tolist()  # one mask per channel
@@ -194,8 +197,8 @@ def holds_numbers(recipe: Recipe, beside: MasksBeside) -> bool:
 def numbered_objects(recipe: Recipe, images: SourceImages) -> Found | None:
     """Return the objects of masks with object numbers, each with its class and segment.
 
-    Classes are read from XML; from class masks without XML, or with `--mask-values`. None if
-    the source has neither. Boxes are NaN unless the recipe stores boxes.
+    Classes are read from XML, but with `--mask-values` or without XML from class masks. None if the
+    source has neither XML nor class masks. Boxes are NaN unless the recipe stores boxes.
     """
     if recipe.rules.boxes.is_given:
         return _numbered_boxes(images)

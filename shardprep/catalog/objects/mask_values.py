@@ -73,7 +73,10 @@ class MaskValues:
         return next(found, NONE)
 
     def renamed(self, names: Mapping[str, str], classes: Sequence[str]) -> MaskValues:
-        """Return a copy with names mapped by `names`, and only the classes in `classes`, if any."""
+        """Return a copy with names mapped by `names`, and only the classes in `classes`, if any.
+
+        Masks without class names get `classes` as names. SourceError if no class is in `classes`.
+        """
         called = [names.get(name, name) for name in self.names]
         if self.is_binary and len(classes) == 1:
             classes = (BACKGROUND, *classes)
@@ -115,6 +118,7 @@ def given_values(text: str, read: Callable[[str], bytes]) -> MaskValues:
 
     The file is a CSV of name, r, g, b or of value, name; a text with lines name:r,g,b; or a YAML
     with `names` or `classes` as a list or map. Values that are called "ignore" have no class.
+    OptionError or SourceError for other forms.
     """
     findings: list[str] = []
     pairs: Sequence[tuple[int | Colour, str]]

@@ -59,7 +59,7 @@ class Found:
     without_image: Mapping[str, int] = field(default_factory=dict)
     """Name of each annotated image that the source lacks → number of its objects."""
     num_elsewhere: int = 0
-    """Number of objects in documents whose images are all missing; `without_image` has 0 for it."""
+    """Number of objects in documents whose images are all missing; `without_image` omits them."""
     splits: list[str | None] | None = None
     """Split of each image, if the format has splits."""
     are_listed: bool = False
@@ -134,7 +134,8 @@ class ObjectTable:
     ) -> None:
         """Add an object. `box` is left, top, right, bottom; `number` is the number of its class.
 
-        `keypoints` has x, y, visibility of each. TypeError, ValueError, OverflowError if malformed.
+        `keypoints` has x, y, visibility of each keypoint. TypeError, ValueError or OverflowError if
+        a value is malformed.
         """
         first, second, third, fourth = box
         if len(keypoints) % 3 or not {0, 1, 2}.issuperset(keypoints[2::3]):
@@ -151,7 +152,7 @@ class ObjectTable:
             self.add_points(len(self._images) - 1, points)
 
     def add_points(self, row: int, values: Sequence[float]) -> None:
-        """Add the keypoints of an object: x, y and visibility of each."""
+        """Add the keypoints of object `row`: x, y and visibility (0, 1, 2) of each keypoint."""
         self._points_of[row] = len(self._points), len(self._points) + len(values)
         self._points.extend(values)
 
@@ -168,7 +169,7 @@ class ObjectTable:
         numbers: list[int],
         attributes: Mapping[str, Sequence[float]] = _NONE,
     ) -> None:
-        """Add objects without outlines; boxes are float64[n, 4]."""
+        """Add objects without outlines; boxes are left, top, right, bottom, float64[n, 4]."""
         self._boxes.frombytes(boxes.tobytes())
         self._images.fromlist(images)
         self._classes.fromlist(numbers)
@@ -176,7 +177,7 @@ class ObjectTable:
             self._padded(name)[len(self) - len(images) :] = array("d", values)
 
     def _padded(self, name: str) -> array[float]:
-        """Return the values of an attribute for all objects; 0 where an object has none."""
+        """Return the values of an attribute for all objects; 0 for objects without it."""
         values = self._attributes.setdefault(name, array("d"))
         values.frombytes(bytes(values.itemsize * (len(self) - len(values))))
         return values
@@ -202,7 +203,7 @@ class ObjectTable:
         self._faults.setdefault(image, reason)
 
     def miss(self, counts: Mapping[str, int], *, is_elsewhere: bool) -> None:
-        """Count objects of missing images; `is_elsewhere` if no image of the document is there."""
+        """Count objects of missing images; `is_elsewhere` if their document has no other images."""
         if is_elsewhere:
             self._num_elsewhere += sum(counts.values())
             counts = dict.fromkeys(counts, 0)
@@ -250,7 +251,7 @@ class ObjectTable:
         means all classes in natural order. An object whose class has no label is dropped and
         counted. An object with the label `NO_OBJECT` is left out, or becomes an area if its class
         has a label in `areas_of`. `skeletons` maps class names to skeletons; keypoints of other
-        classes are called by numbers. None means that keypoints are not read.
+        classes are called by numbers. None means no keypoints; too many raise SourceError.
         """
         names, labels_of = self._natural_names() if classes is None else classes
         labels, skeleton, points = self._labels(labels_of), None, None
@@ -282,7 +283,7 @@ class ObjectTable:
         return tuple(place), {raw: place[name] for raw, name in whole.items()}
 
     def _skeleton_of(self, name: str, skeletons: Mapping[str, Skeleton]) -> Skeleton:
-        """Return the stated skeleton of a class, or one whose keypoints are called by numbers."""
+        """Return the stated skeleton of a class, or a skeleton with numbered keypoints."""
         known = skeletons.get(name)
         if known is not None and known.names:
             return known

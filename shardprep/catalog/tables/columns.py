@@ -65,7 +65,7 @@ def make_columns(
     pandas writes them, if float32 would change them. A column is float32 if all cells are numbers,
     otherwise text. Other spellings of whole numbers (007, 1_000, +1) are texts, because they may be
     ids. If an int64 column has an empty cell for a `wanted` key, the feature `<column>/present`
-    follows it: 0 for an empty cell, otherwise 1.
+    follows it: 0 if empty, otherwise 1. SourceError without table, RecipeError for reserved names.
     """
     if not names:
         return (), ()
@@ -146,7 +146,7 @@ class RowColumns(NamedTuple):
     columns: tuple[Column, ...] = ()
     values: tuple[Coded[Value], ...] = ()
     without_image: tuple[str, ...] = ()
-    """Id of each row that no image has."""
+    """Id of each row without an image."""
     findings: tuple[str, ...] = ()
 
 
@@ -193,7 +193,7 @@ def _listed(cell: str) -> tuple[str, ...]:
 def _lists(
     cells: Coded[str], numbers: ArrayLike, column: str, table: str
 ) -> tuple[DType, Coded[Value]]:
-    """Return the type of all cells, and their values: `numbers[i]` of them for image i."""
+    """Return the type of all cells, and their values: image i has `numbers[i]` of the cells."""
     dtype, read = _reader(cells.values, column, table)
     known = [one.encode() if isinstance(one, str) else one for one in map(read, cells.values)]
     every = np.array(known, np.object_ if dtype == "bytes" else dtype)[cells.codes]
@@ -240,7 +240,10 @@ def _are_ids(cells: Collection[str]) -> bool:
 def with_headers(
     match: TableMatch | None, members: Sequence[Member], names: Sequence[str]
 ) -> TableMatch | None:
-    """Return `match` with the DICOM elements in `names` as columns; missing elements are ""."""
+    """Return `match` with the DICOM elements in `names` as columns; missing elements are "".
+
+    RecipeError without pydicom or for an unknown element, SourceError for an unreadable image.
+    """
     asked = dict.fromkeys(name for name in names if name.startswith(DICOM))
     if not asked:
         return match

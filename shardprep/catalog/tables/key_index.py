@@ -71,9 +71,8 @@ class Origin(NamedTuple):
     def level(self, folder: str, split: str | None) -> int:
         """Return how far images of `split` in `folder` are from the origin; 0 is nearest.
 
-        The level is twice the number of folders to go up from the origin's folder to one that
-        contains both, plus 1 for images without a split if the origin has a split. `FOREIGN` means
-        another split.
+        It is twice the number of folders to go up from the origin's folder to a folder with both.
+        Images without a split add 1 if the origin has a split. `FOREIGN` means another split.
         """
         own, other = (path.split("/") if path else [] for path in (self.folder, folder))
         if self.split is not None and split not in (self.split, None):
@@ -110,8 +109,7 @@ class KeyIndex:
     def find(self, text: str) -> Sequence[int]:
         """Return the positions of all keys that end in the id, with or without extension.
 
-        If keys differ only in the Unicode form of their accents, only the key in the form of the
-        id fits.
+        If keys differ only in the Unicode form of accents, only the key in the id's form fits.
         """
         path = _START.sub("", text.replace("\\", "/"))
         found = self._find(composed(path))
@@ -204,8 +202,7 @@ class KeyIndex:
     ) -> tuple[Ints, Bools]:
         """Return the nearest key of each id or −1, and False for keys of another split.
 
-        `found` has the key of each id that fits one key alone. Other ids are in `is_many` or fit no
-        key.
+        `found` has the key of ids that fit one key. Other ids are in `is_many` or fit no key.
         """
         folders = self.keys.folders
         firsts = folders.firsts()
@@ -280,10 +277,9 @@ class KeyIndex:
     ) -> tuple[Texts, Coded[Origin]]:
         """Return ids without the first folders, such as `/kaggle/input/set/`, that no key has.
 
-        All ids of an origin lose the same number of folders: the fewest with which one of them fits
-        a key, or none if an id of the origin `fits` already. A split that the lost folders name
-        still applies. If no id fits then, the ids may be names of masks or videos of the images, so
-        they lose the ending of the file.
+        All ids of an origin lose the same number of folders: the fewest with which an id fits a
+        key, or none if an id of the origin `fits` already. A split that the lost folders name still
+        applies. If no id fits then, ids may be names of masks or videos, and lose the ending.
         """
         short, split_of = texts, origins
         depths = texts.num_folders()
@@ -311,7 +307,7 @@ class KeyIndex:
         return short, split_of
 
     def _find_names(self, texts: Texts) -> tuple[Ints, Bools]:
-        """Return the only key of each id or −1, and whether several keys fit."""
+        """Return the position of the only key of each id or −1, and whether several keys fit."""
         asked, texts = texts, texts.composed()
         found = np.full(len(texts), -1, np.int64)
         is_several = np.zeros(len(texts), bool)
@@ -342,7 +338,7 @@ class KeyIndex:
         return found, is_several
 
     def _lookup(self, part: Callable[..., Texts], depth: int) -> Lookup:
-        """Return the index of the ends or stems of all keys; of many keys, two indexes are kept."""
+        """Return the index of the ends or stems of all keys; with many keys, only two are kept."""
         name = part.__name__, depth
         if name not in self._lookups:
             if len(self.keys) > _FEW_KEYS:
@@ -389,7 +385,7 @@ def without_left_out(rows: Sequence[str], left_out: Sequence[str]) -> tuple[list
 
 
 def unused_entries(where: str, lost: Sequence[str], number: int, keys: Iterable[str]) -> list[str]:
-    """Return a remark or a warning on ids that fit no image, with the nearest keys of some ids."""
+    """Return a remark on the `lost` of `number` ids, which fit no image; a warning from 25% on."""
     names, few = sorted((key.rpartition("/")[2].lower(), key) for key in keys if lost), []
     for text in lost[:_MOST_SHOWN]:
         name = text.rpartition("/")[2].lower()
@@ -456,7 +452,7 @@ def paths_of(texts: Texts) -> Texts:
 
 
 def _add(positions: dict[str, int | list[int]], name: str, position: int) -> None:
-    """Add a position of `name`. A single position is no list: a million lists are slow."""
+    """Add a position of `name`. A single position is not a list: a million lists are slow."""
     known = positions.setdefault(name, position)
     if isinstance(known, list):
         known.append(position)

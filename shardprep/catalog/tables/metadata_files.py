@@ -78,7 +78,7 @@ class Documents:
     def object_table(
         self, rule: FormatRule, columns: Sequence[str], further: Sequence[str]
     ) -> Table:
-        """Return the table of objects: a row for each, or JSON lists in its cells.
+        """Return the table of objects: a row for each object, or JSON lists in its cells.
 
         Without a file in `rule`, it is the table of array files or the only table, with `columns`.
         From a JSON document per image, fields that end in `further` are read, too.
@@ -186,8 +186,7 @@ class Documents:
     def find(self, file: str) -> tuple[str, bytes]:
         """Return key and bytes of the member whose key ends in `file`, or of a file on disk.
 
-        JSON is returned as UTF-8. SourceError if several members fit, or if the file is missing, a
-        workbook or a Parquet file.
+        JSON is returned as UTF-8. SourceError if no or several files fit, or it is not a text.
         """
         key, data = self._find(file)
         check_text(data, file)
@@ -216,13 +215,13 @@ class Documents:
         return [member for member in self._others if member.key.lower().endswith(suffixes)]
 
     def table(self, files: Sequence[str], columns: Sequence[str] = ()) -> Table:
-        """Return the rows of all files; `columns` are paths into JSON, as in `json_rows`."""
+        """Return the rows of all files; see `json_rows` for `columns`, and `find` for errors."""
         return stacked([self._table(file, columns) for file in files])
 
     def ids(self, file: str, index: KeyIndex | None = None) -> list[str]:
         """Return the ids on a list: lines of a file, or a column of a CSV.
 
-        The column is `listed_column`, or without `index` the first.
+        The column is `listed_column`, or without `index` the first column.
         """
         data = self.read(file)
         if file.lower().endswith(TABLE_SUFFIXES):
@@ -309,7 +308,11 @@ def check_text(data: bytes, name: str) -> None:
 
 
 def read_table(file: str, most_bytes: int) -> bytes:
-    """Return the bytes of a regular file; FileNotFoundError for a pipe, which may never end."""
+    """Return the bytes of a regular file.
+
+    FileNotFoundError for a missing file or a pipe, which may never end. SourceError for a file that
+    is larger than `most_bytes` or unreadable.
+    """
     if not Path(file).is_file():
         raise FileNotFoundError
     if (num_bytes := Path(file).stat().st_size) > most_bytes:

@@ -73,8 +73,8 @@ def object_rows(
 ) -> list[dict[str, str]]:
     """Return the JSON document of an image as one row: path → value as JSON.
 
-    The paths are `columns` and the fields next to the first of them that end in `further`. Without
-    `columns`, they are the paths of all lists.
+    The paths are `columns`, and fields next to the first column that end in `further`. Without
+    `columns`, they are the paths of all lists. SourceError for other documents.
     """
     try:
         document = json.loads(decoded(data))

@@ -1,4 +1,4 @@
-"""Match the rows of a table to images, or to the rows of another table."""
+"""Find the ids of a table, match its rows to images, and join or stack tables."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SAMPLE_ROWS = 500
 """Approximate number of rows that are searched to detect the column of ids."""
 _MOST_COPIES = 64
 _MOST_NESTED, _MOST_COMPOSED = 16, 200_000
-"""Maximum number of tables to search for one that contains another; of images for `_composed`."""
+"""Maximum number of tables to search in `_is_within`, and of images to search in `_composed`."""
 
 
 class NoIdsError(SourceError):
@@ -90,7 +90,10 @@ class TableMatch:
 
 
 def match_table(index: KeyIndex, table: Table, id_column: str = "") -> TableMatch:
-    """Match the rows of a table to images; `id_column` "" means to detect the column of ids."""
+    """Return the match of rows to images; `id_column` "" means to detect the column of ids.
+
+    It may have no image (see `TableMatch.check`). For errors see `find_ids` and `find_rows`.
+    """
     column = id_column if "{" in id_column else find_ids(index, table, id_column)
     key = "match", id(table), column
     if key not in index.known:
@@ -143,7 +146,7 @@ def is_of_splits(title: str) -> bool:
 
 
 def stated_splits(table: Table) -> tuple[str, Coded[str | None]]:
-    """Return the column that states splits, "" without one, and the split of each row."""
+    """Return the column that states splits, or "", and the split of each row."""
     for place, title in enumerate(table.header):
         if is_of_splits(title):
             stated = table.cells(place).coded().map(lambda cell: given_split([cell]))
@@ -240,8 +243,8 @@ def _of_split(cells: Texts, splits: Coded[str | None]) -> Texts:
 def united(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
     """Return the tables, with tables of equal headers stacked if they are of different images.
 
-    Such tables are of different splits (`train.csv`, `test.csv`), or have no common id. Of equal
-    tables with one name, only the uppermost is kept, unless others have images of their own.
+    Such tables are of different splits (`train.csv`, `test.csv`), or have no common id. If equal
+    tables have the same name, only the uppermost is kept, unless others have images of their own.
     """
     key = "united", *map(id, tables)
     if key not in index.known:
@@ -338,7 +341,11 @@ def _are_ends(names: Texts, paths: Texts) -> bool:
 
 
 def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
-    """Return the title of `column`, or if it is "", of the column that names the most images."""
+    """Return the title of `column`; "" means the column that names the most images.
+
+    The result may be a template that cuts a common ending of the ids. NoIdsError if no column names
+    images, AmbiguousIdError if two columns name different images in a row.
+    """
     if column or table.is_own:
         return row_ids(table, column or table.header[0])[0]
     key, step = ("ids", id(table)), max(1, len(table.rows) // _SAMPLE_ROWS)
@@ -368,8 +375,8 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
 def listed_column(index: KeyIndex, table: Table) -> str:
     """Return the title of the column of ids in a list, such as an exclude list.
 
-    It is the only one with a usual title, otherwise the one that names the most images. An unnamed
-    index of pandas is not considered, because its numbers may be names of other images.
+    It is the only column with a usual title, otherwise the column that names the most images. An
+    unnamed index of pandas is not considered, because its numbers may be names of other images.
     """
     titles = [one for one in table.header if not INDEX.fullmatch(one)] or [table.header[0]]
     usual = [one for one in titles if _OF_IDS.intersection(words_of(one))]
@@ -420,7 +427,7 @@ def clear_ids(index: KeyIndex, table: Table) -> str:
 
 
 def _paths_of_columns(index: KeyIndex, table: Table) -> list[str]:
-    """Return the templates of `_paths`; those with most ids that fit one image come first."""
+    """Return the templates of `_paths`; templates whose ids fit one image most often come first."""
     ids = {path: {*row_ids(table, path)[1][:_SAMPLE_ROWS]} for path in _paths(index, table)}
     return sorted(ids, key=lambda path: -sum(len(index.find(one)) == 1 for one in ids[path]))
 
@@ -429,7 +436,7 @@ def _paths(index: KeyIndex, table: Table) -> Iterator[str]:
     """Yield path templates that fit an image of one row: `{dataset}/{image}`, `v{n}/{i}`.
 
     A folder is a cell, or the first part of a title with a cell: `video_0` for 0 in `video_id`. The
-    row is the first one without equal cells, or else the first.
+    row is the first row without equal cells, or else the first row.
     """
     some = [table.rows[at] for at in range(min(_SAMPLE_ROWS, len(table.rows)))]
     row = next((one for one in some if len({*one}) == len(one)), [*some, []][0])
@@ -452,7 +459,7 @@ def _paths(index: KeyIndex, table: Table) -> Iterator[str]:
 def _composed(index: KeyIndex, titles: Mapping[str, str]) -> Iterator[str]:
     """Yield the template of the name that has most letters from cells: `p_{patient}_x_{x_coord}`.
 
-    `titles` maps a cell to its column. The name must have two or more of the cells as words.
+    `titles` maps cells to titles of columns. The name must have two or more of the cells as words.
     """
     titles = {cell: one for cell, one in titles.items() if _FIELD.fullmatch(f"{{{one}}}")}
     letters = np.zeros(len(index.keys), np.int64)
@@ -473,7 +480,7 @@ def row_ids(table: Table, column: str) -> tuple[str, Texts]:
     """Return the title of the column of ids, or the template, and the id of each row.
 
     `column` is a title or a path template: {id} means the cell of the column `id`, {id[0]} its
-    first letter and {id[0:2]} its first two letters.
+    first letter and {id[0:2]} its first two letters. SourceError without such a column.
     """
     if "{" not in column:
         position = table.column(column)

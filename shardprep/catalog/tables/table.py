@@ -234,8 +234,8 @@ def _columns_of_blanks(stream: TextIO) -> tuple[int, list[list[str]]]:
     """Return the number of lines above a table with blanks between columns, and its first rows.
 
     Lines above are comments, or the number of rows. All rows must have the same number of words,
-    but the titles may lack one for the ids, and one column must have numbers or file names. The
-    result is (0, []) for other texts.
+    but the first line may lack a title for the ids, and one column must have numbers or file names.
+    The result is (0, []) for other texts.
     """
     lines = [*islice(stream, _LOOKED_AT)]
     above = next((i for i, one in enumerate(lines) if one.strip() and one[:1] != "#"), 0)
@@ -296,8 +296,8 @@ def json_rows(
     category as `category`. Without `columns`, other documents have the columns of the longest list,
     such as `images.filename`. With `is_of_image`, the document describes one image. Lists and
     objects are left out unless a column is a path into them, such as `points.x`: then each object
-    in the list `points` is a row. Of an object of flags, such as `{"cat": true, "dog": false}`, the
-    cell has the names that are true.
+    in the list `points` is a row. An object of flags, such as `{"cat": true, "dog": false}`,
+    becomes one cell with the names that are true. SourceError for other JSON.
     """
     try:
         if name.lower().endswith(".jsonl"):

@@ -141,7 +141,7 @@ def shared_documents(
 ) -> list[str]:
     """Return the documents that the rule names, or keys of shared documents that `is_one` accepts.
 
-    SourceError if no document is found, or one cannot be read.
+    SourceError if no document is found, or if a document cannot be read.
     """
     if rule.files:
         return list(rule.files)
@@ -224,7 +224,7 @@ def by_sample(
     option: str,
     title: str,
 ) -> list[Sign]:
-    """Return the `Sign` of a format with one document per image; [] if under half of them fit."""
+    """Return the `Sign` of a format with a document per image; [] if under half of a sample fit."""
     named = coverage(source.index, [member.key for member in members])
     fit = [not text.fault and is_one(text.data) for text in read_each(sampled(members))]
     if sum(fit) < ENOUGH * len(fit):

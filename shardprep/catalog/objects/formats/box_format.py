@@ -1,8 +1,7 @@
 """Detect the form of the four numbers of a box, check boxes, and compute outlines of shapes.
 
 A box is two corners, or a corner or center with a size, in pixels or as shares of the image sides.
-Column names usually show the form. If not, the data do: read in the wrong form, most boxes leave
-the image or have negative sizes.
+Titles usually show the form. If not, the data do: in a wrong form, most boxes leave the image.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ _MOST_RELATIVE = 1.0001
 _BAD = 0.01
 """Maximum share of wrong boxes in a detected form, and in a form that an error proposes."""
 _FAR = 10
-"""If all forms have wrong boxes, the best must have this many times fewer than the other."""
+"""If all forms have wrong boxes, the best form must have this many times fewer."""
 _TOLERANCE = 1.01, 1.0
-"""Limits of a box: side of the image times the first number, plus the second in pixels."""
+"""Limits of a box: side of the image times the first number, plus the second number in pixels."""
 _HEAD_BYTES = 256 << 10
 _UNBOUNDED = np.errstate(over="ignore", invalid="ignore")
 _TURNED = (5, 6, 7, 8)
@@ -314,7 +313,10 @@ def ellipse(x: float, y: float, radius_x: float, radius_y: float, turn: float = 
 
 
 def turned(ring: Floats, turn: float) -> Floats:
-    """Return points, float64[n, 2], turned clockwise by `turn` radians about their center."""
+    """Return points, float64[n, 2], turned clockwise by `turn` radians about their center.
+
+    OverflowError if a number is too large for an image.
+    """
     if not turn:
         return ring
     if not (np.abs(ring) < _MOST).all():

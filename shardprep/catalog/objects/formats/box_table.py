@@ -97,7 +97,10 @@ _SAMPLE = 200
 
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
-    """Return the boxes of the table in row order; a row with an empty cell has no box."""
+    """Return the boxes of the table in row order; a row with an empty cell has no box.
+
+    SourceError if no row has an image, or if the columns or the form of boxes are unclear.
+    """
     columns, label, index = rule.table.boxes, rule.table.label_column, source.index
     wanted = [*(columns.names if columns else ()), *filter(None, [label])]
     further = [name for name, is_wanted in _FURTHER.items() if is_wanted(source)]
@@ -297,7 +300,7 @@ def _find_label(table: Table, columns: BoxColumns, id_column: str, lists: Sequen
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the `Sign` of the first table with clear boxes, else of one with any boxes, or []."""
+    """Return the `Sign` of the first table with clear boxes, else with any boxes, or []."""
     unclear: list[Sign] = []
     for table in united(source.index, source.documents.tables):
         option, id_column, is_once = _rule_of(table, source)
@@ -375,7 +378,7 @@ def _rule_of(table: Table, source: AnnotatedSource, documents: str = "") -> tupl
 
 
 def _says_whether(table: Table, columns: BoxColumns, label: str) -> bool:
-    """Return whether a class column is 1 in all rows with a box and 0 in all others."""
+    """Return whether a class column is 1 in all rows with a box and 0 in all other rows."""
     place, side = table.column(label), table.column(columns.names[0])
     pairs = {(row[place], row[side] in _NO_BOXES) for row in table.rows}
     return pairs == {("1", False), ("0", True)}
@@ -451,7 +454,7 @@ def _of_cells(table: Table, place: int, source: AnnotatedSource) -> _Boxes:
 
 
 def _tuple_size(cells: Sequence[Sequence[str]]) -> tuple[int, bool]:
-    """Return the number of words of a box, 0 if unclear, and whether the first is a class.
+    """Return the number of words of a box, 0 if unclear, and whether the first word is a class.
 
     A box has four words, or five with a class or a confidence first, or six with both first.
     """

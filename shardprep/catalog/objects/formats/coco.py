@@ -47,7 +47,7 @@ _WHOLE_BODY = ("foot_kpts", "face_kpts", "lefthand_kpts", "righthand_kpts")
 _STRAY = -2
 _MOST_GROUPS = 6
 _MANY_CROWDS = 0.15
-"""Share of crowds above which the tool probably marks ordinary objects so; COCO has 1%."""
+"""Share of crowds above which the tool probably marks ordinary objects as crowds; COCO: 1%."""
 _BAD = (TypeError, ValueError, OverflowError, KeyError)
 _NAME = re.compile(rb'"file_name"\s*:\s*"((?:[^"\\]|\\.)*)"')
 _BOX = re.compile(rb'"bbox"\s*:')
@@ -63,7 +63,7 @@ Size = tuple[int, int] | None
 
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
-    """Return the objects of all documents; classes are in the order of their ids."""
+    """Return the objects of all documents, classes in order of their ids. Errors: see `Format`."""
     reader = _Reader(source, may_repeat=bool(rule.files))
     files = shared_documents(source, rule, is_coco, ".json")
     if not rule.files:
@@ -119,7 +119,7 @@ def _alternatives(index: KeyIndex, names: Mapping[str, Sequence[str]]) -> list[l
     """Return the documents as one group, or as several groups if they describe the same images.
 
     A group has the documents of a folder whose names differ only in words for splits. Groups
-    without images below their folder are left out, unless all are.
+    without images below their folder are left out if other groups have images there.
     """
     of_name = defaultdict[tuple[str, str], list[str]](list)
     for key in names:
@@ -173,8 +173,7 @@ def stated_names(data: bytes) -> list[str]:
 def chosen(keys: Sequence[str], *, keypoints: bool = False) -> list[str]:
     """Return the documents called instances_*.json, or all documents if no name fits.
 
-    COCO's other documents describe the same images. With `keypoints`, the name is
-    person_keypoints_*.json.
+    COCO's other documents describe the same images. With `keypoints`: person_keypoints_*.json.
     """
     begin = "person_keypoints" if keypoints else "instances"
     return [key for key in keys if stem(key).startswith(begin)] or list(keys)
@@ -198,7 +197,10 @@ def _segment_of(entry: dict[str, Any]) -> Segment:
 
 
 def outline_of(shape: Any) -> Outline:
-    """Return the polygons or run lengths of an object; their values are checked when drawn."""
+    """Return the polygons or run lengths of an object; their values are checked when drawn.
+
+    TypeError, ValueError or LookupError for another form.
+    """
     if isinstance(shape, dict):
         height, width = shape["size"]
         if not all(type(side) is int and side < MOST_SIDE for side in (height, width)):
@@ -216,7 +218,7 @@ def outline_of(shape: Any) -> Outline:
 def skeleton_of(entry: dict[str, Any]) -> tuple[Skeleton, int]:
     """Return the skeleton of a category, and the number of its invalid edges.
 
-    Edges are pairs of keypoint numbers from 1, or from 0 if any number is 0.
+    Edges are pairs of keypoint numbers from 1, or 0 if any is 0. ValueError for invalid names.
     """
     names = tuple(map(str, entry["keypoints"]))
     if len(names) > MOST_POINTS or len({*names}) < len(names):

@@ -135,9 +135,9 @@ def _stated_names(data: bytes) -> list[str]:
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all documents, with classes in the order of the declared labels.
 
-    Boxes, polygons, ellipses and masks are objects. Other shapes are dropped and counted by name.
-    Tags are only counted. Objects of an image in several documents are joined. The subset of an
-    image is its split.
+    Boxes, polygons, ellipses and masks are objects. Other shapes are dropped and counted by name,
+    tags only counted. Objects in several documents are joined. The subset of an image is its split.
+    For errors see `Format`.
     """
     index = source.index
     pairing, table = Pairing(index), ObjectTable(len(index.keys), outlines=source.outlines)
@@ -177,10 +177,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def _image(facts: Mapping[str, str], pairing: Pairing, document: str) -> tuple[str, int | None]:
-    """Return the name of an image with its subset in front, and its position or None.
-
-    Images in different subsets of a project may have the same name.
-    """
+    """Return subset and name of an image, as a unique path, and its position or None."""
     name, subset = facts.get("name", ""), facts.get("subset", "")
     if not name:
         return "", None

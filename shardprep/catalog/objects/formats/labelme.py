@@ -55,7 +55,7 @@ def is_labelme(data: bytes) -> bool:
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all files; shapes of one `group_id` and label are one object.
 
-    Points are keypoints of the object that has their `group_id`.
+    Points are keypoints of the object that has their `group_id`. For errors see `Format`.
     """
     pairing = Pairing(source.index)
     table = ObjectTable(len(source.index.keys), outlines=source.outlines)
@@ -84,7 +84,10 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def read_points(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
-    """Return the points of all files as keypoints of images; other shapes are left out."""
+    """Return the points of all files as keypoints of images; other shapes are left out.
+
+    SourceError for a damaged file, or without points.
+    """
     pairing, found = Pairing(source.index), PointList()
     for file in _files(source, pairing):
         points = _points_of(file.document)

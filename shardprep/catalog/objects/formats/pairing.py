@@ -23,8 +23,8 @@ class Pairing:
 
     These folders are searched in turn: the folder of the document; its path with one folder left
     out or replaced by a folder of images (`labels/a/1.txt`, `images/a/1.jpg`); its last folders;
-    all folders. In each, images of the split that the document states come before images without a
-    split. An image of another split never fits.
+    all folders. In each folder, images of the split that the document states come before images
+    without a split. An image of another split never fits.
     """
 
     def __init__(self, index: KeyIndex) -> None:
@@ -46,7 +46,10 @@ class Pairing:
         """Documents that name another image of the source than the image of their own name."""
 
     def of_document(self, key: str, stated: str) -> int | None:
-        """Return the position of the image named like the document, else of `stated`, or None."""
+        """Return the position of the image named like the document, else of `stated`, or None.
+
+        AmbiguousIdError if several images fit.
+        """
         try:
             found = self.find(stem(key), key)
         except AmbiguousIdError:
@@ -97,7 +100,7 @@ class Pairing:
             raise SourceError(document, what, f"leave one out: {OptionName('exclude', out)}")
 
     def find_listed(self, name: str, document: str, split: str) -> int | None:
-        """Return the position of the image `name`; of several, the image in `split`; or None."""
+        """Return the position of the image `name`; if several fit, of the image in `split`."""
         try:
             return self.find(name, document)
         except AmbiguousIdError:

@@ -47,10 +47,7 @@ def segment_masks(
 
 
 def with_panoptic(recipe: Recipe, members: Sequence[Member], documents: Documents) -> Recipe:
-    """Return the recipe with the panoptic documents as files of `--masks coco`.
-
-    The recipe is unchanged without such documents, or if other documents of COCO have boxes.
-    """
+    """Return the recipe with panoptic documents as `--masks coco` if no COCO document has boxes."""
     masks = recipe.rules.masks.outlines
     if masks.kind != "coco" or masks.files:
         return recipe
@@ -103,8 +100,7 @@ def masks_of_segments(
 def with_segments(found: Found, panoptic: Found) -> Found:
     """Return the objects of `found`, with the segments of `panoptic` as areas.
 
-    An image is annotated if both documents list it. Classes of objects keep their indices; new
-    classes of segments follow.
+    An image is annotated if both documents list it. New classes follow the classes of objects.
     """
     names = tuple(dict.fromkeys((*found.names, *panoptic.names)))
     number = [names.index(name) for name in panoptic.names]

@@ -26,7 +26,7 @@ def read(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
     """Return the keypoints of the table; an empty cell means that a keypoint is not labelled.
 
     A row with one keypoint adds it to its image. A row with several keypoints has all keypoints of
-    its image, and further rows of the image are left out.
+    its image, and further rows of the image are left out. SourceError without keypoints.
     """
     documents, index = source.documents, source.index
     is_named = bool(rule.files)

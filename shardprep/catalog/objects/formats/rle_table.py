@@ -53,7 +53,10 @@ class _Objects(NamedTuple):
 
 
 def read_runs(rule: RunTableRule, source: AnnotatedSource, order: RunOrder | None = None) -> Found:
-    """Return the masks in a table, an object for each row; `order` None means to detect it."""
+    """Return the masks in a table, an object for each row; `order` None means to detect it.
+
+    SourceError if no id is of an image.
+    """
     table, index = source.documents.table(rule.files), source.index
     objects = _objects(table, rule, index)
     images = find_rows(index, table, rule.id_column, Texts.of(objects.ids)).tolist()

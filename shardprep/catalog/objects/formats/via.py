@@ -54,7 +54,7 @@ _FORMS = {
 
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
-    """Return the objects of all documents, with classes in natural order."""
+    """Return the objects of all documents, with classes in natural order. Errors: see `Format`."""
     is_one, suffix, title = _FORMS[rule.kind]
     is_lines = rule.kind == "jsonl"
     pairing = Pairing(source.index)
@@ -95,7 +95,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return a `Sign` for documents of VIA, and one for polygons in JSON lines."""
+    """Return a `Sign` for documents of VIA, and a `Sign` for polygons in JSON lines."""
     signs = []
     for kind, (is_one, suffix, title) in _FORMS.items():
         texts = [(key, data) for key, data, _ in shared_texts(source, suffix) if is_one(data)]
@@ -134,7 +134,7 @@ def _regions(entry: dict[str, Any]) -> list[dict[str, Any]]:
 def _class_attributes(entries: Iterable[dict[str, Any]]) -> list[str]:
     """Return the attributes that may hold the class, the likeliest first; [""] without attributes.
 
-    If an attribute has a usual name, only it is returned, otherwise the most frequent ones.
+    If an attribute has a usual name, only it is returned, otherwise the most frequent attributes.
     """
     counts: Counter[str] = Counter()
     for entry in entries:

@@ -50,7 +50,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all files, with boxes as written and classes in natural order.
 
     A file belongs to the image of its name that `Pairing` finds, otherwise to the image in
-    `filename`. Other kinds of XML are ignored.
+    `filename`. Other kinds of XML are ignored. For errors see `Format`.
     """
     pairing, table = Pairing(source.index), ObjectTable(len(source.index.keys))
     keys: list[str] = []

@@ -52,8 +52,7 @@ _YAML_SPLITS = {"train": "train", "val": "validation", "test": "test"}
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all label files; an image without a label file has no object.
 
-    Classes are in the order of the names file, which the rule may select. Without a names file,
-    class names are the numbers.
+    Classes are in the order of the names file, or else numbers. For errors see `Format`.
     """
     argument = next(iter(rule.files), "")
     names = _names(source, argument)
@@ -131,7 +130,7 @@ def _pose_of(names: NameFile | None, *, is_wanted: bool) -> tuple[_Pose, list[st
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the `Sign` of YOLO, or one for each names file if their classes differ, or []."""
+    """Return the `Sign` of YOLO, or of each names file if their classes differ, or []."""
     files = _name_files(source)
     options: dict[str, NameFile | None] = {"yolo": next(iter(files), None)}
     if any(one.names != files[0].names for one in files[1:]):
@@ -174,7 +173,7 @@ def _names(source: AnnotatedSource, argument: str) -> NameFile | None:
 def _name_files(source: AnnotatedSource, *, is_strict: bool = False) -> list[NameFile]:
     """Return the files that name classes, in order of precedence.
 
-    Files without label files below their folder are left out, unless all lack them. With
+    Files without label files below their folder are left out, unless all files lack them. With
     `is_strict`, a damaged file with a usual name is an error.
     """
     found = []
