@@ -128,7 +128,7 @@ class Annotation:
         return tuple((self.attributes.get(IS_CROWD, np.empty(0)) != 0).tolist())
 
     def of(self, are_kept: Sequence[bool], reason: str) -> Annotation:
-        """Return the annotation of objects flagged in `are_kept`, others dropped for `reason`."""
+        """Return the annotation of the flagged objects; count others as dropped for `reason`."""
         number, kept = len(self.labels) - sum(are_kept), np.array(are_kept, np.bool_)
         return replace(
             self,

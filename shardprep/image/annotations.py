@@ -289,7 +289,7 @@ class Scene:
         return self._drawn(i, outline or Polygons(()), outline_mask)
 
     def columns(self, i: int) -> Columns:
-        """Return the pixels of an annotated object in the whole upright image."""
+        """Return the pixels of an annotated object. The placement must be `Placement.whole`."""
 
         def draw(outline: Drawable, size: tuple[int, int]) -> Columns | None:
             return Columns.of(outline, size) if size == self.placement.upright else None
@@ -338,7 +338,10 @@ class Scene:
         self.masks[i] = encoded_png(stored) if stored.any() else b""
 
     def class_mask(self, dropped: Counter[str]) -> Labels:
-        """Return the class of each stored pixel; where objects or files overlap, the last one."""
+        """Return the class of each stored pixel; where objects or files overlap, the last one.
+
+        Objects without an outline or without a known class are counted in `dropped`.
+        """
         spec, labels = self.spec, self.annotation.labels
         if spec.is_panoptic:
             return self._segment_mask()

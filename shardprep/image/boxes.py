@@ -41,7 +41,7 @@ _CUT = 1 - 1e-6
 
 
 def annotated_size(annotation: Annotation, placement: Placement, frame: Frame) -> tuple[int, int]:
-    """Return height and width in pixels of the annotated image; of the image if not stated."""
+    """Return height and width in pixels that an annotation states, or else those of the image."""
     size = annotation.size
     return size if size and min(size) > 0 else placement.frame_size(frame)
 
@@ -101,7 +101,7 @@ class Boxes:
     def place(
         self, boxes: Floats, size: tuple[int, int], frame: Frame, placement: Placement
     ) -> None:
-        """Clip boxes to the annotated image, drop boxes without an area, and set `corners`.
+        """Clip boxes to the annotated image, drop invalid and empty ones, and set `corners`.
 
         `size` is the height and width of the annotated image in the unit of the boxes.
         """

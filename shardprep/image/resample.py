@@ -89,7 +89,7 @@ def resize_deep(
     *,
     mirrored: bool = False,
 ) -> Deep:
-    """Return grey pixels of 16 bits in a box, scaled by Pillow's bicubic filter for floats."""
+    """Return grey of 16 bits, resized as by `resize`, with Pillow's bicubic filter for floats."""
     from PIL import Image
 
     grey = Image.fromarray(pixels[:, :, 0].astype(np.float32))
