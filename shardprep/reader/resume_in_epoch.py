@@ -295,7 +295,7 @@ class Checkpoint(NamedTuple):
         return cls(place, optimizer, kinds, arrays)
 
     def write(self, path: Path) -> None:
-        """Write the checkpoint, replacing the file as a whole."""
+        """Write the checkpoint, replacing the file as a whole; DatasetError if that fails."""
         flat = {
             f"{name}/{i}": array
             for name, arrays in self.arrays.items()
@@ -314,7 +314,7 @@ class Checkpoint(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """Return the checkpoint in a file, or None if the file does not exist."""
+        """Return the checkpoint in a file, None without a file; DatasetError for a damaged file."""
         try:
             with np.load(path, allow_pickle=False) as file:
                 head = json.loads(file[_HEAD].tobytes())

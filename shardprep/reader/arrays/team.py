@@ -128,7 +128,10 @@ class Team:
         return self.prefetch if is_full else min(self.prefetch, self._few)
 
     def begin(self, name: BatchName) -> Begun:
-        """Start to fill a batch of at least one row. Thread-safe."""
+        """Start to fill a batch of at least one row. Thread-safe.
+
+        StartError if the option `num_workers` was given and workers cannot start.
+        """
         with self._lock:
             pool = self._workers()
         return self.begin_in_threads(name) if pool is None else pool.begin(name)

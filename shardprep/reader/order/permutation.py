@@ -80,7 +80,7 @@ def shuffle_seeds(key: Any) -> tuple[Any, Any]:
 
 
 def shuffled_ranges(lengths: Sequence[int], keys: Sequence[int]) -> list[list[int]]:
-    """Return the numbers 0 to length − 1 for each length, shuffled like TensorFlow with its key.
+    """Return for each length and key the numbers 0 to length − 1, shuffled as by TensorFlow.
 
     Many lists take little more time than one.
     """

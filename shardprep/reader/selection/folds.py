@@ -79,8 +79,8 @@ def folds(
             joins both of its groups.
 
     Raises:
-        DatasetError: the dataset, split or column does not exist, or there are fewer groups than
-            folds.
+        DatasetError: the dataset, split or column does not exist, `group` does not fit the split,
+            or there are fewer groups than folds.
     """
     dataset = open_dataset(path)
     columns = [] if by is None else [by]

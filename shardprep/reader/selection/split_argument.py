@@ -151,7 +151,10 @@ def numbers_of(manifest: Manifest, split: AnySplit) -> Ints:
 
 
 def as_selection(manifest: Manifest, split: AnySplit) -> Selection:
-    """Return `split` if it is a `Selection`, else a selection of its records without classes."""
+    """Return `split` if it is a `Selection`, else a selection of its records without classes.
+
+    DatasetError as in `numbers_of`.
+    """
     import numpy as np
 
     from shardprep.reader.selection.selection import Selection, sorted_unique

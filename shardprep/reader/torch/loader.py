@@ -218,7 +218,7 @@ class DeviceBatches(AheadBatches, TensorBatches):
 
 
 def batches_of(source: BatchSource, digest: str, options: LoaderOptions) -> ArrayBatches:
-    """Return the batches of a loader, as tensors on the device that the options name."""
+    """Return the batches of a loader on the device of `options`. Errors as in `Dataset.loader`."""
     device = _device(options)
     arguments = _with_transform(source, options), digest
     if device is not None and device.type == "cuda":
