@@ -81,7 +81,7 @@ class Skeleton(NamedTuple):
     edges: tuple[tuple[int, int], ...] = ()
     """Pairs of keypoints to connect in drawings, by index."""
     mirrored: tuple[int, ...] = ()
-    """For each keypoint, the index of its counterpart in a mirrored image; () if all stay."""
+    """For each keypoint, the index of its counterpart in a mirrored image; () without pairs."""
 
 
 Points = NDArray[np.float32]

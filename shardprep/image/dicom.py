@@ -54,7 +54,7 @@ _TAGS: Final = [
 """Elements that hold or describe the pixels; no others are parsed."""
 _PIXELS: Final = {"PixelData", "FloatPixelData", "DoubleFloatPixelData"}
 _FRAME_GROUPS: Final = ("PixelValueTransformationSequence", "FrameVOILUTSequence")
-"""Groups in enhanced images of elements that others have at the top (PS3.3, C.7.6.16.2)."""
+"""Groups of elements in enhanced images (PS3.3, C.7.6.16.2), for `_lift_frame_groups`."""
 _TEXT_VRS: Final = "AE AS CS DA DS DT FD FL IS LO LT PN SH SL SS ST TM UC UI UL UR US UT"
 """Value representations (VR) of elements that hold a text or a number (PS3.5, 6.2)."""
 _TRUNCATED: Final = "image file is truncated"
@@ -308,7 +308,7 @@ def _high_bytes(values: Values, bits: int) -> Pixels:
 
 
 def _lift_frame_groups(about: Dataset) -> None:
-    """Copy elements of the first frame of an enhanced image to the top level."""
+    """Copy elements of an enhanced image's first frame to the top, where other images have them."""
     for name in ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"):
         for group in list(about.get(name) or ())[:1]:
             for part in _FRAME_GROUPS:

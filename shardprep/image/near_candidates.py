@@ -34,9 +34,9 @@ CANDIDATE = np.dtype(
     [("inner", "<i8"), ("outer", "<i8"), ("turn", "u1"), ("window", "<i2"), ("apart", "<i8")]
 )
 """The thumbnail `inner`, oriented by `turn`, may look like window number `window` of the thumbnail
-`outer`. `apart` is lower if they are more alike."""
+`outer`. `apart` is lower if the two are more alike."""
 _STEPS = {32.0: (0.0,), 29.5: (0.0, 2.5), 27.0: (0.0, 2.5, 5.0)}
-"""Length of a window's side in pixels → offsets."""
+"""Length of a window's side → possible offsets of the side, in pixels."""
 _MOST_UNEQUAL = 3.0
 """Maximum difference between the sides of a window of `_STEPS`, in pixels."""
 _CENTRED = (28.0, 26.0, 24.0, 21.5, 18.0, 16.0)

@@ -106,10 +106,8 @@ def _equations(terms: Floats, products: Floats, seen: Floats, inside: Floats) ->
 
 
 def _solved(rows: Floats) -> Floats:
-    """Return solutions of linear equations, [n, size, size + 1], which are overwritten.
-
-    The solutions of LAPACK would differ by machine.
-    """
+    """Return solutions of linear equations, [n, size, size + 1], which are overwritten."""
+    # Not by LAPACK: its results differ by machine.
     for i in range(rows.shape[1]):
         pivots = rows[:, i, i]
         rows[:, i] /= np.where(np.abs(pivots) < 1e-6, 1e-6, pivots)[:, None]
@@ -226,20 +224,21 @@ _LEAST_CONTRAST = 2.0
 _LEAST_ROUGH = 0.45
 """Minimum correlation of edges after the alignment at half resolution."""
 _LEAST_EDGES = 0.55
-"""Minimum correlation of all edges."""
+"""Minimum correlation of all edges of two images of one picture."""
 _LEAST_CLEAR = 0.66
 """Minimum correlation of the edges that fit, minus the median error per deviation of grey."""
 _LEAST_BOTH = 1.28
 """If the values limited by `_LEAST_EDGES` and `_LEAST_CLEAR` have at least this sum, these limits
 do not apply."""
 _COPY_EDGES, _COPY_SHARP, _COPY_BLUR = 0.68, 0.9, 2.5
-"""Minimum correlation of all edges of copies: max(first, second - third * median error)."""
+"""Minimum correlation of all edges of copies: max(first, second - third * error). The error is the
+median error per deviation of grey."""
 _COPY_HALF = 0.04
 """Added to the minimum if only the edges of one half of a copy agree, as with a watermark."""
 _COPY_FITTING = 0.76
-"""Minimum correlation of the edges that fit."""
+"""Minimum correlation of the edges of copies that fit."""
 METHOD = f"aligned thumbnails 3: edges {_COPY_EDGES} to {_COPY_SHARP}, that fit {_COPY_FITTING}"
-"""The search with its version and thresholds, as datasets record it."""
+"""Version and thresholds of the search, as a text that datasets record."""
 _MOST_CHANGED = 0.06
 """Maximum share of the middle of a copy that differs by `_CHANGE` deviations of grey."""
 _CHANGE = 0.8

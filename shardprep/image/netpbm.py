@@ -1,6 +1,6 @@
 """Read Netpbm images of 8 bits without a decoder, and write headers of Netpbm images.
 
-Arrays of a source become Netpbm images. If they have 16 bits, alpha or comments, Pillow decodes.
+Arrays of a source become Netpbm images. Pillow decodes images with 16 bits, alpha or comments.
 """
 
 from __future__ import annotations

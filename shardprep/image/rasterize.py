@@ -99,7 +99,7 @@ class Columns(NamedTuple):
         return int(left.min()), int(top.min()), int(right.max()) + 1, int(bottom.max()) + 1
 
     def mask(self, top: int, left: int, height: int, width: int) -> NDArray[np.uint8]:
-        """Return a part of the mask, uint8[height, width] of 0 and 1."""
+        """Return the part of the mask at `top` and `left`, uint8[height, width] of 0 and 1."""
         first, last = left * self.height, (left + width) * self.height
         starts, stops = (edges.clip(first, last) - first for edges in (self.starts, self.stops))
         flat = np.zeros(last - first, np.uint8)

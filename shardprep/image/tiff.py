@@ -24,9 +24,9 @@ _MOST_PAGES = 256
 _LIMIT = 100_000
 """Maximum number of pages of a file."""
 _COLOURS = {1: (1,), 2: (3, 4), 6: (3,)}
-"""PhotometricInterpretation (grey, RGB, YCbCr) → numbers of channels of a page."""
+"""PhotometricInterpretation (grey, RGB, YCbCr) → allowed numbers of channels of a page."""
 _TYPES = {("u1", 1), ("u1", 3), ("u1", 4), ("u2", 1)}
-"""Types and numbers of channels of an image."""
+"""Allowed pairs of the type and the number of channels of an image."""
 
 
 def needs_bands(file: BinaryIO, max_pixels: int) -> bool:
@@ -113,7 +113,7 @@ class TiffBands:
         return -(-height // rows) * -(-width // columns)
 
     def rows(self, top: int, height: int) -> Pixels:
-        """Return rows from `top`, uint8[height, width, 3 or 1 if grey]; any Exception if broken."""
+        """Return the rows from `top` on, uint8[height, width, 3 or 1]; any Exception if broken."""
         band = np.zeros((height, self.size[1], self._channels), self._dtype)
         for plane, page in enumerate(self._pages):
             for index in self._segments(page, top, top + height):

@@ -249,7 +249,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
             optimizer.build(model.trainable_variables)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        """Delay a signal until the step ends. A second one, or a signal outside `fit`, acts now."""
+        """Delay a signal until the step ends. A second signal, or one outside `fit`, acts now."""
         is_second, self._signal = bool(self._signal), number
         if is_second or self._fit(frame) is None:  # no callback is called after an error of fit
             self._end()

@@ -108,7 +108,7 @@ class WorkerPool:
         self._changed = threading.Condition(threading.Lock())
         """Guards the attributes below. Waiting threads are notified when messages arrive."""
         self._is_listening = False
-        """Whether a thread waits for messages, without the lock."""
+        """Whether a thread waits for messages; it does not hold the lock then."""
         self._num_failed_starts = 0
         self._has_advised = False
         self._waiting: list[Ticket] = []

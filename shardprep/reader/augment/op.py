@@ -258,7 +258,7 @@ def clip_objects(
 
 
 def keep_objects(labels: Labels, is_left: Any) -> Labels:
-    """Return labels with the objects where `is_left`, bool[batch, n], then padding rows."""
+    """Return labels with the objects where `is_left`, bool[batch, n], is true, then padding."""
     number = tf.shape(is_left)[1]
     rows = tf.range(number)
     order = tf.argsort(tf.where(is_left, rows, rows + number))

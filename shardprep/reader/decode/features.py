@@ -60,7 +60,7 @@ class FeatureDecoder:
         self.image_name = schema.image_name
         self._part = StackPart() if options is None else options.part
         self.image_size = schema.image_size if crop is None else crop.size
-        """Height and width of the decoded or cropped images, or None if they differ."""
+        """Height and width of the decoded or cropped images, or None if images differ in size."""
         self.annotations = AnnotationDecoder(
             schema, names, decode=decode, limit=limit, crop=crop, part=self._part
         )
@@ -93,7 +93,7 @@ class FeatureDecoder:
         return (*length, *(self.image_size or (None, None)), self._num_channels)
 
     def columns(self, num_rows: int) -> Columns:
-        """Return uninitialized arrays by feature. The caller adds images of one shape."""
+        """Return uninitialized arrays by feature; the caller adds images of `image_shape`."""
         columns = {name: self._column(name, num_rows) for name in self._plain_features}
         if self.image_shape is None:
             columns[self.image_name] = np.empty(num_rows, object)
@@ -128,7 +128,7 @@ class FeatureDecoder:
             pass
 
     def steps(self, payload: memoryview, columns: Columns, row: int, key: int) -> Iterator[None]:
-        """Yield between the two steps of `fill`: parsing, then decoding images and annotations."""
+        """Do `fill` in two steps, and yield between them: parsing, decoding of images and masks."""
         raw, rows, crop = self._raw(payload), columns[self.image_name], self._crop
         for name in self._plain_features:
             columns[name][row] = self._value(name, raw)

@@ -160,7 +160,7 @@ _IN_BLOCKS = LaneShuffle | StoredOrder | MixedDraws
 _DRAWN = WeightedDraws | MixedDraws
 """Orders that may have a record several times in an epoch."""
 _STRETCH = 2048
-"""Number of places whose tags are computed together; in a lane, many cost as much as one."""
+"""Number of places whose tags are computed together; in a lane, many tags cost as much as one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ _T = TypeVar("_T")
 
 
 class Places(NamedTuple):
-    """Locations of records, each a shard and a record number. Not places of an epoch."""
+    """Locations of records: shard and record number of each. These are not places of an epoch."""
 
     shards: tuple[Shard, ...]
     shard: Ints
@@ -234,7 +234,6 @@ class PrefetchedBlocks:
                 self._request(number)
 
     def _rows(self, number: int) -> slice:
-        """Return the rows of block `number`."""
         lane = bisect_right(self._firsts, number) - 1
         start, blocks = self._lanes[lane].start, self._lanes[lane].blocks
         first = (number - self._firsts[lane]) * blocks.block_length
@@ -454,7 +453,7 @@ def starts_of(shard: Ints) -> Ints:
 
 
 def indexed(folder: Path, places: Places) -> Frames:
-    """Return the frames of `places` by the indexes in `folder`; DatasetError for a bad index."""
+    """Return the frames at `places` from the indexes in `folder`; DatasetError for a bad index."""
     indexes = [read_index(folder, shard) for shard in places.shards]
     starts = [*starts_of(places.shard).tolist(), len(places.shard)]
     spans = np.concatenate(

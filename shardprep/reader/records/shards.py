@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 
 
 class ByteRange(NamedTuple):
-    """A range of bytes of a shard."""
+    """The `num_bytes` bytes from offset `start` of the shard named `shard`."""
 
     shard: str
     start: int

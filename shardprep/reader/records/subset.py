@@ -123,7 +123,7 @@ def sizes_of_blocks(record_bytes: float, config: ReadConfig) -> tuple[int, int]:
 
 
 def _joined_schema(datasets: Sequence[OpenDataset]) -> Schema:
-    """Return the common schema; DatasetError if more than image sizes or JPEG and PNG differ."""
+    """Return the common schema; DatasetError for other features, classes or raw image sizes."""
     first, *others = datasets
     if not others:
         return first.schema
@@ -197,7 +197,7 @@ class Subset:
         return list(self.schema.labels)
 
     def image_size(self, request: Request) -> tuple[int, int] | None:
-        """Return height and width of the images before a crop, or None if they differ."""
+        """Return height and width of the images before a crop, or None if sizes differ."""
         return request.config.image_size or self.schema.image_size
 
     @property

@@ -206,9 +206,10 @@ def distribute_pairs(pairs: Ints, groups: Ints, k: int, key: int) -> Ints:
 
 
 def _level(filled: Any, number: int, sizes: Any) -> Any:
-    """Return how many of `number` records each fold gets, so that the emptiest folds are levelled.
+    """Return how many of `number` new records each fold gets, to level the emptiest folds.
 
-    `filled` has the number of records of each fold before. Folds with small `sizes` get the rest.
+    `filled` has the number of records of each fold so far. If the new records do not divide evenly,
+    the folds with the smallest `sizes` get one more.
     """
     order = np.argsort(filled, kind="stable")
     low = filled[order]

@@ -110,8 +110,8 @@ class EvenSplit:
 def even_splits(split: str, n: Count, *, drop_remainder: bool = False) -> tuple[EvenSplit, ...]:
     """Return `n` parts that divide a split, like `tfds.even_splits`.
 
-    If the records cannot be divided evenly, each of the first parts has one record more, or with
-    `drop_remainder` these records are left out. DatasetError if `n` is below 1.
+    If the records cannot be divided evenly, each of the first parts has one record more; with
+    `drop_remainder`, the surplus records are left out. DatasetError if `n` is below 1.
     """
     return tuple(EvenSplit(split, i, n, drop_remainder) for i in range(n))
 

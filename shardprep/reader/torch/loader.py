@@ -334,7 +334,7 @@ class Loader:
 def process_of(index: int | None, number: int | None) -> tuple[int, int]:
     """Return (rank, number of processes) from the arguments, the process group or the environment.
 
-    Return (0, 1) if none of these has both. DatasetError if only one argument is given.
+    Return (0, 1) if none of these has both numbers. DatasetError if only one argument is given.
     """
     if (index is None) != (number is None):
         given = f"num_shards={number}, shard_index={index}"
