@@ -207,10 +207,7 @@ class PlacedPoints(NamedTuple):
 def place_points(
     points: Points, size: tuple[int, int], frame: Frame, placement: Placement
 ) -> PlacedPoints:
-    """Return keypoints in their stored form.
-
-    `size` is the height and width of the annotated image in the unit of the points.
-    """
+    """Return keypoints in stored form; `size` is the annotated height and width in their unit."""
     places, visible = points[..., :2].astype(np.float64), points[..., 2].astype(np.uint8)
     sides = np.array(size[::-1], np.float64)
     margin = sides / placement.frame_size(frame)[::-1] * _TOLERANCE_PX

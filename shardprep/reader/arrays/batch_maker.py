@@ -136,10 +136,7 @@ class Filling:
 
 
 class BatchMaker:
-    """Threads of this process that fill batches.
-
-    The memory of a batch is used again after its array and all views of it are deleted.
-    """
+    """Threads that fill batches, and reuse the memory of a batch when its last view is deleted."""
 
     def __init__(
         self,

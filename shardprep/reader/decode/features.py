@@ -110,10 +110,7 @@ class FeatureDecoder:
         return {name: shapes[name] for name in self.names}
 
     def item(self, payload: memoryview, out: Pixels | None = None) -> dict[str, Any]:
-        """Return the values of one example by feature, without a crop.
-
-        `out`, an array of `image_shape`, gets the pixels.
-        """
+        """Return the values by feature without a crop; `out`, of `image_shape`, gets the pixels."""
         raw = self._raw(payload)
         values = {name: self._value(name, raw) for name in self._plain_features}
         if self.image_name in self.names:

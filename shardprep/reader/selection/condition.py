@@ -50,10 +50,7 @@ class Condition(NamedTuple):
 
     @classmethod
     def of(cls, where: Any, columns: pa.Schema, classes: Sequence[str]) -> Self:
-        """Return the condition of an argument `where`; DatasetError if it is malformed.
-
-        With `classes`, `label_name` is a column too.
-        """
+        """Return the condition `where`; `classes` add column `label_name`. DatasetError if bad."""
         types = {
             one.name: one.type.value_type if pa.types.is_dictionary(one.type) else one.type
             for one in columns

@@ -114,10 +114,7 @@ def folds(
 
 
 def distribute(classes: Ints, groups: Ints, k: int, key: int) -> Ints:
-    """Return the fold of each record, int64[records] from 0 to k − 1.
-
-    `classes` and `groups` are int64[records]; `key` decides ties.
-    """
+    """Return the fold of each record, int64[records] from 0 to k − 1; `key` decides ties."""
     random = random_numbers(key, 0, len(classes))
     number_of = np.bincount(classes)
     counts = np.zeros((k, len(number_of)))

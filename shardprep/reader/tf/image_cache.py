@@ -268,10 +268,7 @@ def turn_of(size: tuple[int, int] | None) -> int:
 
 
 class CacheProgress:
-    """Progress of filling a cache: shown in the log if it shows INFO, otherwise on stderr.
-
-    Nothing is shown if the level of the log is above WARNING.
-    """
+    """Progress of filling a cache: in the log if it shows INFO, on stderr if it shows WARNING."""
 
     def __init__(self, total: int, place: str) -> None:
         self._total = total
