@@ -266,7 +266,7 @@ class Scene:
         return objects
 
     def _of_files(self) -> tuple[Boxes, list[int]]:
-        """Draw and return the objects of mask files, and numbers, the same for equal masks."""
+        """Draw the objects of mask files; return them, and a number each, shared by equal masks."""
         labels: list[int] = []
         extents: list[Floats | None] = []
         for i, (label, mask, frame) in enumerate(self.files.shapes()):

@@ -139,7 +139,7 @@ def stored_png(
 
 
 def ordinary_png(data: bytes | memoryview, bits: int = 8) -> OrdinaryPng | None:
-    """Return an ordinary PNG of `bits` per value, its pixels still compressed, or None.
+    """Return an ordinary PNG of `bits` bits per value with pixels still compressed, or None.
 
     Pillow accepts every file that is accepted here, if its pixels can be decoded.
     """

@@ -125,7 +125,7 @@ class FeatureDecoder:
             pass
 
     def steps(self, payload: memoryview, columns: Columns, row: int, key: int) -> Iterator[None]:
-        """Do `fill` in two steps, and yield between them: parsing, decoding of images and masks."""
+        """Do `fill` in two steps, with a yield between: parsing, decoding images and masks."""
         raw, rows, crop = self._raw(payload), columns[self.image_name], self._crop
         for name in self._plain_features:
             columns[name][row] = self._value(name, raw)

@@ -133,7 +133,7 @@ def permute_table(places: _T, rows: Any, columns: Any, key: Any) -> _T:
 
 
 def permutations(sizes: Sequence[int], keys: Sequence[int]) -> list[Ints]:
-    """Return for each size and key a permutation of 0 to size − 1, in little more time than one."""
+    """Return for each size and key a permutation of 0 to size − 1."""
     # A table has up to √size fields too many. Cycle walking: an element that is not below its size
     # is permuted again until it is. The result stays a permutation.
     tables = [(*table_shape(size), key, size) for size, key in zip(sizes, keys, strict=True)]
