@@ -81,7 +81,7 @@ class Skeleton(NamedTuple):
     edges: tuple[tuple[int, int], ...] = ()
     """Pairs of keypoints to connect in drawings, by index."""
     mirrored: tuple[int, ...] = ()
-    """For each keypoint, the index of its counterpart in a mirrored image; () if all stay."""
+    """For each keypoint, the index of its counterpart in a mirrored image; () without pairs."""
 
 
 Points = NDArray[np.float32]
@@ -128,7 +128,7 @@ class Annotation:
         return tuple((self.attributes.get(IS_CROWD, np.empty(0)) != 0).tolist())
 
     def of(self, are_kept: Sequence[bool], reason: str) -> Annotation:
-        """Return the annotation of objects flagged in `are_kept`, others dropped for `reason`."""
+        """Return the annotation of the flagged objects; count others as dropped for `reason`."""
         number, kept = len(self.labels) - sum(are_kept), np.array(are_kept, np.bool_)
         return replace(
             self,

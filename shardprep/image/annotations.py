@@ -47,7 +47,7 @@ _Made = TypeVar("_Made")
 
 _NONE = np.empty((0, 4), np.float32)
 _MAX_COPY = 16
-"""Maximum number of pixels of the annotated copy for each pixel of the image."""
+"""Largest ratio of the pixels of an annotated copy to the pixels of its image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,7 +266,7 @@ class Scene:
         return objects
 
     def _of_files(self) -> tuple[Boxes, list[int]]:
-        """Return the objects of mask files and a number for each, the same for equal masks."""
+        """Draw the objects of mask files; return them, and a number each, shared by equal masks."""
         labels: list[int] = []
         extents: list[Floats | None] = []
         for i, (label, mask, frame) in enumerate(self.files.shapes()):
@@ -289,7 +289,7 @@ class Scene:
         return self._drawn(i, outline or Polygons(()), outline_mask)
 
     def columns(self, i: int) -> Columns:
-        """Return the pixels of an annotated object in the whole upright image."""
+        """Return the pixels of an annotated object. The placement must be `Placement.whole`."""
 
         def draw(outline: Drawable, size: tuple[int, int]) -> Columns | None:
             return Columns.of(outline, size) if size == self.placement.upright else None
@@ -338,7 +338,10 @@ class Scene:
         self.masks[i] = encoded_png(stored) if stored.any() else b""
 
     def class_mask(self, dropped: Counter[str]) -> Labels:
-        """Return the class of each stored pixel; where objects or files overlap, the last one."""
+        """Return the class of each stored pixel; where objects or files overlap, the last one.
+
+        Unless the spec has boxes, objects without outline or known class are counted in `dropped`.
+        """
         spec, labels = self.spec, self.annotation.labels
         if spec.is_panoptic:
             return self._segment_mask()

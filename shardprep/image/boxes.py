@@ -35,13 +35,13 @@ _MIN_SIDE = 1.0
 """Minimum side, in stored pixels, of a box that a crop has cut."""
 _Y_FIRST = np.array((1, 0, 3, 2))
 _FEW = 1000
-"""Up to this number of boxes, a set is searched for repeats first: it is faster than a sort."""
+"""Up to this number of boxes, a `set` looks for repeats first: it is faster than a sort."""
 _CUT = 1 - 1e-6
 """A box counts as cut if less than this share of its area is left."""
 
 
 def annotated_size(annotation: Annotation, placement: Placement, frame: Frame) -> tuple[int, int]:
-    """Return height and width in pixels of the annotated image; of the image if not stated."""
+    """Return height and width in pixels that an annotation states, or else those of the image."""
     size = annotation.size
     return size if size and min(size) > 0 else placement.frame_size(frame)
 
@@ -59,7 +59,7 @@ class Boxes:
     """float64[n, 4]: x, y, x, y in pixels of the stored image, not clipped."""
     labels: NDArray[np.int64]
     is_clipped: Flags
-    """Whether the box exceeded the annotated image by more than a rounding error."""
+    """bool[n]: whether each box exceeded the annotated image by more than a rounding error."""
     reasons: NDArray[np.uint8]
     """Index of the `Reason` of each object; 0 if it is not dropped."""
 
@@ -101,7 +101,7 @@ class Boxes:
     def place(
         self, boxes: Floats, size: tuple[int, int], frame: Frame, placement: Placement
     ) -> None:
-        """Clip boxes to the annotated image, drop boxes without an area, and set `corners`.
+        """Clip boxes to the annotated image, drop invalid and empty boxes, and set `corners`.
 
         `size` is the height and width of the annotated image in the unit of the boxes.
         """
@@ -207,10 +207,7 @@ class PlacedPoints(NamedTuple):
 def place_points(
     points: Points, size: tuple[int, int], frame: Frame, placement: Placement
 ) -> PlacedPoints:
-    """Return keypoints in their stored form.
-
-    `size` is the height and width of the annotated image in the unit of the points.
-    """
+    """Return keypoints in stored form; `size` is the annotated height and width in their unit."""
     places, visible = points[..., :2].astype(np.float64), points[..., 2].astype(np.uint8)
     sides = np.array(size[::-1], np.float64)
     margin = sides / placement.frame_size(frame)[::-1] * _TOLERANCE_PX

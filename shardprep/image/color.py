@@ -1,6 +1,8 @@
-"""Convert decoded pixels of any mode or ICC profile to 8-bit sRGB.
+"""Convert decoded pixels to sRGB of 8 bits, or to grey of 8 or 16 bits.
 
-Works tile by tile, so that memory holds only the decoded image and the result.
+Images of any mode or ICC profile become sRGB. Grey without a profile or transparency keeps one
+channel. Values of more than 8 bits are scaled by `Levels`. The work is done tile by tile, so that
+memory holds only the decoded image and the result.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _MODES = {
     "GRAY": ("L", ("L", "LA", "La", "1", "I", "I;16", "I;16B", "I;16L", "I;16N", "F")),
     "CMYK": ("CMYK", ("CMYK",)),
 }
-"""Colour space of an ICC profile → Pillow mode of the transform, and modes of images it fits."""
+"""Colour space of an ICC profile → Pillow mode of the transform, and modes of images with it."""
 _GREYS = ("1", "L")
 _SRGB_TOLERANCE = 2
 """A profile that changes no level by more than this counts as sRGB: sRGB profiles are rounded."""
@@ -57,7 +59,7 @@ def eight_bit_pixels(
     """Return the pixels of a loaded image of any mode in sRGB, over the background of the spec.
 
     The result is uint8[height, width, 3], or [height, width, 1] for grey without transparency or
-    transform. `levels` is the result of `deep_levels`: Pillow would clip values at 255.
+    transform. `levels` is the result of `deep_levels`; without levels, Pillow clips values at 255.
     """
     is_grey = levels is not None or image.mode in _GREYS
     is_grey &= transform is None and not image.has_transparency_data
@@ -168,7 +170,8 @@ def sixteen_bit_pixels(image: Image.Image, levels: Levels) -> Deep:
 def deep_levels(image: Image.Image, wanted: DepthRange) -> Levels | None:
     """Return the levels of a loaded image of more than 8 bits; None for other images.
 
-    The full range of floats is 0 to 1, or minimum to maximum if any value is outside.
+    The full range of floats is 0 to 1, or minimum to maximum if any value is outside. The full
+    range of 32-bit integers is 0 to 65535, or 0 to the maximum if this is higher.
     """
     tags: Any = getattr(image, "tag_v2", {})
     low, high, dtype, is_own = 0.0, 1.0, "", wanted == "auto"

@@ -140,7 +140,8 @@ def decode_deep(
 ) -> tuple[Deep, int, Levels | None]:
     """Return the upright first frame as 16-bit grey, its EXIF orientation in the file, and levels.
 
-    Images of 8 bits are multiplied by 257; colours become their luma. A profile is not applied.
+    Images of 8 bits are multiplied by 257; colours become their luma. Levels are None for both. A
+    profile is not applied to deep images.
     """
     before = _orientation(image) if image.format == "TIFF" else None
     deep: Deep | None = None

@@ -1,7 +1,7 @@
-"""Decode DICOM: the first frame as a viewer shows it, in 8 bits. Needs the extra `dicom`.
+"""Decode the first frame of a DICOM file as a viewer shows it; split frames, and order slices.
 
-Stored grey values are rescaled and windowed by the rules of PS3.3, C.11; docs/images.md has a row
-for each kind of pixels and each `Window`.
+Needs the extra `dicom`. Stored grey values are rescaled and windowed to 8 or 16 bits by the rules
+of PS3.3, C.11; docs/images.md has a row for each kind of pixels and each `Window`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _TAGS: Final = [
 """Elements that hold or describe the pixels; no others are parsed."""
 _PIXELS: Final = {"PixelData", "FloatPixelData", "DoubleFloatPixelData"}
 _FRAME_GROUPS: Final = ("PixelValueTransformationSequence", "FrameVOILUTSequence")
-"""Groups of elements in an enhanced image; others have the elements on top (PS3.3, C.7.6.16.2)."""
+"""Groups of elements in enhanced images (PS3.3, C.7.6.16.2), for `_lift_frame_groups`."""
 _TEXT_VRS: Final = "AE AS CS DA DS DT FD FL IS LO LT PN SH SL SS ST TM UC UI UL UR US UT"
 """Value representations (VR) of elements that hold a text or a number (PS3.5, 6.2)."""
 _TRUNCATED: Final = "image file is truncated"
@@ -72,7 +72,7 @@ class DicomImage(Image.Image):
     format = "DICOM"
 
     def __init__(self, data: bytes) -> None:
-        """Read the elements. Raises NotAnImageError for a DICOM file that has no image."""
+        """Read the elements; NotAnImageError if there is no image, any Exception if broken."""
         super().__init__()
         self._about = _elements(data)
         self._size = (int(self._about.Columns), int(self._about.Rows))
@@ -83,7 +83,7 @@ class DicomImage(Image.Image):
             self.info["icc_profile"] = self._about.ICCProfile
 
     def pixels(self, window: Window) -> Pixels:
-        """Return the first frame in RGB. Grey values are windowed; the profile is not applied."""
+        """Return the first frame, uint8[height, width, 3]: grey is windowed, no profile applied."""
         about = self._about
         values = _first_frame(about)
         if str(about.PhotometricInterpretation) == "PALETTE COLOR":
@@ -94,7 +94,7 @@ class DicomImage(Image.Image):
         return np.repeat(self._grey(values, window, 255)[..., None], 3, axis=2)
 
     def deep_pixels(self, window: Window) -> Deep | None:
-        """Return the first frame in 16 bits, uint16[height, width, 1]; None for a colour image."""
+        """Return the first frame, uint16[height, width, 1], as in `pixels`; None for colours."""
         values = _first_frame(self._about)
         if values.ndim == 3 or str(self._about.PhotometricInterpretation) == "PALETTE COLOR":
             return None
@@ -130,7 +130,7 @@ def num_frames(head: bytes) -> int:
 
 
 def frame_files(data: bytes, number: int) -> Iterator[bytes]:
-    """Yield each of the `number` frames as a DICOM file, undecoded; ValueError if truncated."""
+    """Yield each of `number` frames as a DICOM file, undecoded; ValueError if they are cut."""
     about = pydicom.dcmread(io.BytesIO(_inflated(data)))
     pixels, groups = about.PixelData, about.get("PerFrameFunctionalGroupsSequence")
     is_packed = about.file_meta.TransferSyntaxUID.is_encapsulated
@@ -180,7 +180,7 @@ def mixture(places: Sequence[SlicePlace], *, is_series: bool) -> str:
     """Return a text such as "2 patients" if the images of a sample do not belong together, or "".
 
     Without `is_series`, the images are channels, and only their patient must be the same. An id or
-    direction that differs in every slice is ignored: anonymisation may give each slice a new one.
+    direction that differs in every slice is ignored: anonymisation may give each slice its own id.
     """
     patients, *owners, images = zip(*(one.owner for one in places), strict=True)
     if (number := len({*patients})) > 1 or not is_series:
@@ -308,7 +308,7 @@ def _high_bytes(values: Values, bits: int) -> Pixels:
 
 
 def _lift_frame_groups(about: Dataset) -> None:
-    """Copy elements of the first frame of an enhanced image to the top level."""
+    """Copy elements of an enhanced image's first frame to the top, where other images have them."""
     for name in ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"):
         for group in list(about.get(name) or ())[:1]:
             for part in _FRAME_GROUPS:
@@ -325,7 +325,7 @@ _TAILS: Final = (0.005, 0.995)
 def grey_levels(
     values: Values, about: Dataset, window: Window, white: int = 255
 ) -> tuple[Values, Levels]:
-    """Return stored values as grey, [height, width], 0 to `white` (255 or 65535), and levels."""
+    """Return values, [height, width], as grey of 0 to `white` (255 or 65535), and their levels."""
     dtype = np.uint8 if white == 255 else np.uint16
     levels, share = _share_of_white(values, about, window)
 

@@ -118,9 +118,9 @@ class Legend:
 def draw_contact_sheet(
     pictures: Iterable[AnnotatedPicture], legend: Legend, *, columns: int = 6, side: int = 320
 ) -> Image.Image:
-    """Return a sheet of the pictures, row by row, with a legend of the classes below.
+    """Return a sheet of the pictures, row by row, with a legend of the classes at the bottom.
 
-    `pictures` is read one picture at a time. `side` is the longer side of each tile in pixels.
+    `pictures` is read one picture at a time. `side` is the longer side of each picture in pixels.
     """
     tiles = [_tile(picture, legend, side) for picture in pictures]
     columns = max(1, min(columns, len(tiles)))

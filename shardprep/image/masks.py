@@ -48,7 +48,8 @@ def decode_mask(data: bytes, max_pixels: int = MAX_PIXELS) -> MaskFile:
     """Return the values, palette indices or colours of a mask file.
 
     An image with three equal channels is read as values. Only the first frame is read. MaskError if
-    the file is unreadable, or has over `max_pixels` pixels, 16-bit colours or values above 65535.
+    the file is unreadable or has over `max_pixels` pixels, for 16-bit colours or transparency, and
+    for values that are not whole numbers from 0 to 65535.
     """
     image, pixels = _decoded(data, max_pixels, _values)
     return MaskFile(pixels, image.format == "JPEG", _palette(image))
@@ -90,7 +91,7 @@ def decode_numbers(data: bytes, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint
 def mask_classes(mask: MaskFile, spec: AnnotationSpec) -> Labels:
     """Return the class of each pixel, [height, width]; 0 and 1 for a binary mask.
 
-    MaskError for a value or colour without a class, and for a JPEG that is not binary.
+    MaskError for values or colours that the spec does not allow, and for a JPEG that is not binary.
     """
     pixels = mask.pixels
     if spec.is_binary:
@@ -269,7 +270,7 @@ _MAX_IDS = 10_000
 
 @dataclass(slots=True)
 class MaskFiles:
-    """The mask files of one image, decoded one at a time."""
+    """The mask files of one image, decoded one at a time. MaskError for an invalid file."""
 
     data: Sequence[bytes]
     labels: Sequence[int]
@@ -278,7 +279,7 @@ class MaskFiles:
     spec: AnnotationSpec
 
     def paint(self, mask: Labels) -> None:
-        """Paint the classes of all files, except the background, into a mask of the stored size."""
+        """Paint all classes but the background into a mask of the stored size; later files win."""
         nothing = self.spec.background
         for number in range(len(self.data)):
             classes, frame = self._classes(number)
@@ -292,7 +293,7 @@ class MaskFiles:
         """Yield the label, the mask of 0 and 1, and the frame of each object.
 
         A binary file has one object. With `spec.values`, a file has one object for each class in
-        it; any other file has one for each value except 0 and `IGNORE` (`IGNORE_16` for 16 bits).
+        it; any other file, for each value in it except 0 and `IGNORE` (`IGNORE_16` for 16 bits).
         """
         for number in range(len(self.data)):
             label = self._label(number, 0)

@@ -34,17 +34,17 @@ CANDIDATE = np.dtype(
     [("inner", "<i8"), ("outer", "<i8"), ("turn", "u1"), ("window", "<i2"), ("apart", "<i8")]
 )
 """The thumbnail `inner`, oriented by `turn`, may look like window number `window` of the thumbnail
-`outer`. `apart` is lower if they are more alike."""
+`outer`. `apart` is lower if the two are more alike."""
 _STEPS = {32.0: (0.0,), 29.5: (0.0, 2.5), 27.0: (0.0, 2.5, 5.0)}
-"""Length of a window's side in pixels → offsets."""
+"""Length of a window's side → possible offsets of the side, in pixels."""
 _MOST_UNEQUAL = 3.0
 """Maximum difference between the sides of a window of `_STEPS`, in pixels."""
 _CENTRED = (28.0, 26.0, 24.0, 21.5, 18.0, 16.0)
-"""Shorter sides of the windows in the middle; the longer side is whole. A photo fitted by padding
-shows more of a side than one fitted by cropping."""
+"""Shorter sides, in pixels, of centred windows whose longer side is the whole side. They match a
+cropped copy of a photo with a padded copy, which shows more."""
 
 _FRAMED = (30.0, 28.0)
-"""Sides of square windows in the middle."""
+"""Sides, in pixels, of centred square windows."""
 
 
 def _windows() -> Floats:
@@ -62,7 +62,7 @@ def _windows() -> Floats:
 
 
 WINDOWS = _windows()
-"""Left, top, width and height of each window in pixels of a thumbnail; the first is the whole."""
+"""Left, top, width and height of each window in pixels of a thumbnail; the first shows it all."""
 _ARE_WHOLE = WINDOWS[:, 2] * WINDOWS[:, 3] >= 0.9 * SIDE**2
 """Whether each window shows nearly the whole thumbnail."""
 _LOW = 8
@@ -77,13 +77,13 @@ _ACROSS = np.sign(_ORDER - _ORDER[:, None])
 _MOST_WRONG, _MOST_DOWN = 0.12, 0.22
 """Tolerances of `_may_stand`, as shares of the norm and of its square."""
 _USED = np.flatnonzero((_ORDER[:, None] + _ORDER > 0) & (_ORDER[:, None] + _ORDER < 10))
-"""Positions of the frequencies in a descriptor."""
+"""Positions, among the 8 x 8 frequencies, of the 48 in a descriptor."""
 _FIRST = [_USED.tolist().index(one) for one in (1, _LOW)]
 """Positions in a descriptor of the lowest frequencies across and down."""
 _ALIKE = 0.84
 """Minimum cosine of the angle between the descriptors of a candidate."""
 _MOST = 4
-"""Maximum number of candidates to keep for each thumbnail as `inner`, and as `outer`."""
+"""Number of best candidates to keep for each thumbnail as `inner`, and as `outer`."""
 _MOST_ALIKE = 64
 """Maximum number of windows of a cell that one thumbnail matches; more if the last are tied."""
 _MOST_CELLS = 1024
@@ -114,7 +114,7 @@ _IN_SPANS = [(_SPANS.index((x, w)), _SPANS.index((y, h))) for x, y, w, h in WIND
 
 
 def _frequencies(grey: Pixels) -> Iterator[Floats]:
-    """Yield the weighted low frequencies of thumbnails in `WINDOWS`, float64[n, 8, 8]."""
+    """Yield for each of `WINDOWS` the weighted low frequencies of thumbnails, float64[n, 8, 8]."""
     down = _BASES.reshape(-1, SIDE) @ grey.astype(np.float64)
     down = down.reshape(len(grey), len(_BASES), _LOW, SIDE)
     for column, row in _IN_SPANS:
@@ -170,7 +170,10 @@ def turned_back(turn: int) -> int:
 
 
 def _relative() -> Ints:
-    """Return the turn that matches `inner` to an unturned `outer`, int64[8, 8], by both turns."""
+    """Return int64[8, 8]: the turn of `inner` with which it matches an unturned `outer`.
+
+    The indices are the turn of `inner` and the turn of `outer` with which the two match.
+    """
     views = [turned(np.arange(4).reshape(2, 2), turn) for turn in range(8)]
     found = np.empty((8, 8), np.int64)
     for one, other, turn in product(range(8), repeat=3):
@@ -213,7 +216,10 @@ class _Views(NamedTuple):
 
 
 def _views(grey: Pixels, pool: ThreadPoolExecutor) -> tuple[_Views, _Views]:
-    """Return oriented whole thumbnails (turn + 8 x position), and all windows of each thumbnail."""
+    """Return the views of whole thumbnails, and of all windows of each thumbnail.
+
+    The `turns` of whole thumbnails are turn + 8 x position of the thumbnail.
+    """
     windows = np.empty((len(grey), len(WINDOWS), len(_USED)), np.int8)
     turns = np.empty(windows.shape[:2], np.uint8)
     wholes = [*pool.map(partial(_described, grey, windows, turns), range(0, len(grey), _AT_ONCE))]
@@ -222,7 +228,7 @@ def _views(grey: Pixels, pool: ThreadPoolExecutor) -> tuple[_Views, _Views]:
 
 
 def _described(grey: Pixels, windows: Descriptors, turns: Any, start: int) -> _Views:
-    """Fill `windows` and `turns` for `_AT_ONCE` thumbnails; return the views of whole ones."""
+    """Fill `windows` and `turns` for `_AT_ONCE` thumbnails; return views of whole thumbnails."""
     some = slice(start, start + _AT_ONCE)
     wholes, whole_turns = list[Descriptors](), list[Ints]()
     for i, low in enumerate(_frequencies(grey[some])):
@@ -281,7 +287,7 @@ def _members(nearest: list[Cells], number: int) -> list[Ints]:
 
 
 def _alike_in(wholes: _Views, windows: _Views, asked: Ints, there: Ints) -> Ints:
-    """Return the best pairs of thumbnails in `asked` and windows in `there`, as `_alike` yields."""
+    """Return the best pairs of a view in `asked` and a window in `there`, like `_alike`."""
     theirs, found = windows.descriptors[there].astype(np.float32).T, [np.empty((0, 5), np.int64)]
     step = min(_AT_ONCE, _MOST_PRODUCTS // max(1, len(there)) + 1)
     for start in range(0, len(asked), step):
@@ -305,7 +311,7 @@ def _alike_in(wholes: _Views, windows: _Views, asked: Ints, there: Ints) -> Ints
 
 
 def _drawn(windows: Descriptors, number: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Return a sample of the windows, which does not depend on the order of the images."""
+    """Return a sample of windows, float32[48, number], independent of the order of the images."""
     words, mixed = windows.view("<u8"), np.zeros(len(windows), np.uint64)
     for i in range(words.shape[1]):
         mixed = (mixed ^ words[:, i]) * np.uint64(0x9E3779B97F4A7C15)

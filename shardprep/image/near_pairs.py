@@ -6,7 +6,7 @@ Matthews, Lucas-Kanade 20 Years On, 2004). Samples are whole multiples of 1/16, 
 exact: every machine finds the same windows.
 
 Pixels that do not fit, such as a watermark, are then left out. Images are of one picture if the
-edges of the other pixels agree. They are copies if the edges agree nearly everywhere; otherwise
+edges of the remaining pixels agree. They are copies if the edges agree nearly everywhere; otherwise
 they show the same scene, as frames of a video do.
 """
 
@@ -59,7 +59,7 @@ def halved(images: Floats) -> Floats:
 
 
 def aligned(inner: Floats, outer: Floats, first: Floats) -> Floats:
-    """Return the windows of `outer` that show `inner`, refined from `first`; shares, [n, 4]."""
+    """Return windows of `outer` that show `inner`, refined from `first`; [n, 4] as in `PAIR`."""
     size = inner.shape[-1]
     lowest = np.concatenate([first[:, :2], first[:, :2] + first[:, 2:]], axis=1) - _MOST_MOVED
     terms, windows = _terms(inner), first
@@ -91,7 +91,7 @@ def _terms(inner: Floats) -> Floats:
 
 
 def _equations(terms: Floats, products: Floats, seen: Floats, inside: Floats) -> Floats:
-    """Return normal equations, [n, 6, 7], of the last term as a sum of `seen` and the others."""
+    """Return normal equations, [n, 6, 7]: the last of `terms` as a sum of `seen` and the others."""
     seen, inside = (part.reshape(len(seen), 1, terms.shape[2]) for part in (seen * inside, inside))
     some = np.flatnonzero(~inside.all(axis=(1, 2)))
     if len(some):
@@ -106,7 +106,8 @@ def _equations(terms: Floats, products: Floats, seen: Floats, inside: Floats) ->
 
 
 def _solved(rows: Floats) -> Floats:
-    """Return solutions of linear equations, [n, size, size + 1]. LAPACK differs by machine."""
+    """Return solutions of linear equations, [n, size, size + 1], which are overwritten."""
+    # Not by LAPACK: its results differ by machine.
     for i in range(rows.shape[1]):
         pivots = rows[:, i, i]
         rows[:, i] /= np.where(np.abs(pivots) < 1e-6, 1e-6, pivots)[:, None]
@@ -223,20 +224,21 @@ _LEAST_CONTRAST = 2.0
 _LEAST_ROUGH = 0.45
 """Minimum correlation of edges after the alignment at half resolution."""
 _LEAST_EDGES = 0.55
-"""Minimum correlation of all edges."""
+"""Minimum correlation of all edges of two images of one picture."""
 _LEAST_CLEAR = 0.66
 """Minimum correlation of the edges that fit, minus the median error per deviation of grey."""
 _LEAST_BOTH = 1.28
-"""If the values limited by `_LEAST_EDGES` and `_LEAST_CLEAR` have this sum, the limits do not
-apply."""
+"""If the values limited by `_LEAST_EDGES` and `_LEAST_CLEAR` have at least this sum, these limits
+do not apply."""
 _COPY_EDGES, _COPY_SHARP, _COPY_BLUR = 0.68, 0.9, 2.5
-"""Minimum correlation of all edges of copies: max(first, second - third * median error)."""
+"""Minimum correlation of all edges of copies: max(first, second - third * error). The error is the
+median error per deviation of grey."""
 _COPY_HALF = 0.04
 """Added to the minimum if only the edges of one half of a copy agree, as with a watermark."""
 _COPY_FITTING = 0.76
-"""Minimum correlation of the edges that fit."""
+"""Minimum correlation of the edges of copies that fit."""
 METHOD = f"aligned thumbnails 3: edges {_COPY_EDGES} to {_COPY_SHARP}, that fit {_COPY_FITTING}"
-"""The search with its version and thresholds, as datasets record it."""
+"""Version and thresholds of the search, as a text that datasets record."""
 _MOST_CHANGED = 0.06
 """Maximum share of the middle of a copy that differs by `_CHANGE` deviations of grey."""
 _CHANGE = 0.8
@@ -282,7 +284,7 @@ def near_pairs(images: Thumbnails) -> Pairs:
 
 
 def _joined_by(images: Thumbnails, pairs: Pairs, some: Any) -> Pairs:
-    """Return `pairs`, and the pairs among candidates that are not yet in one group of copies."""
+    """Return `pairs` and the pairs found among the candidates that no group of copies joins yet."""
     groups = near_groups(len(images), pairs[pairs["is_copy"]])
     part = some[groups[some["inner"]] != groups[some["outer"]]]  # saves time with many copies
     starts = range(0, len(part), _AT_ONCE)
@@ -301,7 +303,8 @@ def near_groups(number: int, pairs: Pairs) -> Ints:
 def joined(groups: Ints, pairs: Ints) -> Ints:
     """Return the groups, int64[n], after joining the groups of each pair of positions.
 
-    Pairs are int64[pairs, 2]. A group is numbered by its first member, also in `groups`.
+    Pairs are int64[pairs, 2]. `groups` must number each group by its first member, as does the
+    result.
     """
     root = groups
     while True:
@@ -372,7 +375,7 @@ def _deviations(grey: Any) -> Floats:
 
 
 def _distinct(images: Thumbnails, usable: Ints) -> tuple[Ints, Ints]:
-    """Return the first image of each distinct thumbnail, and each usable image's index in them."""
+    """Return the first image of each distinct thumbnail, and the index in these of each image."""
     views = np.empty(len(usable), [(name, THUMBNAIL[name]) for name in ("grey", "colours")])
     for name in views.dtype.names or ():
         views[name] = images[name][usable]

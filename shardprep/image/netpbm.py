@@ -1,6 +1,6 @@
-"""Read and write the simplest Netpbm images without a decoder: 8 bits, grey or RGB, no comments.
+"""Read Netpbm images of 8 bits without a decoder, and write headers of Netpbm images.
 
-Arrays of a source become images of this form. Pillow decodes all other Netpbm images.
+Arrays of a source become Netpbm images. Pillow decodes images with 16 bits, alpha or comments.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SCALED = b"P5\n# scaled\n"
 """First bytes of grey images whose levels are final: `--depth-range` does not apply to them."""
 _HEADER = re.compile(rb"P([56])\n([1-9]\d{0,8}) ([1-9]\d{0,8})\n255\n")
 _MAGIC = {1: b"P5", 3: b"P6", 4: b"PyRGBA"}
-"""Number of channels → first bytes. Only Pillow knows the last form."""
+"""Number of channels → first bytes. Only Pillow knows the form with 4 channels."""
 
 
 class OrdinaryNetpbm(NamedTuple):
@@ -36,7 +36,7 @@ class OrdinaryNetpbm(NamedTuple):
 
 
 def ordinary_netpbm(data: bytes) -> OrdinaryNetpbm | None:
-    """Return the image in a file of exactly the right size; None for any other file."""
+    """Return the image of an 8-bit file without comments and of exactly the right size, or None."""
     match = _HEADER.match(data)
     if match is None:
         return None
@@ -48,5 +48,5 @@ def ordinary_netpbm(data: bytes) -> OrdinaryNetpbm | None:
 
 
 def netpbm_start(height: int, width: int, channels: int, maximum: int) -> bytes:
-    """Return the header of an image; 4 channels are RGB and alpha."""
+    """Return the header of an image with values up to `maximum`; 4 channels are RGB and alpha."""
     return b"%s\n%d %d\n%d\n" % (_MAGIC[channels], width, height, maximum)

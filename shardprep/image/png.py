@@ -98,7 +98,10 @@ class OrdinaryPng(NamedTuple):
         return pixels
 
     def values(self, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Return the stored values, [height, width, channels], in `out` if it has this shape."""
+        """Return the stored values, [height, width, channels], in `out` if it has this shape.
+
+        Then `out` must have the type of the values: uint8, or uint16 for 16 bits.
+        """
         shape = (self.height, self.width, _CHANNELS[self.colour_type])
         step = shape[2] * self.bits // 8
         rows = _inflated(self.compressed, self.height * (self.width * step + 1))
@@ -120,10 +123,10 @@ class OrdinaryPng(NamedTuple):
 def stored_png(
     data: bytes | memoryview, mode: str, out: NDArray[Any] | None = None
 ) -> NDArray[Any] | None:
-    """Return the values of a PNG with a mode of Pillow: L, I;16 or RGB.
+    """Return the values of a PNG that has `mode` in Pillow: L, I;16 or RGB.
 
     The result is uint8 or uint16[height, width, channels], in `out` if it has this shape. None
-    means that Pillow must decode the file, or describe its fault.
+    for another mode, or if Pillow must decode the file or describe its fault.
     """
     colour_type, bits = _STORED[mode]
     with contextlib.suppress(Exception):  # Pillow finds the damage again and describes it
@@ -136,7 +139,7 @@ def stored_png(
 
 
 def ordinary_png(data: bytes | memoryview, bits: int = 8) -> OrdinaryPng | None:
-    """Return an ordinary PNG with its pixels still compressed; None for any other file.
+    """Return an ordinary PNG of `bits` bits per value with pixels still compressed, or None.
 
     Pillow accepts every file that is accepted here, if its pixels can be decoded.
     """

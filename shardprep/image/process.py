@@ -89,7 +89,8 @@ class ProcessedImage:
     damage: str = ""
     """Damage of the original that was recovered or tolerated; "" if it has none."""
     is_dark: bool = False
-    """Whether over 99% of sampled pixels are nearly black; only for DICOM and over 8 bits."""
+    """Whether over 99% of sampled pixels are nearly black. False for 8-bit images stored in 8 bits,
+    except DICOM."""
     levels: Levels | None = None
     """Values that became black and white; None for 8-bit and for colour images."""
 

@@ -1,4 +1,4 @@
-"""Convert outlines (polygons and run lengths) to masks.
+"""Convert outlines (polygons and run lengths) to masks, and masks to run lengths.
 
 The size of a text is checked against its image before memory is allocated for it. Polygons are
 filled by pycocotools, so that their pixels equal those in COCO's evaluation. pycocotools crashes on
@@ -29,7 +29,7 @@ _MIN_CORNERS = 3
 _NO_RUNS = re.compile(r"[^0-9\s]|[0-9]{13}", re.ASCII)
 """Matches characters that are invalid in run lengths, and numbers larger than any image."""
 _FIRST, _LAST = ord("0"), ord("0") + 63
-"""Range of the characters of compressed counts: 6 bits; the highest means "continued"."""
+"""Range of the characters of compressed counts: 6 bits; the highest bit means "continued"."""
 _MAX_CHARACTERS = 7
 """Maximum number of characters of one compressed count, with 5 bits each."""
 _FEW = 64
@@ -99,7 +99,7 @@ class Columns(NamedTuple):
         return int(left.min()), int(top.min()), int(right.max()) + 1, int(bottom.max()) + 1
 
     def mask(self, top: int, left: int, height: int, width: int) -> NDArray[np.uint8]:
-        """Return a part of the mask, uint8[height, width] of 0 and 1."""
+        """Return the part of the mask at `top` and `left`, uint8[height, width] of 0 and 1."""
         first, last = left * self.height, (left + width) * self.height
         starts, stops = (edges.clip(first, last) - first for edges in (self.starts, self.stops))
         flat = np.zeros(last - first, np.uint8)

@@ -89,7 +89,7 @@ def resize_deep(
     *,
     mirrored: bool = False,
 ) -> Deep:
-    """Return grey pixels of 16 bits in a box, scaled by Pillow's bicubic filter for floats."""
+    """Return grey of 16 bits, resized as by `resize`, with Pillow's bicubic filter for floats."""
     from PIL import Image
 
     grey = Image.fromarray(pixels[:, :, 0].astype(np.float32))
@@ -100,10 +100,7 @@ def resize_deep(
 
 
 def down_first(pixels: Pixels, size: tuple[int, int]) -> bool:
-    """Return whether the vertical pass comes first, by the rule of Pillow 13.
-
-    The order matters, because values are rounded between the passes.
-    """
+    """Return whether the vertical pass is first, as in Pillow 13: each pass rounds its values."""
     less_height, less_width = pixels.shape[0] - size[0], pixels.shape[1] - size[1]
     return less_height > max(0, 2 * less_width)
 

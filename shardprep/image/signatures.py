@@ -1,4 +1,4 @@
-"""Recognize images and archives by their first bytes or suffix, and describe other files."""
+"""Recognize images, archives and arrays by first bytes or suffix, and describe other files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class NotAnImageError(Exception):
 
 
 HEAD_BYTES = 512
-"""Number of first bytes that `is_image` and `archive_type` need."""
+"""Number of first bytes that `is_image`, `archive_type` and `array_type` need."""
 
 _IMAGES = {
     ".jpg .jpeg .jpe .jfif": rb"\xff\xd8\xff",

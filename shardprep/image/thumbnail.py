@@ -70,6 +70,6 @@ def _shown(planes: Pixels) -> tuple[int, int, int, int]:
 
 
 def _busy(planes: Pixels, along: int) -> tuple[int, int]:
-    """Return start and stop of the lines that are not uniform, or of all if none is left."""
+    """Return start and stop of the lines that are not uniform, of all lines if all are uniform."""
     busy = np.flatnonzero((planes.max(axis=along) - planes.min(axis=along)).max(axis=0) > _NOISE)
     return (int(busy[0]), int(busy[-1]) + 1) if len(busy) else (0, planes.shape[3 - along])

@@ -24,13 +24,13 @@ _MOST_PAGES = 256
 _LIMIT = 100_000
 """Maximum number of pages of a file."""
 _COLOURS = {1: (1,), 2: (3, 4), 6: (3,)}
-"""PhotometricInterpretation (grey, RGB, YCbCr) → numbers of channels of a page."""
+"""PhotometricInterpretation (grey, RGB, YCbCr) → allowed numbers of channels of a page."""
 _TYPES = {("u1", 1), ("u1", 3), ("u1", 4), ("u2", 1)}
-"""Types and numbers of channels of an image."""
+"""Allowed pairs of the type and the number of channels of an image."""
 
 
 def needs_bands(file: BinaryIO, max_pixels: int) -> bool:
-    """Return whether a TIFF has a page of tiles, or a first page of over `max_pixels` pixels."""
+    """Return whether a TIFF has a page of tiles or over `max_pixels` pixels; False if broken."""
     try:
         with Image.open(file, formats=("TIFF",)) as image:
             is_large = image.width * image.height > max_pixels
@@ -43,7 +43,7 @@ def needs_bands(file: BinaryIO, max_pixels: int) -> bool:
 def has_all_pages(file: BinaryIO) -> bool:
     """Return whether all pages of a TIFF are within the file.
 
-    ValueError for pages in a circle, which tifffile follows forever, and for 100,000 or more.
+    ValueError for 100,000 pages or more, and for pages in a circle, which tifffile follows forever.
     """
     head, last = file.read(8), file.seek(0, os.SEEK_END)
     order, is_big = "<" if head.startswith(b"II") else ">", b"+" in head[2:4]
@@ -71,7 +71,7 @@ class TiffBands:
     """The largest image of a TIFF, read in bands. Three grey pages of channels are one image."""
 
     def __init__(self, file: BinaryIO, spec: ImageSpec) -> None:
-        """Read the header; NotAnImageError for unsupported pixels, any Exception if broken."""
+        """Read the header; NotAnImageError if bands cannot be read, any Exception if broken."""
         try:
             from tifffile import TiffFile  # noqa: PLC0415 - an extra
         except ModuleNotFoundError as error:
@@ -113,7 +113,7 @@ class TiffBands:
         return -(-height // rows) * -(-width // columns)
 
     def rows(self, top: int, height: int) -> Pixels:
-        """Return rows, uint8[height, width, 3 or 1 for grey]; any Exception for broken parts."""
+        """Return the rows from `top` on, uint8[height, width, 3 or 1]; any Exception if broken."""
         band = np.zeros((height, self.size[1], self._channels), self._dtype)
         for plane, page in enumerate(self._pages):
             for index in self._segments(page, top, top + height):

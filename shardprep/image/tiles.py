@@ -63,7 +63,7 @@ def tile_spec(spec: AnnotationSpec) -> AnnotationSpec:
 
 
 class ObjectCutter:
-    """All objects of an image, to be cut into tiles. MaskError if a mask is invalid."""
+    """The objects of an image placed whole, to be cut into tiles. MaskError for an invalid mask."""
 
     def __init__(self, scene: Scene) -> None:
         annotation, spec = scene.annotation, scene.spec
@@ -113,8 +113,8 @@ class ObjectCutter:
     def tile(self, window: Window, *, is_first: bool) -> tuple[Annotation, bytes]:
         """Return the objects of a tile and its class mask, a PNG; b"" without class masks.
 
-        Objects outside of the tile are left out. Only the first tile counts objects that are
-        dropped from the whole image.
+        Objects outside of the tile are left out. `is_first` must be True for one tile of the image:
+        this tile counts the objects and keypoints that are dropped from the whole image.
         """
         scene, objects, (top, left, *size) = self._scene, self._objects, window
         height, width = size

@@ -274,14 +274,14 @@ def diagnose(dataset: Any, step: Any, *, seconds: Seconds = 15.0) -> Diagnosis:
     The stage is restart, read, decode, augment, transfer or model. A round runs training unchanged,
     the model alone on one batch, and the pipeline alone. If the pipeline limits, it also runs
     without augmentation, and without decoding. Rounds follow until two in a row agree or the time
-    is up. `print` the result for a sentence with the figures; it says if they do not agree.
+    is up. `print` the result for a sentence with the figures; it says if rounds do not agree.
 
     Args:
         dataset: result of `load`, with a `batch_size`.
         step: function that takes a batch and trains on it; or a compiled Keras model, whose
             weights, optimizer, metrics and random state are restored afterwards.
-        seconds: maximum duration of all rounds. Rounds that agree at once take half of it or more.
-            Slow steps take longer: at least two rounds have three steps in each run.
+        seconds: maximum duration of all rounds. Rounds that agree at once take at least half of
+            this time. Slow steps take longer: at least two rounds have three steps in each run.
 
     Raises:
         DatasetError: the dataset is not a result of `load`, yields single images or has

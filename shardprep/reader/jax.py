@@ -27,7 +27,8 @@ _WHERE = "Dataset.batches"
 def with_shard(options: BatchOptions, schema: Schema) -> BatchOptions:
     """Return options with the `num_shards`, `shard_index` and seed that the sharding decides.
 
-    Processes with the same rows get the same index. DatasetError if rows or options do not fit.
+    Processes with the same rows get the same index. DatasetError if the devices do not divide the
+    rows evenly, or for options that do not fit the sharding.
     """
     processes = _parts_of_processes(options.sharding)
     own = processes.get(jax.process_index(), ())

@@ -249,7 +249,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
             optimizer.build(model.trainable_variables)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        """Delay a signal until the step ends. A second one, or a signal outside `fit`, acts now."""
+        """Delay a signal until the step ends. A second signal, or one outside `fit`, acts now."""
         is_second, self._signal = bool(self._signal), number
         if is_second or self._fit(frame) is None:  # no callback is called after an error of fit
             self._end()
@@ -295,7 +295,7 @@ class Checkpoint(NamedTuple):
         return cls(place, optimizer, kinds, arrays)
 
     def write(self, path: Path) -> None:
-        """Write the checkpoint, replacing the file as a whole."""
+        """Write the checkpoint, replacing the file as a whole; DatasetError if that fails."""
         flat = {
             f"{name}/{i}": array
             for name, arrays in self.arrays.items()
@@ -314,7 +314,7 @@ class Checkpoint(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """Return the checkpoint in a file, or None if the file does not exist."""
+        """Return the checkpoint in a file, None without a file; DatasetError for a damaged file."""
         try:
             with np.load(path, allow_pickle=False) as file:
                 head = json.loads(file[_HEAD].tobytes())

@@ -245,7 +245,7 @@ _PLAIN = {
 
 
 def kind_of(hint: Any) -> Kind:
-    """Return the kind of values that an annotation allows: its `Kind`, or one for its type."""
+    """Return the kind of values that an annotation allows: its `Kind`, or the kind of its type."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         (kind,) = hint.__metadata__

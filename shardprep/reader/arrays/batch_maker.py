@@ -136,10 +136,7 @@ class Filling:
 
 
 class BatchMaker:
-    """Threads of this process that fill batches.
-
-    The memory of a batch is used again after its array and all views of it are deleted.
-    """
+    """Threads that fill batches, and reuse the memory of a batch when its last view is deleted."""
 
     def __init__(
         self,
@@ -197,8 +194,9 @@ class BatchMaker:
         return filling
 
     def finish(self, filling: Filling) -> dict[str, Any]:
-        """Wait until a batch is filled; return its padded values by feature, in the box format.
+        """Wait until a batch is filled; return its values by feature.
 
+        Values are padded unless the options have `ragged`, and boxes have the format `box_format`.
         The option `on_error` decides whether bad records are replaced or the first error is raised.
         """
         if not self._num_threads:

@@ -321,7 +321,7 @@ class Dataset:
                 targets, as for torchvision's detectors; otherwise samples are stacked. torch's
                 random numbers depend only on the seed, the epoch and the record, and so do those
                 of NumPy and `random`. Worker processes call it: by default one for each core. With
-                `num_workers=0`, the thread that iterates does.
+                `num_workers=0`, the thread that iterates calls it.
             device: device on which tensors are when they are yielded, such as "cuda". A copy to a
                 CUDA device begins one batch ahead, and runs during the training step.
             pin_memory: without `device`, put batches in pinned memory, by default if CUDA is

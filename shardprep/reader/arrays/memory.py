@@ -135,7 +135,7 @@ class Slots:
         self._free.add_unread(slot)
 
     def array(self, slot: int, num_bytes: int) -> Bytes:
-        """Return the first bytes of a slot; the slot is freed when the array has no more views."""
+        """Return the first bytes of a slot, pinned; the slot is freed when no view is left."""
         self._memory.pin(self._slots[slot], num_bytes)
         array = np.asarray(self._slots[slot][:num_bytes])
         weakref.finalize(array, self._free.add, slot).atexit = False

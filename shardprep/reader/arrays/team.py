@@ -49,10 +49,7 @@ class Begun(Protocol):
         """Whether the batch is filled, without an error."""
 
     def result(self) -> Any:
-        """Wait for the batch; return its values by feature, or the result of a transform.
-
-        Each call returns the same object.
-        """
+        """Wait; return the values by feature, or the transform's result; always the same object."""
 
 
 class _Filled:
@@ -128,7 +125,7 @@ class Team:
         return self.prefetch if is_full else min(self.prefetch, self._few)
 
     def begin(self, name: BatchName) -> Begun:
-        """Start to fill a batch of at least one row. Thread-safe."""
+        """Start a batch of at least one row; StartError if required workers fail. Thread-safe."""
         with self._lock:
             pool = self._workers()
         return self.begin_in_threads(name) if pool is None else pool.begin(name)

@@ -4,8 +4,8 @@ The worker gets the `BatchSource` when it starts. It sends b"" when it is ready,
 error if the source cannot be loaded: a transform may need objects of the parent. Then each message
 is a `Task`, and the answers come in the same order. A batch is sent as a pickle without its large
 arrays, which are in the slot; the answer has their positions. Arrays that do not fit in the slot
-are part of the pickle. So any texts, lists and arrays can be sent, and what fits is copied once at
-most. The next batch is begun while the first one is being finished.
+are part of the pickle. So any texts, lists and arrays can be sent, and an array that fits is copied
+at most once. The worker begins the next batch before it finishes the current one.
 """
 
 from __future__ import annotations
@@ -175,7 +175,11 @@ def _placed(slot: Bytes, shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 def _packed(values: Any, slot: Bytes) -> tuple[bytes, Places]:
-    """Return a pickle of a batch, and start and stop in the slot of the arrays that it lacks."""
+    """Return a pickle of a batch without its large arrays, and their (start, stop) in the slot.
+
+    Arrays outside the slot are copied into it. Small arrays, and arrays that do not fit, stay in
+    the pickle.
+    """
     base, places = slot.ctypes.data, list[tuple[int, int]]()
     found: list[tuple[Bytes, int]] = []
 

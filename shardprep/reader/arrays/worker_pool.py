@@ -108,7 +108,7 @@ class WorkerPool:
         self._changed = threading.Condition(threading.Lock())
         """Guards the attributes below. Waiting threads are notified when messages arrive."""
         self._is_listening = False
-        """Whether a thread waits for messages, without the lock."""
+        """Whether a thread waits for messages; it does not hold the lock then."""
         self._num_failed_starts = 0
         self._has_advised = False
         self._waiting: list[Ticket] = []
@@ -121,7 +121,7 @@ class WorkerPool:
 
     @property
     def has_room(self) -> bool:
-        """Whether a worker can take a batch soon: all are ready, or a ready one has room."""
+        """Whether a worker can take a batch soon: all are ready, or ready ones have room left."""
         with self._changed:
             if not (self._with_room() and all(worker.is_up for worker in self._workers)):
                 self._receive(0.0)
@@ -139,7 +139,7 @@ class WorkerPool:
         return ticket
 
     def answer_to(self, ticket: Ticket) -> Answer:
-        """Return the answer to a ticket after it arrived; report bad records and warnings."""
+        """Wait for the answer to a ticket and return it; report its bad records and warnings."""
         with self._changed:
             while ticket.answer is None:
                 if self._receive(_SILENT_S):

@@ -85,7 +85,7 @@ class Flip(Move):
     mirrored_points: Places | None = None
 
     def for_keypoints(self, schema: Schema) -> Flip:
-        """Return the op with the keypoint pairs of a schema, except pairs that it already has."""
+        """Return the op with the keypoint pairs of a schema where it has no pairs of its own."""
         pairs = {"mirrored": KEYPOINTS, "mirrored_points": POINTS}
         known: dict[str, Any] = {
             field: schema.features[name].mirrored

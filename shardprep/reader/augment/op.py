@@ -258,7 +258,7 @@ def clip_objects(
 
 
 def keep_objects(labels: Labels, is_left: Any) -> Labels:
-    """Return labels with the objects where `is_left`, bool[batch, n], then padding rows."""
+    """Return labels with the objects where `is_left`, bool[batch, n], is true, then padding."""
     number = tf.shape(is_left)[1]
     rows = tf.range(number)
     order = tf.argsort(tf.where(is_left, rows, rows + number))
@@ -310,7 +310,7 @@ def resample(
     output pixels if these cover more than one input pixel. `boxes` are float32[batch, 4]: top,
     left, bottom, right as shares of the image. With `fill`, boxes may reach outside of the image;
     `fill` is the colour there as a share of white. `size` is height and width, integers or int32[].
-    `most` is the largest share of an axis that a box covers.
+    No box may cover more than the share `most` of an axis.
     """
     top, left, bottom, right = tf.unstack(boxes, axis=1)
     rows = _resample_axis(images, 1, (top, bottom), size[0], most)

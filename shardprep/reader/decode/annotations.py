@@ -233,12 +233,12 @@ def resized_mask(data: bytes, size: tuple[int, int] | None) -> bytes:
 
 
 def points_as(points: Array, box_format: BoxFormat, size: tuple[int, ...]) -> Array:
-    """Return keypoints, float32[…, 2], in the order and unit of a box format; see `boxes_as`."""
+    """Return stored keypoints, float32[…, 2], in the order and unit of `box_format`."""
     changed: Array = formatted_points(points, box_format, np.array(size, np.float32), np)
     return changed
 
 
 def boxes_as(boxes: Array, box_format: BoxFormat, size: tuple[int, ...]) -> Array:
-    """Return boxes, float32[…, 4], in another format; `size` is (height, width) of the image."""
+    """Return stored boxes, float32[…, 4], in `box_format`; `size` is height and width."""
     changed: Array = formatted(boxes, box_format, np.array(size, np.float32), np)
     return changed

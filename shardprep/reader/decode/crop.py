@@ -138,7 +138,7 @@ def moved(
     size: Size,
     wanted: Size,
 ) -> dict[str, Any]:
-    """Return values by feature, except boxes, moved from an image to a window of the image.
+    """Return values by feature, moved from an image to a window of it; boxes are unchanged.
 
     `size` is height and width of the whole image, `wanted` of the result.
     """
@@ -188,8 +188,8 @@ def moved_points(
 ) -> tuple[Array, Array]:
     """Return keypoints as shares of a window, and their visibility; outside, both are 0.
 
-    In a mirrored window, the keypoints of each pair are exchanged: `pairs[i]` is the index that
-    takes the place of `i`.
+    In a mirrored window, the keypoints of each pair are exchanged: `pairs[i]` is the index of the
+    keypoint that replaces keypoint `i`.
     """
     top, left, height, width, mirrored = window
     moved = (points * size - np.array([top, left], np.float64)) / (height, width)

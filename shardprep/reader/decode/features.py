@@ -60,7 +60,7 @@ class FeatureDecoder:
         self.image_name = schema.image_name
         self._part = StackPart() if options is None else options.part
         self.image_size = schema.image_size if crop is None else crop.size
-        """Height and width of the decoded or cropped images, or None if they differ."""
+        """Height and width of the decoded or cropped images, or None if images differ in size."""
         self.annotations = AnnotationDecoder(
             schema, names, decode=decode, limit=limit, crop=crop, part=self._part
         )
@@ -93,7 +93,7 @@ class FeatureDecoder:
         return (*length, *(self.image_size or (None, None)), self._num_channels)
 
     def columns(self, num_rows: int) -> Columns:
-        """Return uninitialized arrays by feature; without images if all have one shape."""
+        """Return uninitialized arrays by feature; the caller adds images of `image_shape`."""
         columns = {name: self._column(name, num_rows) for name in self._plain_features}
         if self.image_shape is None:
             columns[self.image_name] = np.empty(num_rows, object)
@@ -110,10 +110,7 @@ class FeatureDecoder:
         return {name: shapes[name] for name in self.names}
 
     def item(self, payload: memoryview, out: Pixels | None = None) -> dict[str, Any]:
-        """Return the values of one example by feature, without a crop.
-
-        `out`, an array of `image_shape`, gets the pixels.
-        """
+        """Return the values by feature without a crop; `out`, of `image_shape`, gets the pixels."""
         raw = self._raw(payload)
         values = {name: self._value(name, raw) for name in self._plain_features}
         if self.image_name in self.names:
@@ -128,7 +125,7 @@ class FeatureDecoder:
             pass
 
     def steps(self, payload: memoryview, columns: Columns, row: int, key: int) -> Iterator[None]:
-        """Yield between the two steps of `fill`: parsing, then decoding images and annotations."""
+        """Do `fill` in two steps, with a yield between: parsing, decoding images and masks."""
         raw, rows, crop = self._raw(payload), columns[self.image_name], self._crop
         for name in self._plain_features:
             columns[name][row] = self._value(name, raw)
@@ -153,7 +150,7 @@ class FeatureDecoder:
                 columns[name][row] = value
 
     def fill_crop(self, values: dict[str, Any], columns: Columns, row: int, key: int) -> None:
-        """Write the crop of decoded values to a row; the image is removed from `values`."""
+        """Write the crop of decoded values to a row, and remove the image from `values`."""
         if self._crop is None:
             raise ValueError("no crop is given")
         image, rows = values.pop(self.image_name), columns[self.image_name]
@@ -252,7 +249,7 @@ class FeatureDecoder:
             self._fill_annotations(self.annotations.values(raw, size), window, size, columns, row)
 
     def _stack_row(self, rows: Array, row: int, shape: tuple[int, ...]) -> Array:
-        """Return a row's part for a stack of `shape`, without channels; fill the padding with 0."""
+        """Return a row's part for a stack of `shape` without channels, and set its padding to 0."""
         if rows.dtype == object:
             rows[row] = images = np.empty((*shape, self._num_channels), self.dtype)
             return images

@@ -43,7 +43,7 @@ class Target(NamedTuple):
 
     @property
     def keys(self) -> dict[str, str]:
-        """Feature → its key in the dict: as in `KEYS`; for `label/NAME`, NAME unless taken."""
+        """Feature → its key in the dict: as in `KEYS`; for `label/NAME`, NAME if it is free."""
         keys = {name: KEYS[name] for name in self.names if name in KEYS}
         taken = _RESERVED.union(keys.values())
         for name in self.names:
@@ -79,7 +79,7 @@ def target_of(schema: Schema) -> Target:
 
 
 def element_names(schema: Schema, *, as_supervised: bool) -> tuple[str, ...]:
-    """Return the names of image and target features, or of all without `as_supervised`."""
+    """Return the names of image and target features; without `as_supervised`, of all features."""
     names = (schema.image_name, *target_of(schema).names)
     return names if as_supervised else tuple(schema.features)
 

@@ -72,7 +72,7 @@ class Measured:
     waiting: float
     """Share of the training time spent waiting for batches, 0 to 1."""
     restart: float
-    """Share spent waiting for first batches of epochs, 0 to 1; a part of `waiting`."""
+    """Share of the time spent waiting for first batches of epochs, 0 to 1; a part of `waiting`."""
     training: float
     """Rate of training, including restarts and waiting."""
     model: float

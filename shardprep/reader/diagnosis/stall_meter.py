@@ -39,6 +39,7 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
 
     A step ends when its loss is known, so it includes work of an accelerator after the call
     returns. With `steps_per_execution=n`, a step is n batches, all drawn before the first is used.
+    `fit` raises DatasetError unless Keras is 3.8 or newer and runs on TensorFlow.
     """
 
     @validated("reader.StallMeter")

@@ -53,12 +53,12 @@ class Times:
 
     @property
     def stall(self) -> float:
-        """Share spent waiting for batches, including restarts, 0 to 1."""
+        """Share of the time spent waiting for batches, including restarts, 0 to 1."""
         return self.waited_s / self.total_s if self.total_s else 0.0
 
     @property
     def restart(self) -> float:
-        """Share spent waiting for first batches, 0 to 1; a part of `stall`."""
+        """Share of the time spent waiting for first batches, 0 to 1; a part of `stall`."""
         return self.restart_s / self.total_s if self.total_s else 0.0
 
 

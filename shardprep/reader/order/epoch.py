@@ -58,7 +58,7 @@ class LaneSpan(NamedTuple):
     """Successive places within one lane: `start` to before `stop`."""
 
     lane: int
-    """Index of the lane in `EpochOrder.lanes`."""
+    """Index of the lane in `Order.lanes`."""
     key: int
     """Key of the order within the lane in this epoch."""
     start: int

@@ -160,7 +160,7 @@ _IN_BLOCKS = LaneShuffle | StoredOrder | MixedDraws
 _DRAWN = WeightedDraws | MixedDraws
 """Orders that may have a record several times in an epoch."""
 _STRETCH = 2048
-"""Number of places whose tags are computed together; in a lane, many cost as much as one."""
+"""Number of places whose tags are computed together; in a lane, many tags cost as much as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class Order:
         return self.batches.num_full + (bool(self.batches.num_left) and not drop)
 
     def num_own_batches(self, *, drop: bool) -> int:
-        """Return the number of global batches with a part for this host."""
+        """Return how many of the batches that `num_batches` counts have a part for this host."""
         return min(self.num_batches(drop=drop), -(-len(self) // self.batches.host_size))
 
     def has_part(self, number: int) -> bool:

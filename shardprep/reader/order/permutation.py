@@ -80,10 +80,7 @@ def shuffle_seeds(key: Any) -> tuple[Any, Any]:
 
 
 def shuffled_ranges(lengths: Sequence[int], keys: Sequence[int]) -> list[list[int]]:
-    """Return the numbers 0 to length − 1 for each length, shuffled like TensorFlow with its key.
-
-    Many lists take little more time than one.
-    """
+    """Return for each length and key the numbers 0 to length − 1, shuffled as by TensorFlow."""
     seeds = shuffle_seeds(np.array(keys, np.int64)[:, np.newaxis])
     ranges = [[*range(length)] for length in lengths]
     for numbers, drawn in zip(ranges, _philox4x32(*seeds, max(lengths)), strict=True):
@@ -136,10 +133,7 @@ def permute_table(places: _T, rows: Any, columns: Any, key: Any) -> _T:
 
 
 def permutations(sizes: Sequence[int], keys: Sequence[int]) -> list[Ints]:
-    """Return for each size and key a permutation of 0 to size − 1.
-
-    Many permutations take little more time than one.
-    """
+    """Return for each size and key a permutation of 0 to size − 1."""
     # A table has up to √size fields too many. Cycle walking: an element that is not below its size
     # is permuted again until it is. The result stays a permutation.
     tables = [(*table_shape(size), key, size) for size, key in zip(sizes, keys, strict=True)]

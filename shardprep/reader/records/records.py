@@ -42,7 +42,7 @@ from shardprep.reader.records.shards import (
 _GAP_BYTES = 256 << 10
 """Largest gap between two records, in bytes, that is read to save a second request."""
 _MOST_GROUP_BYTES = 128 << 20
-"""Maximum size in bytes of one group of each lane together. Larger groups are not read ahead."""
+"""Maximum bytes of one group of every lane, summed. Larger groups are not read ahead."""
 _NUM_GROUPS = 4
 """Number of groups in memory per lane: two that batches use, and two requested ahead."""
 _TURNS_AHEAD = 2
@@ -53,7 +53,7 @@ _T = TypeVar("_T")
 
 
 class Places(NamedTuple):
-    """Locations of records, each a shard and a record number. Not places of an epoch."""
+    """Locations of records: shard and record number of each. These are not places of an epoch."""
 
     shards: tuple[Shard, ...]
     shard: Ints
@@ -118,7 +118,7 @@ class Frames:
         return ByteRange(name, self.offset.item(number), self.length.item(number))
 
     def starts_run(self, gap_bytes: int = 0) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return bool[records], False if a frame begins 0 to `gap_bytes` after the previous one."""
+        """Return bool[records]: False where a frame follows the previous one within `gap_bytes`."""
         starts = np.ones(len(self.shard), bool)
         gaps = self.offset[1:] - (self.offset + self.length)[:-1]
         starts[1:] = (self.shard[1:] != self.shard[:-1]) | (gaps < 0) | (gaps > gap_bytes)
@@ -234,7 +234,6 @@ class PrefetchedBlocks:
                 self._request(number)
 
     def _rows(self, number: int) -> slice:
-        """Return the rows of block `number`."""
         lane = bisect_right(self._firsts, number) - 1
         start, blocks = self._lanes[lane].start, self._lanes[lane].blocks
         first = (number - self._firsts[lane]) * blocks.block_length
@@ -454,7 +453,7 @@ def starts_of(shard: Ints) -> Ints:
 
 
 def indexed(folder: Path, places: Places) -> Frames:
-    """Return the frames of the records at `places`; `folder` has the indexes of the shards."""
+    """Return the frames at `places` from the indexes in `folder`; DatasetError for a bad index."""
     indexes = [read_index(folder, shard) for shard in places.shards]
     starts = [*starts_of(places.shard).tolist(), len(places.shard)]
     spans = np.concatenate(
@@ -467,7 +466,7 @@ def indexed(folder: Path, places: Places) -> Frames:
 
 
 def open_folder(folder: Path, places: Places) -> Records:
-    """Return the records at `places` from a folder of shards that are never replaced."""
+    """Return the records at `places` in a folder that never changes; DatasetError if damaged."""
     for shard in places.shards:
         check_shard(folder, shard)
     store = LocalShards(folder, {shard.name: shard for shard in places.shards})

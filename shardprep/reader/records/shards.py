@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 
 
 class ByteRange(NamedTuple):
-    """A range of bytes of a shard."""
+    """The `num_bytes` bytes from offset `start` of the shard named `shard`."""
 
     shard: str
     start: int
@@ -95,7 +95,7 @@ class LocalShards:
         return f"remove {self.folder}, a cache that will be filled again"
 
     def read(self, part: ByteRange) -> bytes:
-        """Return the bytes of a range; fewer bytes if the shard ends earlier."""
+        """Return a range, shorter if the shard ends earlier; DatasetError if it cannot be read."""
         file = self._files.get(part.shard)  # this reference keeps it open
         try:
             return read_at(file.number, part.num_bytes, part.start)

@@ -81,7 +81,8 @@ class Datasets:
     ) -> EpochOrder:
         """Return the order within an epoch, for global batches of `size` records.
 
-        `numbers` returns the record numbers of the split; only weights need them.
+        `numbers` returns the record numbers of the split; only weights need them. DatasetError for
+        invalid weights, or for a slice of a mix.
         """
         if options.weights is not None:
             from shardprep.reader.selection.query import weighted_draws  # imports pyarrow
@@ -122,7 +123,7 @@ def sizes_of_blocks(record_bytes: float, config: ReadConfig) -> tuple[int, int]:
 
 
 def _joined_schema(datasets: Sequence[OpenDataset]) -> Schema:
-    """Return the common schema; DatasetError if more than image sizes or JPEG and PNG differ."""
+    """Return the common schema; DatasetError for other features, classes or raw image sizes."""
     first, *others = datasets
     if not others:
         return first.schema
@@ -196,7 +197,7 @@ class Subset:
         return list(self.schema.labels)
 
     def image_size(self, request: Request) -> tuple[int, int] | None:
-        """Return height and width of the images before a crop, or None if they differ."""
+        """Return height and width of the images before a crop, or None if sizes differ."""
         return request.config.image_size or self.schema.image_size
 
     @property
@@ -227,7 +228,7 @@ class Subset:
 
 
 def open_subset(path: str | Path | OpenDataset | Mix, split: AnySplit) -> Subset:
-    """Return the records of a split in its order, for a single host."""
+    """Return the records of a split in its order, for one host. Errors as in `reader.Dataset`."""
     datasets, numbers = Datasets.of(path, split)
     records = _joined(datasets, numbers)
     within = StoredOrder(len(records), *block_sizes(datasets.record_bytes))
@@ -255,7 +256,8 @@ def open_records(
 ) -> Records:
     """Return the records of a dataset at `places`, in this order.
 
-    Without `store`, the shards are first checked against the manifest, and opened.
+    Without `store`, the shards are first checked against the manifest, and opened. DatasetError if
+    a shard or index is missing or damaged.
     """
     files, shards = dataset.files, {shard.name: shard for shard in places.shards}
     if store is None:

@@ -50,7 +50,7 @@ class Condition(NamedTuple):
 
     @classmethod
     def of(cls, where: Any, columns: pa.Schema, classes: Sequence[str]) -> Self:
-        """Return the condition of an argument `where`; with `classes`, `label_name` is a column."""
+        """Parse `where`; DatasetError if it is invalid. `classes` make `label_name` a column."""
         types = {
             one.name: one.type.value_type if pa.types.is_dictionary(one.type) else one.type
             for one in columns

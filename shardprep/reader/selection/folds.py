@@ -79,8 +79,8 @@ def folds(
             joins both of its groups.
 
     Raises:
-        DatasetError: the dataset, split or column does not exist, or there are fewer groups than
-            folds.
+        DatasetError: the dataset, split or column does not exist, `group` does not fit the split,
+            or there are fewer groups than folds.
     """
     dataset = open_dataset(path)
     columns = [] if by is None else [by]
@@ -114,10 +114,7 @@ def folds(
 
 
 def distribute(classes: Ints, groups: Ints, k: int, key: int) -> Ints:
-    """Return the fold of each record, int64[records] from 0 to k − 1.
-
-    `classes` and `groups` are int64[records]; `key` decides ties.
-    """
+    """Return the fold of each record, int64[records] from 0 to k − 1; `key` decides ties."""
     random = random_numbers(key, 0, len(classes))
     number_of = np.bincount(classes)
     counts = np.zeros((k, len(number_of)))
@@ -206,9 +203,10 @@ def distribute_pairs(pairs: Ints, groups: Ints, k: int, key: int) -> Ints:
 
 
 def _level(filled: Any, number: int, sizes: Any) -> Any:
-    """Return how many of `number` records each fold gets, so that the emptiest folds are levelled.
+    """Return how many of `number` new records each fold gets, to level the emptiest folds.
 
-    `filled` has the number of records of each fold before. Folds with small `sizes` get the rest.
+    `filled` has the number of records of each fold so far. If the new records do not divide evenly,
+    the folds with the smallest `sizes` get one more.
     """
     order = np.argsort(filled, kind="stable")
     low = filled[order]

@@ -95,14 +95,14 @@ class Selection:
         return self.at(~self._is_in(other), f"{self.name} - {other.name}")
 
     def at(self, positions: Any, name: str) -> Selection:
-        """Return the records at increasing positions, or where bool[records] is true, as `name`."""
+        """Return the records at `positions`, increasing or bool[records], as a selection `name`."""
         numbers = self.numbers[positions]
         classes = self.classes[np.isin(self.classes[:, 0], numbers)]
         return Selection(name, self.fingerprint, numbers, self.labels[positions], classes)
 
     @validated("Selection.sample")
     def sample(self, n: Count, seed: Seed = 0) -> Selection:
-        """Return `n` records drawn at random without replacement; equal seeds draw the same ones.
+        """Return `n` records drawn at random without replacement; equal seeds draw equal records.
 
         Raises:
             DatasetError: the selection has fewer records.
@@ -115,7 +115,7 @@ class Selection:
 
     @validated("Selection.per_class")
     def per_class(self, n: Count, seed: Seed = 0) -> Selection:
-        """Return `n` records of each class, drawn like `sample`; all if a class has fewer.
+        """Return `n` records of each class, drawn like `sample`; all records of a smaller class.
 
         A record with several classes may be drawn for each of them, so a class may have more than
         `n` records. Records without a class are left out.

@@ -72,10 +72,7 @@ Place = Location | Annotated[Mix, having(lambda value: isinstance(value, Mix), "
 
 
 def mix_of(shares: Mapping[str | Path, float]) -> Mix:
-    """Return a mix of the given shares, rounded to thousandths that sum to 1,000.
-
-    DatasetError if a share is rounded to 0.
-    """
+    """Return a mix with shares in thousandths, in sum 1,000; DatasetError if a share becomes 0."""
     total = sum(shares.values())
     exact = [_THOUSAND * share / total for share in shares.values()]
     rounded = [int(share) for share in exact]
@@ -110,8 +107,8 @@ class EvenSplit:
 def even_splits(split: str, n: Count, *, drop_remainder: bool = False) -> tuple[EvenSplit, ...]:
     """Return `n` parts that divide a split, like `tfds.even_splits`.
 
-    If the records cannot be divided evenly, each of the first parts has one record more, or with
-    `drop_remainder` these records are left out. DatasetError if `n` is below 1.
+    If the records cannot be divided evenly, each of the first parts has one record more; with
+    `drop_remainder`, the surplus records are left out. DatasetError if `n` is below 1.
     """
     return tuple(EvenSplit(split, i, n, drop_remainder) for i in range(n))
 
@@ -127,10 +124,7 @@ else:
 
 
 def is_training(split: AnySplit) -> bool:
-    """Return whether readers shuffle a split by default.
-
-    False if the name of every part starts with "val" or "test".
-    """
+    """Return whether a split is shuffled by default: not if all names begin with val or test."""
     name = split.split if isinstance(split, EvenSplit) else getattr(split, "name", split)
     parts = str(name).partition(": ")[0].split("+")  # a condition follows the splits: `a == 'x+y'`
     return not all(part.strip().startswith(("val", "test")) for part in parts)
@@ -151,7 +145,7 @@ def numbers_of(manifest: Manifest, split: AnySplit) -> Ints:
 
 
 def as_selection(manifest: Manifest, split: AnySplit) -> Selection:
-    """Return `split` if it is a `Selection`, else a selection of its records without classes."""
+    """Return `split` as a `Selection`, without classes if it is new; errors as in `numbers_of`."""
     import numpy as np
 
     from shardprep.reader.selection.selection import Selection, sorted_unique

@@ -42,7 +42,7 @@ def num_batches(subset: Subset, request: Request) -> int:
 
 
 def counted(dataset: Any, total: int | None, size: int, *, drop: bool = False) -> Any:
-    """Return the dataset with its cardinality for `total` records; unchanged if `total` is None."""
+    """Return the dataset with the cardinality of `total` records in batches; unchanged if None."""
     if total is None:
         return dataset
     if total > 0:
@@ -146,7 +146,8 @@ class Finisher:
     def __init__(self, request: Request, target: Target, key: int, schema: Schema) -> None:
         """Derive the seeds of `augment` from `key`, the key of the order.
 
-        Flips of this package get the keypoint pairs of `schema`.
+        Flips of this package get the keypoint pairs of `schema`. DatasetError if `augment` does not
+        take the labels that it must move.
         """
         bound = getattr(request.augment, "for_keypoints", None)
         self._augment = request.augment if bound is None else bound(schema)

@@ -204,7 +204,7 @@ def _twin_records(
 ) -> Iterator[bytes]:
     """Yield the framed records of a twin in order: raw pixels, and masks resized to the image size.
 
-    A bad record becomes an empty record, which each reader replaces itself.
+    With `note`, a bad record becomes an empty record, which each reader replaces itself.
     """
     examples, (height, width) = ExampleReader(records, decoder), decoder.image_size or (0, 0)
     masks = schema.annotations.keys() & MASKS
@@ -268,10 +268,7 @@ def turn_of(size: tuple[int, int] | None) -> int:
 
 
 class CacheProgress:
-    """Progress of filling a cache: shown in the log if it shows INFO, otherwise on stderr.
-
-    Nothing is shown if the level of the log is above WARNING.
-    """
+    """Progress of filling a cache: in the log if it shows INFO, on stderr if it shows WARNING."""
 
     def __init__(self, total: int, place: str) -> None:
         self._total = total
@@ -323,7 +320,7 @@ def _remove(folder: Path, shards: Iterable[Shard]) -> None:
 
 
 def memory_cache(team: Team, decoder: FeatureDecoder, number: int, size: int) -> Columns:
-    """Return decoded values of `number` records, which a team fills in batches of `size`."""
+    """Return decoded values of `number` records, filled in batches of `size`; close the team."""
     cached = decoder.columns(number)
     if decoder.image_shape is not None:
         cached[decoder.image_name] = np.empty((number, *decoder.image_shape), decoder.dtype)
@@ -350,7 +347,7 @@ def _keep(cached: Columns, progress: CacheProgress, rows: range, begun: Begun) -
 
 
 def clear(place: Path) -> int:
-    """Delete all twins in `place`, the folder of all caches; return the bytes freed."""
+    """Delete all twins in `place`; return the bytes freed. Errors as in `reader.clear_cache`."""
     if not place.is_dir():
         raise DatasetError(str(place), "no such folder", "give the folder that load got as cache=")
     num_bytes = 0

@@ -90,7 +90,7 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
         return self._place.is_begun
 
     def state_dict(self) -> dict[str, int | str]:
-        """Return the state: seed, epoch, number of its batches drawn, identity of all batches."""
+        """Return the state: seed, epoch, number of batches drawn from it, and identity."""
         seed = self._request.seed or 0
         place = self._place
         return State(seed, place.epoch, place.batch, self._identity()[0])._asdict()

@@ -61,7 +61,7 @@ def one_pipeline() -> Iterator[None]:
 
 
 def first_element() -> Any:
-    """Return the first element of the pipeline, a tensor whose memory holds the functions."""
+    """Return the first element of the pipeline, a tensor that holds the pipeline's functions."""
     first = _first.get()
     if first is None:
         return tf.constant(0, tf.int64)
@@ -124,7 +124,7 @@ weakref.finalize(_First, int)
 
 @atexit.register
 def _wait() -> None:
-    """Wait at exit until the buffers for reading ahead are full, at most `_MOST_S`."""
+    """Wait at exit until the buffers for reading ahead are full, at most `_MOST_S` seconds."""
     until = time.monotonic() + _MOST_S
     made = -1 if _calls["made"] else 0
     while (_calls["running"] or _calls["made"] != made) and time.monotonic() < until:

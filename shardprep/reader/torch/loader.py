@@ -218,7 +218,7 @@ class DeviceBatches(AheadBatches, TensorBatches):
 
 
 def batches_of(source: BatchSource, digest: str, options: LoaderOptions) -> ArrayBatches:
-    """Return the batches of a loader, as tensors on the device that the options name."""
+    """Return the batches of a loader on the device of `options`. Errors as in `Dataset.loader`."""
     device = _device(options)
     arguments = _with_transform(source, options), digest
     if device is not None and device.type == "cuda":
@@ -334,7 +334,7 @@ class Loader:
 def process_of(index: int | None, number: int | None) -> tuple[int, int]:
     """Return (rank, number of processes) from the arguments, the process group or the environment.
 
-    Return (0, 1) if none of these has both. DatasetError if only one argument is given.
+    Return (0, 1) if none of these has both numbers. DatasetError if only one argument is given.
     """
     if (index is None) != (number is None):
         given = f"num_shards={number}, shard_index={index}"

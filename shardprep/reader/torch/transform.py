@@ -34,7 +34,7 @@ class Transform:
     image_name: str
 
     def __call__(self, values: dict[str, Any], keys: list[int]) -> Any:
-        """Return the batch, with arrays for tensors: stacked, or lists with boxes or rows."""
+        """Return the transformed samples, as stacked arrays or, with boxes or rows, as lists."""
         columns = {IMAGE: values[self.image_name]}
         columns.update((name, values[name]) for name in self.target.names)
         samples = []
