@@ -29,7 +29,7 @@ def rate(settings: Settings, figure: Figure) -> Rate:
 
 
 def crop_of(name: str) -> dict[str, Any]:
-    """Return the options of a reader that reads the dataset of that name."""
+    """Return the reader options for the dataset `name`: a random crop for the dataset "crop"."""
     return {"random_resized_crop": (SIDE, SIDE)} if name == "crop" else {}
 
 
