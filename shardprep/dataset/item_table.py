@@ -169,7 +169,7 @@ def with_columns(table: pa.Table, columns: pa.Schema) -> pa.Table:
 def write_items(
     folder: Folder, name: str, tables: Iterable[pa.Table], columns: pa.Schema = COLUMNS
 ) -> None:
-    """Write tables into one parquet file, a table at a time."""
+    """Write tables with exactly these `columns` into one parquet file, a table at a time."""
     with folder.new_file(name) as file:
         with pq.ParquetWriter(file.stream, columns, compression="zstd") as writer:
             for table in tables:

@@ -434,7 +434,10 @@ class Schema(Document):
         return self.model_copy(update={"features": features, "labels": ()})
 
     def encode(self, values: Mapping[str, Value]) -> bytes:
-        """Return a serialized Example; values of features that the schema lacks are ignored."""
+        """Return a serialized Example of `values`, which must have every feature of the schema.
+
+        Other values are ignored. OverflowError if a float is too large for float32.
+        """
         lists: dict[str, example.Values] = {}
         of_empty = {}
         for name, feature in self.features.items():

@@ -66,7 +66,7 @@ def _dataset_info(manifest: Manifest, schema: Schema) -> dict[str, Any]:
 
 
 def _supervised(schema: Schema) -> dict[str, Any] | None:
-    """Return TFDS's supervised target: a feature, a dict of them for several classes, or None."""
+    """Return TFDS's supervised target: a feature, or a dict of features for several classes."""
     classes = schema.class_features
     if not classes or schema.annotations:
         return {"featureKey": schema.supervised} if schema.supervised else None

@@ -14,7 +14,8 @@ from shardprep.recipe.rules import SLICE, checked_expression, letters_of, wildca
 from shardprep.source.names import composed
 
 BoxForm = Literal["xyxy", "xywh", "center", "yxyx"]
-"""Meaning of a box's four numbers: corners (x or y first), corner and size, center and size."""
+"""Meaning of a box's four numbers: `xyxy` and `yxyx` are two corners, `xywh` a corner and the size,
+`center` the center and the size."""
 _FORM_NAMES: dict[BoxForm, tuple[str, ...]] = {
     "xyxy": (
         "xmin ymin xmax ymax", "x1 y1 x2 y2", "x0 y0 x1 y1", "left top right bottom",
@@ -312,7 +313,7 @@ def _files_and_columns(argument: str) -> list[str]:
 
 
 def parse_box_columns(text: str) -> BoxColumns:
-    """Return the columns (one or four) in a text such as `x,y,w,h` or `xywh(…)`, and their form."""
+    """Return one or four columns, as in `xywh(x,y,w,h)`, and their form; OptionError if invalid."""
     option = OptionName("boxes", "csv")
     match = _FORM.fullmatch(text.strip())
     form = match["form"] if match else None
@@ -330,7 +331,7 @@ def parse_box_columns(text: str) -> BoxColumns:
 
 
 def named_box_columns(names: Sequence[str]) -> BoxColumns | None:
-    """Return the four columns that have usual names of a box and one parent path, or None."""
+    """Return the four columns that have usual names of a box and a common parent path, or None."""
     by_start: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for name in names:
         end = _PATH_END.search(name)[0]  # type: ignore[index]  # it may be empty

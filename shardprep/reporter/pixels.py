@@ -63,7 +63,7 @@ MEASURES = np.dtype(
 )
 """Measures of one image: `THUMBNAIL` and more. `contrast` is the standard deviation of grey, 0 to
 255. `brightness` (mean), `darkest` (5th percentile) and `lightest` (99th) are perceived
-brightness in 0..1. `entropy` is that of the grey levels in bits. `colour` is the difference
+brightness in 0..1. `entropy` is the entropy of the grey levels in bits. `colour` is the difference
 between the largest and smallest channel of a pixel, 0..1, averaged over the pixels. See
 `sharpness` below."""
 _VERSION = 5
@@ -104,7 +104,7 @@ class StoredImages:
         return self._records.read(np.asarray(numbers))
 
     def image(self, payload: Payload) -> bytes:
-        """Return the encoded image of a record (of a stack, the middle one), or ValueError."""
+        """Return a record's encoded image, the middle one of a stack; ValueError without images."""
         features = self._decoder.find(payload) or example.decode(bytes(payload))
         values = features.get(self._name, [])
         has_image = len(values) == 1 or (self.schema.is_stack and values)

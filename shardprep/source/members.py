@@ -279,7 +279,7 @@ def are_ordinary(names: Texts) -> NDArray[np.bool_]:
 
 
 def ordinary_files(files: Sequence[FoundFile]) -> tuple[OrdinaryImages, list[FoundFile]]:
-    """Return the ordinary images below the source, and all other files. `files` is not empty."""
+    """Return the ordinary images of a source, and all other files. `files` must not be empty."""
     last = files[-1]
     folder = last.path.removesuffix(last.relative)
     keys = Texts.of(file.relative for file in files)

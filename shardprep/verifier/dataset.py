@@ -95,7 +95,10 @@ class FolderContents:
 
 
 def read_contents(stored: DatasetFiles) -> FolderContents:
-    """Return the documents and files of a dataset, without opening a shard."""
+    """Return the documents and files of a dataset, without opening a shard.
+
+    DatasetError if the folder does not exist, or the build is not finished.
+    """
     files: Mapping[str, Path | StoredObject]
     if isinstance(stored, RemoteFiles):
         folder = stored.copies()

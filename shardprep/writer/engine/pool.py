@@ -112,7 +112,7 @@ class _Chunks:
 
 
 class _Shards(_Chunks):
-    """Shards that have no worker yet: whole ones to own, and chunks of the shared ones."""
+    """Shards that have no worker yet: whole shards to own, and chunks of shared shards."""
 
     def __init__(self, job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> None:
         num_owned = _num_owned([len(shard.items) for shard in shards], num_workers)

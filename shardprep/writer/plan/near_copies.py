@@ -75,7 +75,7 @@ class NearCopies:
     def _kept_of(self) -> dict[int, int]:
         """Position of each left-out copy → position of the copy that is kept instead.
 
-        Of each group, the first item in the split with the lowest `kept_rank` is kept.
+        Each group keeps its first item in the split with the lowest `kept_rank`.
         """
         kept_of: dict[int, int] = {}
         for group in self.groups:
