@@ -72,7 +72,7 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
 
 
 def epochs(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
-    """Return the time to the first batch of an epoch, divided by that of a hand-tuned pipeline."""
+    """Return the time to the first batch of an epoch, divided by that of hand-tuned `tf.data`."""
     source = photos.write_folder(folder / "photos", 2 * read.BATCH if quick else 2000)
     path = built(folder / "jpeg", source, "--shards", 8)
     datasets = {

@@ -72,7 +72,7 @@ class Cost:
 
     wall_s: float
     cpu_s: float
-    """Processor seconds. For a program, those of the children that it waited for are included."""
+    """Processor seconds; for a program, including the children that it waited for."""
 
 
 def installed_environment(root: Path = ROOT) -> dict[str, str]:

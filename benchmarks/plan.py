@@ -1,9 +1,9 @@
 """A zip of a million members: its catalog and plan, and the rerun of its finished build.
 
-The members are tiny and not compressed. So the time is that of the listing, the join with a label
-table of a million rows and the shuffle, not of the images. The plan runs in a process of its own,
-whose imports do not count. `--members 1000000 10000000` plans generated zips of these sizes, and
-prints the cost of an item.
+The members are tiny and not compressed. So the listing, the join with a label table of a million
+rows and the shuffle take the time, not the images. The plan runs in a process of its own, whose
+imports do not count. `--members 1000000 10000000` plans generated zips of these sizes, and prints
+the cost of an item.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def whole(make: Callable[[], Iterable[Any]]) -> Cost:
 
 
 def ratio(measure: Measure, cost: dict[str, Cost], names: tuple[str, str], batches: float) -> Row:
-    """Return the speed of the first way in `names` divided by that of the second.
+    """Return the speed of the first way in `names` divided by the speed of the second way.
 
     Each way has read `batches` batches.
     """
@@ -256,7 +256,7 @@ def resume(root: Path, like: Path, records: int, rounds: int) -> Row:
 
 
 def write_small(folder: Path, like: Path, records: int) -> Path:
-    """Write a dataset of `records` images of 4x4 pixels, with documents like those of `like`."""
+    """Write a dataset of `records` images of 4x4 pixels, with documents based on `like`."""
     from shardprep.dataset.documents import shard_name
     from shardprep.dataset.example import encode
     from shardprep.dataset.folder import SCHEMA_FILE, index_name, read_schema

@@ -1,7 +1,7 @@
 """A fast, read-only S3 server of one folder: a process that sends files from the page cache.
 
-It answers listings, HEAD, and GET of whole objects and ranges, and ignores signatures. Its
-processor time per byte is that of `sendfile`.
+It answers listings, HEAD, and GET of whole objects and ranges, and ignores signatures. Per byte, it
+takes no more processor time than `sendfile`.
 """
 
 from __future__ import annotations

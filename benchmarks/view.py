@@ -226,7 +226,7 @@ def served(path: Path) -> Iterator[_Served]:
 
 
 def _ratio(viewer: _Served, folder: Path, number: int) -> tuple[float, str]:
-    """Return tiles per second divided by those of a plain file server, and both numbers as text."""
+    """Return tiles per second divided by the rate of a plain file server, and both as text."""
     tile = viewer.get("/tile/0")
     (folder / "files").mkdir(exist_ok=True)
     (folder / "files" / "tile.webp").write_bytes(tile)

@@ -88,7 +88,7 @@ Results = Mapping[Figure, Rate | Missing]
 
 
 def reading_figures(counts: Iterable[int]) -> list[Figure]:
-    """Return the figures of the first table: the highest number of cores first, then the lowest."""
+    """Return the first table's figures: the most cores first, then the fewest, then the others."""
     first, *rest = sorted(counts, reverse=True)
     ordered = [first, *rest[-1:], *rest[:-1]]
     return [Figure(way, cores) for cores in ordered for way in READING]

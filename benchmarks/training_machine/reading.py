@@ -34,9 +34,9 @@ def crop_of(name: str) -> dict[str, Any]:
 
 
 def steady(batches: Iterator[Any], settings: Settings, warm: int) -> Rate:
-    """Return the rate after at least `warm` batches and `settings.seconds`.
+    """Return the rate during `settings.seconds`, after the same time and at least `warm` batches.
 
-    Workers of our reader start during that time.
+    Workers of our reader start before the measurement.
     """
     start = time.perf_counter()
     for _ in range(warm):

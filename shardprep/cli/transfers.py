@@ -46,7 +46,6 @@ def export(done: Exported) -> None:
     croissant.json. folder: split/class/name.jpg, a table and COCO's JSON. coco: images/ and
     annotations/ for pycocotools and torchvision. yolo: images/, labels/ and data.yaml for
     Ultralytics. Raw pixels become PNG. If an export is interrupted, the same command continues it.
-
     --croissant writes croissant.json into the folder of the dataset instead.
 
     Examples:

@@ -123,7 +123,7 @@ class _FetchedFiles:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def lacking(self, *, hashed: bool) -> set[str]:
-        """Return the names of files that are missing or damaged in the finished copy."""
+        """Return names of missing or damaged files of the copy; BuildError for another dataset."""
         final, names = self.final, [*self.manifest.shards, *self._documents()]
         if not final.exists():
             return set(names)

@@ -343,7 +343,7 @@ class ItemView:
         return self._columns[name]
 
     def value(self, name: str, number: int) -> Any:
-        """Return a value; caches its row group, or the whole column after `_MOST_PARTS` groups."""
+        """Return the value in row `number`; caches row groups, after `_MOST_PARTS` the column."""
         if name in self._columns:
             return self._columns[name][number].as_py()
         row, parts = int(self.numbers[number]), self._parts.setdefault(name, {})

@@ -131,7 +131,7 @@ class _SplitTally:
 
 @dataclass(slots=True)
 class Tally:
-    """Running counts of the items of shards, which are added in order. Uses 8 bytes per record."""
+    """Running counts of items. Shards must be added in order. Uses 8 bytes per record."""
 
     spec: ImageSpec
     _splits: dict[str, _SplitTally] = field(default_factory=dict)

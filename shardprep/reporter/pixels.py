@@ -150,9 +150,9 @@ class StoredImages:
 def sharpness(pixels: Pixels) -> float:
     """Return the strength of edges of an image, uint8[height, width, 3]; 0 without contrast.
 
-    The strength is the standard deviation of the Laplacian divided by that of the grey levels. The
-    division prevents low contrast from counting as blur. Sharpness depends on resolution, so larger
-    images are first reduced to a shorter side of `LEAST_SIDE`.
+    The strength is the standard deviation of the Laplacian divided by the standard deviation of the
+    grey levels. The division prevents low contrast from counting as blur. Sharpness depends on
+    resolution, so larger images are first reduced to a shorter side of `LEAST_SIDE`.
     """
     image = Image.fromarray(pixels).convert("L")
     ratio = LEAST_SIDE / min(image.size)

@@ -221,7 +221,7 @@ class MembersBuilder:
         self._parts.append((keys, places))
 
     def members(self) -> Members:
-        """Return all added members in order of addition."""
+        """Return all added members in order of addition. The builder cannot be used again."""
         self._pack()
         if not self._parts:
             self._parts.append((Texts.of([]), np.empty(0, PLACE)))

@@ -210,7 +210,7 @@ def copy_findings(
 
 
 def _left_out(contents: Contents, copies: Sequence[Copies]) -> list[int]:
-    """Return the records that `--dedup` leaves out. Groups with a common record count as one."""
+    """Return the records that `--dedup` leaves out. Groups that share a record are merged first."""
     pairs = [(one.numbers[0], other) for one in copies for other in one.numbers[1:]]
     numbers = np.arange(len(contents))
     groups = _groups(numbers, joined(numbers, np.array(pairs, np.int64).reshape(-1, 2)))

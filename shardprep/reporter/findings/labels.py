@@ -140,7 +140,7 @@ def wrong_labels(contents: Contents, predicted: Numbers) -> list[WrongLabel]:
 def wrong_label_findings(
     contents: Contents, predicted: Numbers | None, wrong: Sequence[WrongLabel]
 ) -> Iterator[Finding]:
-    """Yield the finding about labels that are probably wrong."""
+    """Yield a finding about the labels in `wrong`, if any; `predicted` has the checked images."""
     if predicted is not None and wrong:
         pairs = Counter(f"{one.given} → {one.likely}" for one in wrong).most_common()
         counts = some_of([f"{count:,} {pair}" for pair, count in pairs])

@@ -188,7 +188,7 @@ _SENTENCES = {
 def quality_findings(
     contents: Contents, qualities: Sequence[Quality], num_looked_at: int
 ) -> Iterator[Finding]:
-    """Yield a finding for each quality with images beyond its threshold."""
+    """Yield a finding per quality with images beyond its threshold, of `num_looked_at` decoded."""
     for quality in qualities:
         if number := len(quality.found):
             what = f"{counted(number, 'image')} {_SENTENCES[quality.name][number > 1]}"

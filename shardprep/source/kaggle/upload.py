@@ -1,7 +1,7 @@
 """Upload a dataset: link its files, send them with the kaggle client, compare what arrived.
 
 The folder of an upload in the cache is removed at the end. It contains the links, the client's
-notes (the upload address of each file), `begun.json`, and the archive that is downloaded again.
+notes (the upload address of each file), `begun.json`, and Kaggle's copy, downloaded to compare it.
 """
 
 from __future__ import annotations

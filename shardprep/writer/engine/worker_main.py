@@ -83,7 +83,7 @@ class LogLine(NamedTuple):
 def serve(pipe: Connection, work: Work, environment: dict[str, str]) -> None:
     """Encode chunk after chunk until the parent closes the pipe. The parent handles Ctrl-C.
 
-    `environment` is the current environment of the parent; that of the fork server may be older.
+    `environment` is the parent's current environment; the fork server may have an older one.
     """
     os.environ.update(environment)
     gc.freeze()  # modules are never garbage

@@ -160,7 +160,7 @@ def begin(workspace: Workspace, fingerprint: Fingerprint, *, overwrite: bool) ->
     """Continue the build of this fingerprint, or start a new one; return True if it is new.
 
     An unfinished build of another fingerprint is removed with `overwrite`, or on a disk if it has
-    no shard. Otherwise it raises BuildError. A finished dataset is not changed.
+    no shard. Otherwise BuildError is raised. A finished dataset is not changed.
     """
     there = workspace.state.read(BUILD_FILE)
     sealed = workspace.sealed() if there is None else None
