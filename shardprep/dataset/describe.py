@@ -77,8 +77,7 @@ class Facts(Card):
     target: Range | None
     """Range of the target in a regression dataset; null in other datasets."""
     components: dict[str, ComponentFacts]
-    """The targets by name, in a dataset with several numbers or classes for each image; otherwise
-    empty."""
+    """The targets by name, if images have several numbers or classes; otherwise empty."""
     num_texts: Range | None
     """Number of texts of an image in a dataset with several texts; null in other datasets."""
     rejections: dict[str, tuple[Example, ...]]

@@ -96,8 +96,7 @@ class OpenDataset:
     def item_rows(self, columns: Sequence[str] | None = None, *, intact: bool = False) -> pa.Table:
         """Return `columns` of the item table, or all columns, with a row for every input.
 
-        DatasetError if the table is damaged or lacks a column; with `intact`, also if its SHA-256
-        differs from the manifest.
+        DatasetError if the table is damaged or lacks a column; with `intact`, for another SHA-256.
         """
         from shardprep.dataset.item_table import read_items
 
@@ -154,8 +153,7 @@ class OpenDataset:
     def read(self, number: int) -> bytes:
         """Return the payload of a record; `number` counts from 0 through all shards in order.
 
-        IndexError if the record does not exist, RecordError if it is damaged, DatasetError if its
-        index or shard is.
+        IndexError if it does not exist, RecordError or DatasetError if it or its index is damaged.
         """
         shard, record = self.place(number)
         offset, length = self.index(shard)[record].tolist()

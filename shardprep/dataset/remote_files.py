@@ -216,8 +216,7 @@ def draft_in_force(
 ) -> tuple[str, Manifest] | None:
     """Return prefix and manifest of the draft in force, or None if no draft is in force.
 
-    `listed` has all objects below `url`, by name. ChangedError if a manifest changed since the
-    listing.
+    `listed` has all objects below `url`, by name. ChangedError if a manifest changed since then.
     """
     seals = [name for name in listed if _SEAL.fullmatch(name)]
     if MANIFEST_FILE not in listed or not seals:

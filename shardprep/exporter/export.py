@@ -114,8 +114,7 @@ def export_dataset(
 
     `out` is `exports/<name>-<version>-<layout>` by default. With `overwrite`, another export in
     `out` is replaced when the new export is complete. RecipeError if the layout does not support
-    the dataset. BuildError if `out` is in use or the disk is too full. DatasetError or RecordError
-    if the dataset is damaged.
+    the dataset, BuildError if `out` is in use or the disk full, RecordError for damaged records.
     """
     if layout not in LAYOUTS:
         raise OptionError(OptionName("to"), value=layout, allowed=tuple(LAYOUTS))

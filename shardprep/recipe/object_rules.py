@@ -14,8 +14,7 @@ from shardprep.recipe.rules import SLICE, checked_expression, letters_of, wildca
 from shardprep.source.names import composed
 
 BoxForm = Literal["xyxy", "xywh", "center", "yxyx"]
-"""Meaning of a box's four numbers: `xyxy` and `yxyx` are two corners, `xywh` a corner and the size,
-`center` the center and the size."""
+"""Four numbers of a box: corners (`xyxy`, `yxyx`), corner and size (`xywh`), or center and size."""
 _FORM_NAMES: dict[BoxForm, tuple[str, ...]] = {
     "xyxy": (
         "xmin ymin xmax ymax", "x1 y1 x2 y2", "x0 y0 x1 y1", "left top right bottom",
@@ -35,8 +34,7 @@ _FORM_NAMES: dict[BoxForm, tuple[str, ...]] = {
     ),
     "yxyx": (),
 }  # fmt: skip
-"""Form → usual names of its four columns, in lower case, without punctuation or a prefix such as
-"bbox"."""
+"""Form → usual names of its columns, in lower case, without punctuation or a prefix like "bbox"."""
 _BOX_WORD = re.compile(r"^(bbox|bndbox|box|bb|roi|rect|region)(?=.)")
 _PATH_END = re.compile("[^./]*$")
 _FORM = re.compile(r"(?P<form>\w+)\((?P<columns>.*)\)", re.DOTALL)

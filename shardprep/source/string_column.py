@@ -284,10 +284,7 @@ class Texts(Sequence[str]):
 
 
 class Lookup:
-    """An index from a text to the first row whose `part` equals it, at 12 bytes per row.
-
-    A small index is a dict, which is ten times as fast as the steps in Arrow.
-    """
+    """An index from a text to the first row whose `part` equals it, at 12 bytes per row."""
 
     def __init__(self, among: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -> None:
         self._firsts, self._several = dict[str, int](), set[str]()

@@ -13,8 +13,7 @@ bytes many times unpacks to any size. So members must not share bytes, and all m
 The directory of an ordinary zip is read as columns; unusual ones are left to `zipfile`. Entries are
 found by their signature, one block of the directory at a time. They must follow each other to the
 end without a gap. A size or offset of 32 bits that is `_FULL` has its value in the ZIP64 extra
-field, which contains only such values, in the order size, stored size, offset. For the fields, see
-APPNOTE 4.3.12 and 4.5.3.
+field, which has only such values: size, stored size, offset (see APPNOTE 4.3.12 and 4.5.3).
 """
 
 from __future__ import annotations

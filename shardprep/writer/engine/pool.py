@@ -83,10 +83,7 @@ def run_chunks(
     limits: WorkerLimits,
     on_chunk: Callable[[EncodedChunk], None],
 ) -> None:
-    """Call `on_chunk` with the result of each task, in order.
-
-    Items are rejected for the same reasons as in `write_shards`.
-    """
+    """Call `on_chunk` with the result of each task, in order. Rejects items like `write_shards`."""
     pool = _Pool(_Chunks(tasks), lambda _, chunk: on_chunk(chunk), lambda _: None)
     pool.run(Work(encode, limits), num_workers)
 

@@ -47,8 +47,7 @@ class ChunkOrder(NamedTuple):
     head: ShardHead | None = None
     """The owned shard to write the chunk to, or None to send the records back."""
     is_suspect: bool = False
-    """Whether a worker died on this chunk. If so, a lack of memory is reported and ends no
-    worker."""
+    """Whether a worker died on this chunk. Then a lack of memory is reported and ends no worker."""
 
 
 class ChunkResult(NamedTuple):

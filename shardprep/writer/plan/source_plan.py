@@ -292,8 +292,7 @@ def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) ->
     """Return the items with splits cut by ratio; each split has the same share of every class.
 
     Counts per class and split are exact shares, rounded down or up, or as near as undivided groups
-    allow. In a labelled source, unlabelled items are left out of the splits in `ratios`, and stay
-    in other splits.
+    allow. In a labelled source, unlabelled items stay only in splits that are not in `ratios`.
     """
     stay, left_out, _ = without_spoilers(items, ratios)
     pool = rows_to_cut(stay, ratios)

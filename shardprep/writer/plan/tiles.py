@@ -262,10 +262,7 @@ def cut_tiles(
 def without_listed(
     items: Items, entries: Sequence[str], recipe: Recipe
 ) -> tuple[Items, list[Skipped], list[str]]:
-    """Return the items not on the exclude list, the listed tiles, and entries that fit no tile.
-
-    SourceError if the list names all tiles.
-    """
+    """Return unlisted items, listed tiles and unused entries; SourceError if no item is left."""
     if not entries:
         return items, [], []
     found = WholeKeyIndex(items.members.keys).find_keys(entries, recipe.exclude_list)
