@@ -107,7 +107,7 @@ def size_text(width: Range, height: Range) -> str:
 
 
 def read_facts(dataset: OpenDataset) -> Facts:
-    """Return facts about a dataset; reads its item table."""
+    """Return facts about a dataset; reads its item table. DatasetError if the table is damaged."""
     further = [
         name for name in dataset.item_columns.names if name in item_table.TARGET_COLUMNS.names
     ]
@@ -158,7 +158,7 @@ def component_columns(schema: Schema, written: pa.Table) -> dict[str, pa.Chunked
 
 
 def read_examples(folder: Path) -> LeftOutExamples:
-    """Return examples of the inputs that were not written, from a folder's item table."""
+    """Return examples of unwritten inputs from a folder's item table; DatasetError if damaged."""
     return _listed(item_table.read_items(folder / ITEMS_FILE, _EXAMPLE_COLUMNS))
 
 

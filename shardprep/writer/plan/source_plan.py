@@ -80,7 +80,10 @@ def _paused_collection() -> Iterator[None]:
 @stage("plan")
 @_paused_collection()
 def make_plan(recipe: Recipe, work_dir: Path, watcher: Watch, num_workers: int = 1) -> BuildPlan:
-    """Return the plan of a recipe. Files of its items may be unpacked in `work_dir`."""
+    """Return the plan of a recipe. Files of its items may be unpacked in `work_dir`.
+
+    RecipeError, SchemaError or SourceError if the source or a table is invalid, or does not fit.
+    """
     catalog = make_catalog(recipe, work_dir, watcher.notice)
     recipe = catalog.recipe
     spec = recipe.settled(annotated=catalog.annotations is not None).image_spec

@@ -135,7 +135,7 @@ def writing(workspace: Workspace) -> Iterator[None]:
 
 
 def fingerprint_of(workspace: Workspace) -> Fingerprint | None:
-    """Return the fingerprint of the unfinished build, or None without a build."""
+    """Return the fingerprint of the unfinished build, None without one; BuildError if damaged."""
     begun = read_build(workspace.state)
     if begun is not None:
         return begun.fingerprint
