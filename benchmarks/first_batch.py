@@ -2,7 +2,7 @@
 
 Each opening is timed in a process of its own, after it has read another small dataset: the setup of
 TensorFlow, once per program, does not count. `--before CHECKOUT` compares two checkouts of the
-package, in turn; `--after CHECKOUT` is this one by default. The first batches of epochs are timed
+package, in turn; `--after` is this checkout by default. The first batches of epochs are timed
 in one process, from the second epoch on, and each epoch is read to its end.
 """
 
