@@ -1,1 +1,1 @@
-"""Speeds as ratios against named alternatives, in one run: `make bench`."""
+"""Measure speeds as ratios to named alternatives in the same run: `make bench`."""

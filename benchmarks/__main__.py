@@ -1,4 +1,4 @@
-"""Every measurement, written to docs/performance.md: python -m benchmarks.
+"""Run every measurement, and write docs/performance.md: python -m benchmarks.
 
 Each group runs in a process of its own, and is written as soon as it is done.
 """

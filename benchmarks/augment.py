@@ -1,8 +1,8 @@
-"""Our augmentations and Keras's own layers, on the same batches in the same run.
+"""Speed of our augmentations beside Keras's own layers, on the same batches in the same run.
 
-Each op on a batch of 64 images of 224 × 224, uint8: once mapped over a dataset, once in a function
-that XLA compiles, as a model on an accelerator is. Keras has no random resized crop: its nearest
-are RandomZoom and RandomTranslation.
+Each op runs on a batch of 64 uint8 images of 224 × 224, once in `dataset.map` and once in a
+function that XLA compiles, like a model on an accelerator. Keras has no random resized crop:
+RandomZoom and RandomTranslation are used instead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SIZE, BATCH = 224, 64
-BATCHES = 4  # of a round
+BATCHES = 4  # in a round
 OPS = (
     "flip", "crop", "brightness", "contrast", "saturation", "hue", "all four colours",
     "crop, flip and colours",
@@ -55,7 +55,7 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
 
 
 def ways() -> dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]]:
-    """Return our function and Keras's for each op."""
+    """Return op → (our function, the function of Keras)."""
     from keras import layers
 
     from shardprep.reader import augment
@@ -104,7 +104,7 @@ def keras_s(layers: list[Any]) -> Callable[[Any, Any], Any]:
 
 
 def mapped(run: Callable[[Any, Any], Any], images: Any) -> Callable[[], None]:
-    """Return a round: batches through `dataset.map`, as tf.data spreads them."""
+    """Return a function that runs `BATCHES` batches through `dataset.map`."""
     import tensorflow as tf
 
     dataset = tf.data.Dataset.range(BATCHES).map(
@@ -120,7 +120,7 @@ def mapped(run: Callable[[Any, Any], Any], images: Any) -> Callable[[], None]:
 
 
 def compiled(run: Callable[[Any, Any], Any], images: Any) -> Callable[[], None]:
-    """Return a round: batches through a program of XLA."""
+    """Return a function that runs `BATCHES` batches through a program of XLA."""
     import tensorflow as tf
 
     program = tf.function(run, jit_compile=True, autograph=False)
@@ -135,7 +135,7 @@ def compiled(run: Callable[[Any, Any], Any], images: Any) -> Callable[[], None]:
 def compare(
     measure: Measure, pair: tuple[Callable[[], None], Callable[[], None]], rounds: int
 ) -> Row:
-    """Return the row of two ways; not a number where Keras's cannot run."""
+    """Return the row of (our function, Keras's function); its value is NaN if Keras's fails."""
     import tensorflow as tf
 
     own, keras = pair

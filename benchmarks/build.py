@@ -1,7 +1,8 @@
 """`shardprep build` against what people write for the same job: python -m benchmarks.build.
 
-Every way reads the same folder of photos (405x361 pixels on average) and writes 224x224 JPEG of
-quality 90 in TFRecords; what is timed is the whole process, imports included.
+Every program reads the same folder of photos (405x361 pixels on average). Except for the pool that
+only decodes, it writes 224x224 JPEG of quality 90 in TFRecords. The whole process is timed, imports
+included.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ KEEP = Measure("`--format keep` / pool that only decodes", ">= 0.8")
 LARGE = Measure("12 MP photos: build / full-decode Pillow pool", ">= 8")
 HELP = Measure("`shardprep --help`", "< 0.3 s", "s")
 _NUMBER = 25_000
-"""Photos; so many are in the whole of Dogs vs. Cats."""
+"""Number of photos, as in Dogs vs. Cats."""
 _NUMBER_LARGE = 400
 MEASURES = (POOL, NOTEBOOK, DECODE, WORKERS, DECODE_WORKERS, KEEP, LARGE, HELP)
 
@@ -44,7 +45,7 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
 
 
 def small_photos(folder: Path, number: int, rounds: int) -> list[Row]:
-    """Compare on photos of the usual size."""
+    """Return the rows for photos of 405x361 pixels on average."""
     source = photos.write_folder(folder / "photos", number, links=True)
     build = partial(built_from, folder, source)
     rival = partial(_rival, folder)
@@ -77,7 +78,7 @@ def small_photos(folder: Path, number: int, rounds: int) -> list[Row]:
 
 
 def large_photos(folder: Path, number: int, rounds: int) -> list[Row]:
-    """Compare on photos of 12 megapixels."""
+    """Return the row for photos of 12 megapixels."""
     source = photos.write_large_folder(folder / "large", number)
     cost = interleaved(
         {
@@ -91,13 +92,13 @@ def large_photos(folder: Path, number: int, rounds: int) -> list[Row]:
 
 
 def built_from(folder: Path, source: Path, *options: object) -> Cost:
-    """Build a source anew, as a whole process."""
+    """Return the cost of a whole process that builds a source from nothing."""
     shutil.rmtree(folder / "out", ignore_errors=True)
     return shardprep(folder, "build", source, "--out", folder / "out", *options)
 
 
 def pooled(folder: Path, source: Path, workers: int) -> Cost:
-    """Run the pool around Pillow on a source."""
+    """Return the cost of a whole process that runs the pool around Pillow on a source."""
     return _rival(folder, "pool", source, folder / "rival", workers)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _cropped(image: Image.Image, draw: Draw) -> Image.Image:
-    """Cut out 70% to 95% of the area, anywhere, of nearly the same aspect."""
+    """Return a random crop of 70% to 95% of the area, with nearly the same aspect ratio."""
     side, aspect = np.sqrt(draw.uniform(0.7, 0.95)), draw.uniform(0.95, 1.05)
     width = min(image.width, round(image.width * side * aspect))
     height = min(image.height, round(image.height * side / aspect))
@@ -43,7 +43,7 @@ def _scaled(image: Image.Image, draw: Draw) -> Image.Image:
 
 
 def _marked(image: Image.Image, draw: Draw) -> Image.Image:
-    """Put a text on a box over 30% of the width and 10% of the height, in a corner."""
+    """Put a text on a box of 30% of the width and 10% of the height, in a random corner."""
     made, (width, height) = image.copy(), (int(image.width * 0.3), int(image.height * 0.1))
     left = int(draw.choice([0, image.width - width]))
     top = int(draw.choice([0, image.height - height]))
@@ -99,7 +99,7 @@ CHANGES: dict[str, Change] = {
 
 
 def changed(data: bytes, kind: str, number: int) -> bytes:
-    """Return a near copy of a photo as JPEG; each `number` is changed a little differently."""
+    """Return a near copy of a photo as JPEG; `number` is the seed of the change."""
     draw = np.random.default_rng([number, [*CHANGES].index(kind)])
     image = CHANGES[kind](Image.open(io.BytesIO(data)).convert("RGB"), draw)
     out = io.BytesIO()

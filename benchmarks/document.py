@@ -1,4 +1,4 @@
-"""The groups of measurements, and where in docs/performance.md the figures of each stand."""
+"""The groups of measurements, and the places of their figures in docs/performance.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DOCUMENT = ROOT / "docs" / "performance.md"
 
 
 def declared(group: str) -> tuple[Measure, ...]:
-    """Return what a group measures, without a run."""
+    """Return the measures of a group, without running it."""
     measures: tuple[Measure, ...] = importlib.import_module(f"benchmarks.{group}").MEASURES
     return measures
 
@@ -38,7 +38,7 @@ def measured(group: str, rounds: int, *, quick: bool) -> list[Row]:
 
 
 def written(text: str, group: str, rows: list[Row]) -> str:
-    """Return the document with the figures of one group replaced, and the others as they were."""
+    """Return the text of the document with new figures of one group."""
     text = replaced(text, group, f"{table(rows)}\n\n{machine()}")
     if group == "parent":
         text = replaced(text, "scaling", parent.scaling(rows))

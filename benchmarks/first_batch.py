@@ -1,9 +1,9 @@
-"""Seconds until a first batch is there: of a set of 1,000 shards that is opened, and of an epoch.
+"""Seconds to the first batch: after opening a dataset of 1,000 shards, and in an epoch.
 
-Each count of opening is of a process of its own, in which another small set has been read before:
-what TensorFlow sets up once in a program is not counted. `--before CHECKOUT`, and `--after
-CHECKOUT` unless it is this one, compares two checkouts of the package, in turn. The first batches
-of epochs are those of one process, from the second epoch on, each epoch read to its end.
+Each opening is timed in a process of its own, after it has read another small dataset: the setup of
+TensorFlow, once per program, does not count. `--before CHECKOUT` compares two checkouts of the
+package, in turn; `--after` is this checkout by default. The first batches of epochs are timed
+in one process, from the second epoch on, and each epoch is read to its end.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Sets(NamedTuple):
 
 
 def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
-    """Return the seconds of both readers."""
+    """Return the seconds of both readers after opening, and the ratios of `epochs`."""
     sets = _built(folder, ROOT, quick=quick)
     ways = {call: partial(_timed, ROOT, sets, call) for call in READERS.values()}
     cost = interleaved(ways, rounds)
@@ -72,7 +72,7 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
 
 
 def epochs(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
-    """Return how long the first batch of an epoch takes beside that of a hand-tuned pipeline."""
+    """Return the time to the first batch of an epoch, divided by that of hand-tuned `tf.data`."""
     source = photos.write_folder(folder / "photos", 2 * read.BATCH if quick else 2000)
     path = built(folder / "jpeg", source, "--shards", 8)
     datasets = {
@@ -96,7 +96,7 @@ def epochs(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
 
 
 def _first_of_an_epoch(dataset: Any) -> Cost:
-    """Return the cost of the first batch of an epoch; the others are drawn uncounted."""
+    """Return the cost of the first batch of an epoch; the other batches are read uncounted."""
     batches: list[Any] = []
 
     def draw() -> None:
@@ -110,9 +110,9 @@ def _first_of_an_epoch(dataset: Any) -> Cost:
 
 
 def compared(folder: Path, before: Path, after: Path, rounds: int) -> list[Row]:
-    """Return how many times as soon the batch of one checkout is there as that of another.
+    """Return the time to the first batch of `before` divided by the time of `after`, by reader.
 
-    The older one builds the set: what it has written, the newer one reads.
+    `before` builds the datasets, because the newer checkout can read datasets of the older one.
     """
     sets = _built(folder, before, quick=False)
     roots = {"before": before, "after": after}
@@ -134,7 +134,7 @@ def compared(folder: Path, before: Path, after: Path, rounds: int) -> list[Row]:
 
 
 def main() -> None:
-    """Measure as asked on the command line."""
+    """Print the figures, or with `--before` the comparison of two checkouts."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--before", type=Path)
     parser.add_argument("--after", type=Path, default=ROOT)
@@ -163,7 +163,7 @@ def _built(folder: Path, root: Path, *, quick: bool) -> _Sets:
 
 
 def _timed(root: Path, sets: _Sets, call: str) -> Cost:
-    """Return what the first batch takes, opening included, in a process of its own."""
+    """Return the cost of opening a dataset and reading its first batch, in a process of its own."""
     report = sets.folder / "report.json"
     command = (sys.executable, "-c", _FIRST_BATCH, root, report, sets.small, sets.large, call)
     run(command, sets.folder, root)

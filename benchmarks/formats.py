@@ -1,7 +1,8 @@
 """`shardprep build` of every format against a pool around Pillow: python -m benchmarks.formats.
 
-The same photos in each format, and small grey pictures, as a folder; both write 224x224 JPEG of
-quality 90 in TFRecords with two workers. What is timed is the whole process, imports included.
+The source is a folder with the same photos in one format, or small grey pictures. Both programs
+write 224x224 JPEG of quality 90 in TFRecords with two workers. The whole process is timed, imports
+included.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ class _Kind(NamedTuple):
     form: str
     """Pillow's name of the format."""
     options: Mapping[str, object] = {}
-    """Options with which Pillow writes it."""
+    """Options of Pillow's encoder."""
     mode: str = "RGB"
     side: int = 0
-    """Pixels of both sides; 0 for those of the photos."""
+    """Height and width in pixels; 0 for the size of the photo."""
 
     def image(self, photo: Image.Image) -> Image.Image:
         """Return a photo as an image of this kind, before it is written."""

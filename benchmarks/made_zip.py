@@ -1,7 +1,7 @@
-"""A zip of any number of members that is a directory alone: its images are a hole in the file.
+"""Zip files with any number of members, to measure listing and planning.
 
-Ten million of them take seconds to write and the bytes of their names to keep. It can be listed and
-planned; no image of it can be read.
+The directory and a label table are real. The images are a hole in the file, so they cannot be read.
+Ten million members take seconds to write, and little more disk space than their names.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _FULL = 0xFFFFFFFF
 
 
 def write_made_zip(path: Path, members: int, image_bytes: int = 60) -> Path:
-    """Write such a zip of PNG names, and in it a `labels.csv` with a class for each.
+    """Write a zip of `members` PNG names, and a `labels.csv` in it with a class for each name.
 
-    The names are `images/<i mod 1000>/<i>.png`; images have `image_bytes` to 6 more. Where offsets
-    need more than 32 bits, all entries have the extra field for that.
+    The names are `images/<i mod 1000>/<i>.png`. The sizes of the images are `image_bytes` to
+    `image_bytes` + 6. If an offset needs more than 32 bits, all entries have the field for 64 bits.
     """
     name_bytes = len(_name(0))
     rows = b"".join(b"%08d,class_%d\n" % (i, i * 7919 % 100) for i in range(members))
@@ -69,7 +69,10 @@ def _name(number: int) -> bytes:
 def _entries(
     numbers: np.ndarray, offset: int, image_bytes: int, fields: np.dtype
 ) -> tuple[np.ndarray, int]:
-    """Return the entries of some members, of which the first lies at `offset`, and their end."""
+    """Return the entries of consecutive members, and the end of the last member in the file.
+
+    The first member begins at `offset`.
+    """
     block = np.zeros(len(numbers), fields)
     block["signature"] = b"PK\1\2"
     block["made_by"], block["version"] = 0x031E, 20
@@ -91,7 +94,7 @@ def _entries(
 
 
 def _table(data: bytes, offset: int) -> tuple[bytes, bytes]:
-    """Return the local header and the entry of `labels.csv`."""
+    """Return the local header of `labels.csv`, and its entry in the directory."""
     name = b"labels.csv"
     is_wide = offset >= _FULL
     block = np.zeros(1, _ENTRY)
@@ -107,7 +110,7 @@ def _table(data: bytes, offset: int) -> tuple[bytes, bytes]:
 
 
 def _end(members: int, size: int, start: int) -> bytes:
-    """Return the records at the end of a zip (APPNOTE 4.3.14 to 4.3.16), those of 64 bits first."""
+    """Return the records at the end of a zip (APPNOTE 4.3.14 to 4.3.16), 64-bit records first."""
     at = start + size
     end64 = b"PK\6\6" + np.array([44], "<u8").tobytes() + np.array([45, 45], "<u2").tobytes()
     end64 += bytes(8) + np.array([members, members, size, start], "<u8").tobytes()

@@ -1,9 +1,9 @@
-"""A simulation of one build on 64 cores: what its parent, its shards and its store can take.
+"""A simulated build on 64 cores: the limits of its parent, its shards and its disk.
 
-Here are not 64 cores, so encoding is replaced: a worker waits 0.66 ms for each image, without
-using a processor, and has a record of 15 KB then. All else is a build: 64 processes, shards of
-15 MB that they hash, write and commit to a disk in memory (/dev/shm), receipts, tables and the
-manifest. The plan is made beforehand.
+This machine has fewer cores, so a worker does not encode: it sleeps 0.66 ms for each image and then
+has a record of 15 KB. The rest is a real build: 64 processes, shards of 15 MB that they hash, write
+and commit to a disk in memory (/dev/shm), receipts, tables and the manifest. The plan is made
+beforehand.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _SIMULATE = "import sys; from benchmarks.many_workers import simulate; simulate(
 
 
 def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
-    """Return the rates of whole runs, and what is spent for an image where."""
+    """Return the images per second, and the time per image of the parent, workers and tables."""
     shards, workers = (4, 2) if quick else (4 * _NUM_WORKERS, _NUM_WORKERS)
     found = [_simulated(folder, shards, workers) for _ in range(rounds)]
     wall, parent, worker, finish = map(statistics.median, zip(*found, strict=True))
@@ -81,7 +81,10 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
 
 
 def _simulated(folder: Path, shards: int, workers: int) -> tuple[float, float, float, float]:
-    """Return µs an image: from first to last, of the parent then, of the workers, of the end."""
+    """Return µs per image: wall time, and processor time of the parent, the workers and the tables.
+
+    Wall time and time of the parent count from the first chunk to the last one.
+    """
     report = folder / "simulated.json"
     memory = Path("/dev/shm")
     place = tempfile.mkdtemp(dir=memory if memory.is_dir() else folder)
@@ -133,7 +136,7 @@ def _plan(number: int, shards: int) -> BuildPlan:
 
 @dataclass(frozen=True)
 class _Simulated:
-    """Images that are not there; see `shardprep.writer.run.BuildImages`."""
+    """Simulated images; implements `shardprep.writer.run.BuildImages`."""
 
     recipe: Recipe
     planned: BuildPlan
@@ -166,7 +169,7 @@ class _Simulated:
 
 @dataclass(frozen=True)
 class _Wait:
-    """Waits as long as the encoding of a chunk takes."""
+    """Sleeps for as long as the encoding of a chunk takes."""
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         number = len(task.items)
@@ -182,7 +185,7 @@ def _records(number: int) -> bytes:
 
 
 class _Clock(Watch):
-    """The clock of the wall and that of the processor, at the first and the last chunk."""
+    """Wall and processor time at the first chunk and at the last one."""
 
     def __init__(self) -> None:
         super().__init__(lambda _: None)

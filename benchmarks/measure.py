@@ -1,4 +1,4 @@
-"""How everything here is measured: ways interleaved, medians, whole processes."""
+"""Measurements: whole processes, interleaved runs and medians."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A measure of a script, declared so that it is known without a run."""
+    """A measure of a script. It is declared, so that it is known without a run."""
 
     name: str
     bar: str = ""
-    """Bound of its value, as ">= 2.2" or "< 20 s"; empty where nothing is demanded."""
+    """Bound of the value, such as ">= 2.2" or "< 20 s"; "" without a bound."""
     unit: str = ""
-    """Empty for a ratio."""
+    """Unit of the value; "" for a ratio."""
 
     def came_to(self, value: float, detail: str = "") -> Row:
-        """Return the row of a run; `detail` is the figures that the value is made of."""
+        """Return the row of a run; `detail` has the figures that `value` was computed from."""
         return Row(self, value, detail)
 
 
@@ -40,12 +40,12 @@ class Row:
 
     measure: Measure
     value: float
-    """NaN where the other side cannot do it; the detail says so."""
+    """NaN if one of the compared programs cannot run; `detail` then says so."""
     detail: str
 
     @property
     def holds(self) -> bool:
-        """Whether the value is on the right side of the bar; a row without one always holds."""
+        """Whether the value is within the bar of the measure; True without a bar."""
         if not self.measure.bar:
             return True
         sign, number = self.measure.bar.split()[:2]
@@ -58,7 +58,7 @@ class Row:
 
     @property
     def shown(self) -> str:
-        """The value with three significant digits, and its unit."""
+        """The value and its unit, such as "1.25" or "310 MB"; "–" for NaN."""
         if math.isnan(self.value):
             return "–"
         size = abs(self.value)
@@ -72,11 +72,11 @@ class Cost:
 
     wall_s: float
     cpu_s: float
-    """Processor seconds of the program and the children that it waited for."""
+    """Processor seconds; for a program, including the children that it waited for."""
 
 
 def installed_environment(root: Path = ROOT) -> dict[str, str]:
-    """Return the environment of a program that imports the package of a checkout."""
+    """Return environment variables for a program that imports the package of checkout `root`."""
     paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
         **os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": os.pathsep.join(paths),
@@ -86,7 +86,7 @@ def installed_environment(root: Path = ROOT) -> dict[str, str]:
 
 
 def run(command: Sequence[object], cwd: Path, root: Path = ROOT) -> Cost:
-    """Run a program to its end; `root` is the checkout whose package it imports."""
+    """Run a program to its end, and return its cost; it imports the package of checkout `root`."""
     environment = installed_environment(root)
     start = time.perf_counter()
     process = subprocess.Popen(
@@ -108,23 +108,23 @@ def shardprep(cwd: Path, *arguments: object) -> Cost:
 
 
 def built(out: Path, source: Path, *options: object) -> Path:
-    """Build a source into the folder; return the dataset's folder."""
+    """Build a source into the new folder `out`; return the folder of the dataset."""
     out.mkdir()
     shardprep(out, "build", source, "--out", out, *options)
     return next(path.parent for path in out.glob("*/*/manifest.json"))
 
 
 def timed(work: Callable[[], object]) -> Cost:
-    """Return what work in this process took."""
+    """Call `work` in this process, and return its cost."""
     wall, cpu = time.perf_counter(), own_cpu_s()
     work()
     return Cost(time.perf_counter() - wall, own_cpu_s() - cpu)
 
 
 def interleaved(ways: Mapping[str, Callable[[], Cost]], rounds: int) -> dict[str, Cost]:
-    """Return the medians of each way over so many rounds; every round runs all ways in turn.
+    """Return the median cost of each way; each of `rounds` rounds calls all ways once, in turn.
 
-    What earlier ways have written is first sent to the disk, so that no way pays for another.
+    Files of earlier calls are synced before each call, so that no way pays for another one.
     """
     found: dict[str, list[Cost]] = {name: [] for name in ways}
     for _ in range(rounds):

@@ -1,8 +1,7 @@
 """Peak memory of builds of 1,000 and of 100,000 images: it must not grow with the dataset.
 
-The peak is the sum of what the parent and each of its processes held at most, by the kernel's own
-high-water marks (`VmHWM`), read again and again until the build ends. Pages that processes share
-count for each of them.
+The peak is the sum of the peaks of the parent and of its processes, which are the kernel's marks
+(`VmHWM`), read every 20 ms until the build ends. Pages that processes share count for each of them.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
 
 
 def peak_bytes(*arguments: object) -> int:
-    """Return the sum of the peaks of a command and of all processes below it."""
+    """Run a `shardprep` command; return the sum of the peaks of its process and all below it."""
     command = [sys.executable, "-m", "shardprep", *map(str, arguments)]
     process = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -50,7 +49,7 @@ def peak_bytes(*arguments: object) -> int:
 
 
 def _descendants(pid: int) -> list[int]:
-    """Return the server that workers are forked from, the workers, and what else there is."""
+    """Return the ids of all processes below `pid`: the fork server, the workers and others."""
     with contextlib.suppress(OSError):
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
         children = list(map(int, text.split()))
@@ -59,7 +58,7 @@ def _descendants(pid: int) -> list[int]:
 
 
 def high_water(pid: int) -> int:
-    """Return the most bytes that a process has held; 0 of one that has ended."""
+    """Return the peak memory of a process in bytes; 0 if it has ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

@@ -1,9 +1,9 @@
-"""Near copies: how many of each kind are found, beside a perceptual hash alone, and their cost.
+"""Near copies: how many of each kind are found, compared with a perceptual hash, and at which cost.
 
 Copies of real photographs are planted, of one kind at a time, and processed as a build stores them.
-Recall is the share of the copies that are found as a copy of their original. Precision counts
-pairs: those of an original and its copy among all found pairs. The hash is pHash as published (64
-bits of a DCT of 32x32 pixels, at most 10 bits apart), as imagededup and ImageHash compute it.
+Recall is the share of the copies that are found as a copy of their original. Precision is the share
+of pairs of an original and its copy among all found pairs. The hash is pHash as published (64 bits
+of a DCT of 32x32 pixels, at most 10 bits apart), as imagededup and ImageHash compute it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
 
 
 def _originals(most: int | None) -> list[bytes]:
-    """Return photos of pets, and where they are at hand of bears and of dog breeds."""
+    """Return at most `most` photos of pets; for None also bears and dog breeds, if available."""
     found = photos.originals()
     for name in _MORE:
         path = photos.SHARED / name
@@ -109,7 +109,7 @@ def _copies(originals: Sequence[bytes]) -> Iterator[Row]:
         )
         right = [sum(other - one == number for one, other in pairs) for pairs in ways]
         for way, pairs in enumerate(ways):
-            # Of two originals that are near copies, the copies are too.
+            # If two originals are near copies, their copies are too.
             places = {tuple(sorted((one % number, other % number))) for one, other in pairs}
             wrong = sum(one != other and (one, other) not in beside[way] for one, other in places)
             if right[way] + wrong:
@@ -152,7 +152,7 @@ def _near_hashes(hashes: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> set[tup
 
 
 def _first_pass(originals: Sequence[bytes], rounds: int) -> Row:
-    """Compare processor time of the steps for each image; both ways take turns."""
+    """Return the ratio of processor times of the pixel pass with thumbnails and without them."""
     stored = [data for data in map(_processed, originals) if isinstance(data, bytes)]
     spent: list[tuple[float, float]] = []
     for _ in range(rounds):
@@ -192,7 +192,7 @@ def _pairs(originals: Sequence[bytes], number: int) -> Iterator[Row]:
 
 
 def _searched(images: Thumbnails) -> tuple[Pairs, float, float, int]:
-    """Return near pairs, seconds, seconds of processor and bytes of memory at the peak."""
+    """Return near pairs, wall seconds, processor seconds and peak memory in bytes."""
     wall, cpu = time.perf_counter(), time.process_time()
     pairs = near_pairs(images)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu

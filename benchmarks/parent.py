@@ -1,8 +1,8 @@
-"""Processor time of the parent of a build beside that of its workers: the serial part.
+"""Processor time of the parent of a build, which is the serial part, and of its workers.
 
-Each run is a whole `shardprep build` that tells at its end what it and its workers used. A build of
-two photos gives what starting costs; what the other photos add to that grows with the dataset.
-Shards are many, as they are where there are many workers, so that workers own all but one.
+Each run is a whole `shardprep build` that reports the time of the parent and of the workers at its
+end. A build of two photos gives the cost of starting, which is subtracted; the rest grows with the
+dataset. There are many shards, as with many workers, so that workers own all shards except one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ finally:
 
 
 def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
-    """Return the shares, and what the arithmetic of many cores needs."""
+    """Return the shares of the parent, and the costs per image that `scaling` needs."""
     number = 200 if quick else 16_000
     many = photos.write_folder(folder / "many", number, links=True)
     few = photos.write_folder(folder / "few", _FEW)
@@ -69,7 +69,7 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
 
 
 def scaling(found: list[Row]) -> str:
-    """Return how many workers one parent can feed, from the rows of a run."""
+    """Return a text on the number of workers that one parent can feed, from the rows of a run."""
     value = {row.measure: row.value for row in found}
     parent, worker = value[PARENT_US], value[WORKER_US]
     rate = 1e6 / parent

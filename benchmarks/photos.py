@@ -1,4 +1,4 @@
-"""Images to measure on: real photographs where they are at hand, else drawn alike; tiny images."""
+"""Images to measure: real photographs if they are available, otherwise drawn ones; tiny images."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ARCHIVE = SHARED / "dogs-vs-cats.zip"
 
 
 def originals() -> list[bytes]:
-    """Return some 1,800 JPEG files of about 405x361 pixels and 25 to 45 KB."""
+    """Return about 1,800 JPEG files of about 405x361 pixels and 25 to 45 KB, or 300 drawn ones."""
     if not _ARCHIVE.is_file():
         return [_drawn(seed) for seed in range(300)]
     with zipfile.ZipFile(_ARCHIVE) as outer:
@@ -30,7 +30,7 @@ def originals() -> list[bytes]:
 def originals_as(
     image: Callable[[Image.Image], Image.Image], form: str, options: Mapping[str, object]
 ) -> list[bytes]:
-    """Return the originals, changed by `image`, as files of Pillow's format of that name."""
+    """Return the originals, changed by `image`, as files of the format `form` of Pillow."""
     found = []
     for data in originals():
         out = io.BytesIO()
@@ -42,10 +42,11 @@ def originals_as(
 def write_folder(
     folder: Path, number: int, *, data: Sequence[bytes] = (), links: bool = False
 ) -> Path:
-    """Write `number` images, photos by default, as class folders; they repeat if they are fewer.
+    """Write `number` images into the folders `cat` and `dog` of `folder`, and return `folder`.
 
-    All are called .jpg: the bytes decide. With `links` what repeats is a hard link: no space, and
-    one copy in the page cache.
+    The images are `data`, photos by default, and repeat if there are fewer. All names end in .jpg,
+    whatever the format is. With `links`, repeated images are hard links, which need no space on the
+    disk or in the page cache.
     """
     data = data or originals()
     written: list[Path] = []
@@ -61,7 +62,7 @@ def write_folder(
 
 
 def write_tiny_zip(path: Path, members: int) -> Path:
-    """Write a zip of stored one-pixel PNG, all the same, and a `labels.csv` of as many rows."""
+    """Write a zip of `members` equal PNG files of one pixel, stored, and their `labels.csv`."""
     pixel = io.BytesIO()
     Image.new("RGB", (1, 1)).save(pixel, "PNG")
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:

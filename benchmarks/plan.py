@@ -1,8 +1,9 @@
 """A zip of a million members: its catalog and plan, and the rerun of its finished build.
 
-The members are tiny and stored: what is measured is the listing, the join to a table of as many
-rows and the shuffle, not the images. The plan runs in a process of its own, imports aside.
-`--members 1000000 10000000` plans zips of these sizes, and says what an item costs.
+The members are tiny and not compressed. So the listing, the join with a label table of a million
+rows and the shuffle take the time, not the images. The plan runs in a process of its own, whose
+imports do not count. `--members 1000000 10000000` plans generated zips of these sizes, and prints
+the cost of an item.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ Path(report).write_text(json.dumps([number, seconds, peak, held]))
 
 
 def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
-    """Return seconds and memory; the plans run once each, the rerun so many rounds."""
+    """Return seconds and memory; each plan runs once, the rerun `rounds` times."""
     source = photos.write_tiny_zip(folder / "many.zip", 1000 if quick else 1_000_000)
     found = []
     for rule, seconds, memory in zip(RULES, (PLAIN_S, TABLE_S), (PLAIN_GB, TABLE_GB), strict=True):
@@ -69,7 +70,8 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
 def planned(source: Path, labels: str, folder: Path) -> tuple[int, float, int, int]:
     """Plan once, in a process of its own.
 
-    Return the items, the seconds, the peak in bytes, and the bytes that a part of 100 goes on with.
+    Return the number of items, the seconds, the peak memory, and the memory that is left when only
+    the first part of 100 is kept. Memory is in bytes.
     """
     report = folder / "plan.json"
     run([sys.executable, "-c", _PLAN, report, source, labels, folder], folder)
@@ -78,7 +80,7 @@ def planned(source: Path, labels: str, folder: Path) -> tuple[int, float, int, i
 
 
 def growth(folder: Path, members: int) -> list[Row]:
-    """Return what an item costs in a plan of so many."""
+    """Return the time and memory of an item in plans of `members` items, by rule of labels."""
     source = write_made_zip(folder / f"{members}.zip", members)
     found = []
     for rule, labels in RULES.items():
@@ -94,7 +96,7 @@ def growth(folder: Path, members: int) -> list[Row]:
 
 
 def main() -> None:
-    """Measure as asked on the command line."""
+    """Print the figures, or with `--members` the costs of an item."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--members", type=int, nargs="+", default=[])
     members = parser.parse_known_args()[0].members
@@ -106,7 +108,7 @@ def main() -> None:
 
 
 def _many(folder: Path, members: int) -> list[Row]:
-    """Return the rows of a plan of so many, without labels."""
+    """Return the rows of a plan of `members` items, without labels."""
     source = write_made_zip(folder / "made.zip", members)
     num_items, seconds, peak_bytes, held_bytes = planned(source, "none", folder)
     source.unlink()

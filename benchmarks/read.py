@@ -1,8 +1,8 @@
-"""Ways to read one set of images with TensorFlow, side by side, from warm files.
+"""Speed of several ways to read the same images with TensorFlow, from the page cache.
 
-Shards of 224 px, 500x375 and the original sizes hold the same photos. Each
-round times every way once, in turn, after some batches that do not count. A ratio is of the wall
-clock; that of processor time, in the figures, is the steadier of the two where other programs run.
+Shards of 224 px, 500x375 and the original sizes hold the same photos. Each round times every way
+once, in turn, after some batches that do not count. A ratio is of wall time. The ratio of processor
+time, which is in the figures too, is steadier if other programs run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 BATCH = 64
 SIDE = 224
-"""Pixels of a side of the results of crops."""
+"""Height and width of crops in pixels."""
 EPOCHS = 3
 """Number of epochs that other scripts time from opening the dataset."""
 
@@ -58,7 +58,7 @@ MEASURES = (*RATIOS, ORDER, RUNS, RESUME)
 
 
 def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
-    """Return rates, the quality of the shuffle, and how soon an epoch goes on."""
+    """Return rates, the quality of the shuffle, and the time to resume inside an epoch."""
     batches, records = (2, 10_000) if quick else (60, 1_000_000)
     number = batches // 2 * BATCH  # whole epochs: a shuffle buffer fills and drains in each
     source = photos.write_folder(folder / "photos", number)
@@ -85,7 +85,7 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
 
 
 def large_sets(folder: Path, number: int) -> tuple[Path, Path]:
-    """Build up to 640 photos of 500x375 as JPEG and as raw images, which take 360 MB."""
+    """Return datasets of up to 640 photos of 500x375: as JPEG, and as raw images (360 MB)."""
     source = photos.write_folder(folder / "some", min(number, 640))
     options = ("--shards", 8, "--size", "500x375")
     jpeg = built(folder / "large", source, *options)
@@ -99,7 +99,7 @@ def flipped_crop() -> Any:
 
 
 def of(make: Callable[[], Any], batches: int) -> Cost:
-    """Return what so many batches take, after some that fill buffers and caches."""
+    """Return the cost of `batches` batches, after 20 batches that fill buffers and caches."""
     iterator = iter(make())
     for _ in range(20):
         next(iterator)
@@ -112,7 +112,7 @@ def of(make: Callable[[], Any], batches: int) -> Cost:
 
 
 def whole(make: Callable[[], Iterable[Any]]) -> Cost:
-    """Return what all batches take, from opening the dataset to the last one."""
+    """Return the cost of all batches, from opening the dataset to the last batch."""
 
     def draw() -> None:
         for _ in make():
@@ -122,7 +122,10 @@ def whole(make: Callable[[], Iterable[Any]]) -> Cost:
 
 
 def ratio(measure: Measure, cost: dict[str, Cost], names: tuple[str, str], batches: float) -> Row:
-    """Return how many times as fast the first of two ways is, of so many batches each."""
+    """Return the speed of the first way in `names` divided by the speed of the second way.
+
+    Each way has read `batches` batches.
+    """
     one, two = (cost[name] for name in names)
     rates = [f"{batches * BATCH / way.wall_s:,.0f}" for way in (one, two)]
     figures = f"{rates[0]} / {rates[1]} images/s, by processor time {two.cpu_s / one.cpu_s:.2f}"
@@ -178,7 +181,7 @@ def hand_tuned(
 
 
 def tutorial(folder: Path) -> Any:
-    """Return what a tutorial shows: a file at a time, a serial map, resize and float."""
+    """Return the pipeline of a tutorial: one file at a time, a serial map, resize and float."""
     import tensorflow as tf
 
     def decode(record: Any) -> Any:
@@ -198,14 +201,14 @@ def load(folder: Path, **options: Any) -> Any:
 
 
 def decoded_and_cropped(folder: Path) -> Any:
-    """Return whole images, of which the op of `reader.augment` cuts the same boxes."""
+    """Return batches of whole images, which an op of `reader.augment` crops after decoding."""
     from shardprep.reader import augment
 
     return load(folder, augment=augment.Compose([augment.RandomResizedCrop((SIDE, SIDE))]))
 
 
 def quality(folder: Path) -> list[Row]:
-    """Show how near a block shuffle is to a true permutation, on labels that come in runs."""
+    """Return rows that compare a block shuffle with true permutations, on labels that form runs."""
     from shardprep import reader
 
     options: dict[str, Any] = {"as_supervised": False, "batch_size": 256}
@@ -235,7 +238,7 @@ def quality(folder: Path) -> list[Row]:
 
 
 def resume(root: Path, like: Path, records: int, rounds: int) -> Row:
-    """Time the first batch of an epoch that goes on in its middle, the dataset opened anew."""
+    """Time opening a dataset and reading the first batch in the middle of an epoch."""
     from shardprep import reader
 
     small = write_small(root / "small" / "1.0.0", like, records)
@@ -253,7 +256,7 @@ def resume(root: Path, like: Path, records: int, rounds: int) -> Row:
 
 
 def write_small(folder: Path, like: Path, records: int) -> Path:
-    """Write a dataset of so many records of 4x4 pixels, its documents like those of another."""
+    """Write a dataset of `records` images of 4x4 pixels, with documents based on `like`."""
     from shardprep.dataset.documents import shard_name
     from shardprep.dataset.example import encode
     from shardprep.dataset.folder import SCHEMA_FILE, index_name, read_schema

@@ -1,8 +1,8 @@
-"""`reader.Dataset.batches` beside a hand-tuned tf.data pipeline, and beside bare decoding.
+"""`reader.Dataset.batches` compared with a hand-tuned tf.data pipeline, and with bare decoding.
 
-All ways decode as many images in as many threads as there are cores; where no size is given, of
-the same 224x224 JPEG shards. Where much else runs, the ratio of processor time, in the figures,
-tells more.
+All ways decode the same number of images, with a thread for each core. Images are 224x224 JPEG,
+unless a row names another size. If other programs run, compare the ratio of processor time, which
+is in the figures.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _epochs(path: Path, number: int) -> ArrayBatches:
 
 
 def _bare(images: list[bytes], number: int) -> None:
-    """Decode so many images into one buffer for each thread."""
+    """Decode `number` images, each thread into a buffer of its own."""
 
     def work(thread: int) -> None:
         out = np.empty((BATCH, 224, 224, 3), np.uint8)

@@ -38,7 +38,7 @@ RATIOS = {
 MEASURES = tuple(RATIOS)
 NUM_MASKS = 5
 LENGTH = 8
-"""Images of a stack."""
+"""Number of images in a stack."""
 STACKS_A_BATCH = BATCH // LENGTH
 
 

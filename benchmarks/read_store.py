@@ -1,8 +1,8 @@
-"""Raw images from object storage beside the same in a folder, in turn, by both readers.
+"""Raw images from object storage compared with the same images in a folder, by both readers.
 
-The store is a quick server on this machine (`benchmarks.store`), which shares its cores. From the
-second epoch on shards have copies here; with nothing kept, every byte comes from the store in every
-epoch. What nothing but the requests cost says how fast that can be at best.
+The store is a fast server on this machine (`benchmarks.store`), which shares its cores. With
+copies, shards are read from local files from the second epoch on. Without copies, every byte comes
+from the store in every epoch. The requests alone show the highest possible speed without copies.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ RATIOS = {
 }
 MEASURES = (*RATIOS, SERVER, CLIENT, READER)
 _REQUEST_BYTES = 2 << 20
-"""Bytes of a request, those of a block of raw images."""
+"""Bytes of a request: as many as a block of raw images has."""
 _NUM_REQUESTS = 8
-"""Requests at a time."""
+"""Number of parallel requests."""
 
 
 class _Cache(NamedTuple):
@@ -55,7 +55,7 @@ class _Cache(NamedTuple):
 
 
 def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
-    """Return the ratios, and the processor time of an image here and there."""
+    """Return the ratios, and the processor time per image of server, requests and reader."""
     batches = 2 if quick else 60
     source = photos.write_folder(folder / "photos", 2 * BATCH if quick else 3840)
     local = built(folder / "raw", source, "--shards", 8, "--format", "raw")
@@ -122,7 +122,7 @@ def _cached(cache: _Cache) -> Iterator[None]:
 
 
 def _requests(local: Path, number: int) -> None:
-    """Ask for as many bytes as so many images have, and use none of them."""
+    """Request as many bytes as `number` images have, and discard them."""
     from shardprep.storage import objects
     from shardprep.storage.url import ObjectUrl
 

@@ -1,11 +1,11 @@
-"""`Dataset.loader` beside a tuned `DataLoader` of PyTorch, which reads the same images as files.
+"""`Dataset.loader` compared with a tuned `DataLoader` of PyTorch that reads the images as files.
 
-Both yield shuffled batches of uint8 tensors of one size. The one decodes with as many threads as
-the other has worker processes. Pillow decodes the files, as in torchvision's `ImageFolder`: the
-stored images, or the photos that the dataset was built from, which it also resizes.
+Both yield shuffled batches of uint8 tensors of one size. `Dataset.loader` decodes with as many
+threads as the `DataLoader` has worker processes. Pillow decodes the files, as in torchvision's
+`ImageFolder`. The files are the stored images, or the original photos, which are also resized.
 
-With boxes, the `DataLoader` of a `Dataset` is beside one of such files, whose samples are the input
-of torchvision's detectors. Both have as many worker processes.
+With boxes, a `DataLoader` of our `Dataset` is compared with a `DataLoader` of files, whose samples
+are the input of torchvision's detectors. Both have the same number of worker processes.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
 
 
 def _write_objects(source: Path) -> dict[Path, list[tuple[Box, int]]]:
-    """Write COCO's annotations of 1 to 12 random objects to the folder; return those of a file."""
+    """Write 1 to 12 random objects per photo in COCO's format; return file → its objects."""
     rng = np.random.default_rng(0)
     objects: dict[Path, list[tuple[Box, int]]] = {}
     images: list[Any] = []
@@ -171,7 +171,7 @@ def _write_objects(source: Path) -> dict[Path, list[tuple[Box, int]]]:
 
 
 def _stored_objects(path: Path, folder: Path) -> dict[Path, list[tuple[Box, int]]]:
-    """Write the stored images of a dataset as files to the folder; return the objects of each."""
+    """Write the stored images of a dataset to the folder; return file → its objects."""
     from shardprep import reader
 
     folder.mkdir()

@@ -1,7 +1,7 @@
-"""Worker processes beside threads: images per second, and what the training process pays.
+"""Worker processes compared with threads: images per second, and the cost in the training process.
 
-Workers are two processes of one thread each, threads are two of this process. Simulated workers
-sleep for 300 µs an image instead of decoding, so the cores do not bound their number.
+Two processes of one thread each are compared with two threads of this process. Simulated workers
+sleep for 300 µs per image instead of decoding, so there can be more of them than cores.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _longer(measure: Measure, cost: dict[str, Cost], names: tuple[str, str]) -> 
 
 
 def _batches(dataset: reader.Dataset, num_workers: int, **options: Any) -> Any:
-    """Return endless batches, whose workers have started."""
+    """Return endless batches after the start of their workers."""
     made = dataset.batches(
         BATCH, shuffle=True, epochs=None, drop_remainder=True, num_workers=num_workers, **options
     )
@@ -96,7 +96,7 @@ def _batches(dataset: reader.Dataset, num_workers: int, **options: Any) -> Any:
 
 
 def _warm(batches: Any, seconds: float) -> Any:
-    """Draw batches for so many seconds, in which workers start."""
+    """Draw batches for `seconds`, in which workers start; return `batches`."""
     end = time.perf_counter() + seconds
     next(batches)
     while time.perf_counter() < end:
@@ -112,7 +112,7 @@ def _steady(dataset: reader.Dataset, batches: int, num_workers: int, **options: 
 
 
 def _beside(dataset: reader.Dataset, num_workers: int) -> Cost:
-    """Return what a loop takes while batches are filled, so many that none is asked for."""
+    """Return the cost of a loop while batches are filled; they are prefetched, none is drawn."""
     with _batches(dataset, num_workers, num_threads=1) as made:
         made._team.prefetch = 200  # noqa: SLF001 - more at first would all go to threads
         next(made)
@@ -135,7 +135,7 @@ def _first(path: Path, num_workers: int) -> Cost:
 
 class _SleepingExamples(ExampleReader):
     def steps(self, number: int, columns: Any, row: int, key: int) -> Iterator[None]:
-        """Take as long as for a batch in its first row, and no time in the others."""
+        """Sleep in row 0 for as long as the whole batch would take, and not in other rows."""
         del number, columns, key
         yield
         if row == 0:

@@ -1,6 +1,7 @@
 """After the build: `build --reuse`, `repack` and `export` against a fresh build, `cp` and `tar`.
 
-All are whole processes; shards are in the page cache, and what is written is synced by ours alone.
+All are whole processes. Shards are in the page cache. `cp` and `tar` do not sync their files,
+except in the row that says so; our commands do.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ for image in reader.Dataset(sys.argv[1], "train"):
 
 
 def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
-    """Return the ratios of times, and the difference of peaks, of which one run is made."""
+    """Return the ratios of times, and the difference of peak memory in one run of each program."""
     number = 200 if quick else 25_000
     old = photos.write_folder(folder / "old", number, links=True)
     path = built(folder / "sets", old, *_OPTIONS, "--shards", 20)
@@ -94,7 +95,7 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
 
 
 def _copies(folder: Path, path: Path, name: str) -> dict[str, Callable[[], Cost]]:
-    """Return the ways to copy a set, in the order in which they run: tar needs an export."""
+    """Return the ways to copy a dataset in the order of their runs: tar reads the export."""
     out, tars = folder / "out", folder / "export"
     repack = ("repack", path, "--shards", 64, "--out", out)
     export = ("export", path, "--to", "webdataset", "--out", tars)
@@ -110,7 +111,7 @@ def _copies(folder: Path, path: Path, name: str) -> dict[str, Callable[[], Cost]
 
 
 def _cleared(place: Path, way: Callable[[], Cost]) -> Callable[[], Cost]:
-    """Return a way that finds nothing of what it or another has written before."""
+    """Return a way that first removes the file or folder `place`."""
 
     def cleared() -> Cost:
         if place.is_dir():
@@ -122,7 +123,7 @@ def _cleared(place: Path, way: Callable[[], Cost]) -> Callable[[], Cost]:
 
 
 def _peak_bytes(command: Sequence[object]) -> int:
-    """Return the largest memory that one process had, by the kernel's mark."""
+    """Run a program; return the peak memory of its first process in bytes."""
     process = subprocess.Popen(
         [*map(str, command)], cwd=ROOT, env=installed_environment(),
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

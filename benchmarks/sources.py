@@ -1,7 +1,7 @@
 """Builds from Parquet, HDF5, .npy and TFRecord, against the same images in a zip, a loop and `cp`.
 
-All are whole processes with two workers. Memory is the sum of what the parent and its processes had
-at most.
+All are whole processes with two workers. Memory is the sum of the peaks of the parent and its
+processes.
 """
 
 from __future__ import annotations

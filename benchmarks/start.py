@@ -1,8 +1,8 @@
-"""The first second: whole processes that do little, in times of `python -c 'import numpy'`.
+"""Start times: whole processes that do little, as multiples of `python -c 'import numpy'`.
 
-A command has a start of its own: the interpreter, the modules that it imports and its options. The
-source of the build is 20 photos. `load` counts without TensorFlow: the time of a process that only
-imports TensorFlow is taken off.
+The time of a command includes the interpreter, the imports and the parsing of options. The source
+of the build is 20 photos. From the time of `load`, the time of a process that only imports
+TensorFlow is subtracted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A quick S3 of one folder, to read from: a process that sends files from the page cache.
+"""A fast, read-only S3 server of one folder: a process that sends files from the page cache.
 
-It knows a listing, HEAD, and GET of whole objects and ranges, and looks at no signature. Its own
-processor time a byte is that of `sendfile`.
+It answers listings, HEAD, and GET of whole objects and ranges, and ignores signatures. Per byte, it
+takes no more processor time than `sendfile`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _DATE_HTTP = "Thu, 01 Jan 2026 00:00:00 GMT"
 
 
 class FolderStore:
-    """A folder as the bucket `BUCKET`, to which the environment leads from now on.
+    """Serves a folder as the bucket `BUCKET`, and sets the environment variables for clients.
 
-    The server ends with this process: readers that nobody closed may ask until then.
+    The server ends with this process, because readers that are still open may send requests.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -123,7 +123,7 @@ def _listing(folder: Path, prefix: str) -> str:
 
 
 def main() -> None:
-    """Serve the folder until the standard input ends; a line there asks for processor seconds."""
+    """Print the port and serve a folder until stdin ends; a line asks for processor seconds."""
     handler = type("Handler", (_Handler,), {"folder": Path(sys.argv[1])})
     server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True

@@ -1,4 +1,4 @@
-"""Rows as text: tables of Markdown, each between its markers, so that one can be replaced alone."""
+"""Rows as Markdown tables. Each table is between markers, so that it can be replaced alone."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _PACKAGES = ("Pillow", "simplejpeg", "TensorFlow", "numpy")
 
 
 class Rows(Protocol):
-    """The function of every script, which measures in a folder of its own.
+    """The function `rows` of a script. The folder is for its files.
 
-    With `quick` it measures on a handful of images: that it runs, not what it comes to.
+    With `quick`, it measures a few images, to show that it runs.
     """
 
     def __call__(self, folder: Path, rounds: int, *, quick: bool) -> list[Row]:
@@ -49,10 +49,10 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def replaced(text: str, name: str, block: str) -> str:
-    """Return the document with another block between the markers of that name.
+    """Return `text` with `block` between the markers of `name`.
 
     Raises:
-        ValueError: the document does not have these markers once.
+        ValueError: the text does not have each marker exactly once.
     """
     begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
     if text.count(begin) != 1 or text.count(end) != 1:
@@ -62,12 +62,12 @@ def replaced(text: str, name: str, block: str) -> str:
 
 
 def block(text: str, name: str) -> str:
-    """Return what stands between the markers of that name."""
+    """Return the text between the markers of `name`; "" without them."""
     return text.partition(f"<!-- {name} -->\n")[2].partition(f"<!-- end of {name} -->")[0].strip()
 
 
 def machine(packages: Sequence[str] = _PACKAGES) -> str:
-    """Return versions of this and other installed packages, the processor and its cores."""
+    """Return versions of shardprep, Python and installed packages, the processor and its cores."""
     versions = ", ".join(
         f"{name} {importlib.metadata.version(name)}"
         for name in packages

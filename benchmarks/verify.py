@@ -1,6 +1,6 @@
 """`shardprep verify` without `--decode` against the checksum tools, on the same shards.
 
-The shards are in the page cache: what is measured is the processor, not the disk.
+The shards are in the page cache, so the processor is measured, not the disk.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`shardprep view`: a million items, many requests at once, and tiles against a plain file server.
 
-The set has the documents of a million records and shards of the size that they say, in which only
-the first records are there: no page reads more of them.
+The dataset has the documents of a million records. Its shards have the stated size, but only their
+first records have content, because no page reads others.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ TILES = Measure("tiles a second / `python -m http.server` on the same file", ">=
 MEASURES = (FIRST_S, FILTER_MS, PEAK_MB, AT_ONCE_MS, TILES)
 _SHARD_RECORDS = 50_000
 _REAL_RECORDS = 200
-"""Records of a shard that are there."""
+"""Number of records of a shard that have content."""
 _FILTERS = ("split=test", "label=7", "status=rejected", "key=00012", "split=train&label=3&key=a/1")
 
 
 def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
-    """Return what a viewer of a million items takes."""
+    """Return times, memory and speed of a viewer of a million items."""
     path = large(folder, 2_000 if quick else 1_000_000, 500 if quick else _SHARD_RECORDS)
     with mock.patch.dict(os.environ, SHARDPREP_CACHE=str(folder / "cache")):
         firsts = []
@@ -86,7 +86,7 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
 
 
 def large(folder: Path, number: int, shard_records: int) -> Path:
-    """Write a dataset of so many records, a hundredth of them copies, and as many rejected."""
+    """Write a dataset of `number` records, 1% of them copies, and a rejected image per 100."""
     small = built(
         folder / "small", photos.write_folder(folder / "photos", 20), "--size", "96x96",
         "--split", "train=0.9,test=0.1",
@@ -123,7 +123,7 @@ def large(folder: Path, number: int, shard_records: int) -> Path:
 
 
 def _rows(first: int, number: int, length: int, split: str, shard: str) -> pa.Table:
-    """Return the rows of a shard: records, and a rejected image for each hundred."""
+    """Return the item rows of a shard: its records, and a rejected image per 100 records."""
     numbers = np.arange(first, first + number)
     hashes = [hashlib.sha256(str(one if one % 100 else 0).encode()).hexdigest() for one in numbers]
     written = {
@@ -226,7 +226,7 @@ def served(path: Path) -> Iterator[_Served]:
 
 
 def _ratio(viewer: _Served, folder: Path, number: int) -> tuple[float, str]:
-    """Return the tiles a second of one connection, by those of a plain server of files."""
+    """Return tiles per second divided by the rate of a plain file server, and both as text."""
     tile = viewer.get("/tile/0")
     (folder / "files").mkdir(exist_ok=True)
     (folder / "files" / "tile.webp").write_bytes(tile)
@@ -247,7 +247,7 @@ def _ratio(viewer: _Served, folder: Path, number: int) -> tuple[float, str]:
 
 
 def _rate(port: int, path: str, headers: dict[str, str], number: int) -> float:
-    """Return answers a second of one client that opens a connection for each."""
+    """Return answers per second to one client, which opens a connection for each request."""
     start = time.perf_counter()
     for _ in range(number):
         connection = http.client.HTTPConnection("127.0.0.1", port)

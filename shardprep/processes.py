@@ -32,8 +32,7 @@ except ImportError:  # Windows
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _KEPT_BYTES = 512 << 20
-"""Bytes of freed memory that malloc keeps. Mapping them again for each large image takes 6% of the
-time of a build."""
+"""Freed bytes that malloc keeps. Mapping them again for each large image takes 6% of a build."""
 _WORKER_BYTES = 1 << 30
 """Memory limit of a worker in bytes, without the memory for the pixels of one image."""
 _PIXEL_BYTES = 16

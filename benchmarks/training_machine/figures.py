@@ -62,7 +62,7 @@ class Settings:
     """Folder of the photos and datasets, see `inputs.prepare`."""
     batch_size: int
     seconds: float
-    """Seconds of a figure without a model. As many before them do not count."""
+    """Duration of a figure without a model. The same time before it does not count."""
     device: str = "cuda"
     """Where models are trained; tests give "cpu"."""
 
@@ -88,14 +88,14 @@ Results = Mapping[Figure, Rate | Missing]
 
 
 def reading_figures(counts: Iterable[int]) -> list[Figure]:
-    """Return the figures of the first table: all cores first, then one core, then those between."""
+    """Return the first table's figures: the most cores first, then the fewest, then the others."""
     first, *rest = sorted(counts, reverse=True)
     ordered = [first, *rest[-1:], *rest[:-1]]
     return [Figure(way, cores) for cores in ordered for way in READING]
 
 
 def training_figures(cores: int) -> list[Figure]:
-    """Return the figures of the second table: few cores after the main rows of all cores."""
+    """Return the figures of the second table, the most important first."""
     main = [way for way in TRAINING if way != "raw"]
     few = [way for way in TRAINING if way != "resident"] if cores > FEW_CORES else []
     return [

@@ -30,8 +30,9 @@ _SHARDS = 16
 def prepare(source: Path, folder: Path, number: int) -> int:
     """Write photos and datasets into an empty folder; return the number of photos.
 
-    Photos are spread evenly over the source. They repeat if they are fewer than `number`; there are
-    fewer of them if they need more than 8 GiB, or a quarter of the free space of the disk.
+    The photos are taken at even distances from the source, and repeat if it has less than `number`.
+    The result is smaller than `number` if they would need more than 8 GiB, or a quarter of the free
+    disk space. Errors as in `read_photos`.
     """
     data = read_photos(source, number)
     each = 2 * sum(map(len, data)) / len(data) + _RAW_BYTES + (32 << 10)
@@ -56,6 +57,7 @@ def read_photos(source: Path, number: int) -> list[bytes]:
 
     Raises:
         ValueError: the source has no photos.
+        OSError: the source cannot be read.
     """
     read: dict[str, Callable[[], bytes]] = {}
     if source.is_dir():

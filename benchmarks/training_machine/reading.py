@@ -29,14 +29,14 @@ def rate(settings: Settings, figure: Figure) -> Rate:
 
 
 def crop_of(name: str) -> dict[str, Any]:
-    """Return the options of a reader that reads the dataset of that name."""
+    """Return the reader options for the dataset `name`: a random crop for the dataset "crop"."""
     return {"random_resized_crop": (SIDE, SIDE)} if name == "crop" else {}
 
 
 def steady(batches: Iterator[Any], settings: Settings, warm: int) -> Rate:
-    """Return the rate after at least `warm` batches and `settings.seconds`.
+    """Return the rate during `settings.seconds`, after the same time and at least `warm` batches.
 
-    Workers of our reader start during that time.
+    Workers of our reader start before the measurement.
     """
     start = time.perf_counter()
     for _ in range(warm):

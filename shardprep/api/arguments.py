@@ -44,7 +44,7 @@ _OF_TABLES = ("items", "labels", "relabel", "join", "predictions", "exclude_list
 
 
 def recipe_of(flags: dict[str, Any]) -> Recipe:
-    """Return the recipe from `flags`, over ./shardprep.toml if both have the same source.
+    """Return the recipe of `flags`, completed by ./shardprep.toml if it is for the same source.
 
     If only `flags` have `items`, ./shardprep.toml is ignored. RecipeError if no source is given.
     """
@@ -135,7 +135,10 @@ def _keys_here() -> dict[str, Any]:
 
 
 def local_source(source: str, watch: Watch, *, refresh: bool) -> str:
-    """Return the source; for a Kaggle slug, the local path of its data, downloaded if needed."""
+    """Return the source; for a Kaggle slug, the local path of its data, downloaded if needed.
+
+    RecipeError with `refresh` if the source is not on Kaggle, SourceError if the download fails.
+    """
     from shardprep.source.kaggle.ref import is_ref, parse_ref
 
     if not is_ref(source):
@@ -177,7 +180,7 @@ def number(name: str, value: object, option: Option, kind: type[_Number]) -> _Nu
 
 
 def num_workers(workers: int | None) -> int:
-    """Return the number of workers; for None, the number of usable cores."""
+    """Return `workers`, or for None the number of usable cores; OptionError if out of bounds."""
     if workers is None:
         from shardprep.machine import usable_cores
 
@@ -274,7 +277,7 @@ def only_archive() -> str:
 
 
 def dataset_at(dataset: str | Path | None) -> OpenDataset:
-    """Open a dataset; for None, that of ./shardprep.toml, else the only one in `tfrecords`."""
+    """Open a dataset; for None, the dataset of ./shardprep.toml or the only one in `tfrecords`."""
     from shardprep.dataset.open_dataset import open_dataset
 
     return open_dataset(files_at(dataset))
@@ -290,7 +293,7 @@ def selected(dataset: OpenDataset, split: AnySplit | None) -> Selection | None:
 
 
 def files_at(dataset: str | Path | None, *, damaged: bool = False) -> DatasetFiles:
-    """Return the files of the dataset of `dataset_at`; `damaged` allows a missing manifest."""
+    """Return a dataset's files, found as in `dataset_at`; `damaged` allows a missing manifest."""
     from shardprep.dataset.locate import locate
 
     recipe = _recipe_here() if dataset is None else None

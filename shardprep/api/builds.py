@@ -348,6 +348,7 @@ def finalize(
 
     Raises:
         DatasetError: no part of this dataset has been built.
+        RecipeError: a number is out of bounds.
         TooManyRejectedError: the share of rejected images is above `max_rejected`. The shards are
             kept.
         BuildError: shards are missing or damaged. The error names the parts to build again.
@@ -382,6 +383,7 @@ def init(
         RecipeError: ./shardprep.toml exists and `overwrite` is not set, or neither `source` nor
             `items` is given and the current folder does not contain exactly one archive.
         SourceError: the source cannot be read, or has no images.
+        StorageError: object storage does not answer, or refuses a request.
     """
     from shardprep.catalog.given_items import source_of
     from shardprep.catalog.survey import recipe_text, survey_source

@@ -76,7 +76,7 @@ def verify(
 
     Raises:
         DatasetError: the dataset does not exist, or its build is not finished.
-        RecipeError: the source for the repair is not given and not known.
+        RecipeError: a number is out of bounds, or the source for the repair is unknown.
         BuildError: the repair would not give the same bytes. The dataset is left unchanged.
         SourceError: the source for the repair cannot be read.
         StorageError: object storage does not answer, or refuses a request.

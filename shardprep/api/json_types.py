@@ -159,7 +159,7 @@ class CopiesJson(TypedDict):
     is_conflict: bool
     """True if the targets of the images differ."""
     changes: tuple[str, ...]
-    """How each image differs from the first, such as `mirrored, cropped to 82%`."""
+    """How each image differs from the first image, such as `mirrored, cropped to 82%`."""
     records: list[RecordJson]
     """The copies; first the copy to keep if the others are left out."""
 

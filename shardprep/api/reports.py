@@ -297,8 +297,8 @@ def view(
 
     Raises:
         DatasetError: the dataset does not exist, or one of its documents is missing or damaged.
-        RecipeError: the port is in use, or this is a hosted notebook, whose ports browsers cannot
-            reach.
+        RecipeError: the port is in use or out of bounds, or this is a hosted notebook, whose ports
+            browsers cannot reach.
         StorageError: object storage does not answer, or refuses a request.
     """
     from shardprep.reporter.viewer.viewer import serve
@@ -326,8 +326,8 @@ def bench(
     """Measure and return the reading speed of plain tf.data and this package's readers.
 
     Raises:
-        DatasetError: the dataset or the split does not exist.
-        RecipeError: a number is out of bounds.
+        DatasetError: the dataset or the split does not exist, or the dataset has stacks.
+        RecipeError: a number is out of bounds, or the dataset is in object storage.
     """
     from shardprep.benchmark.result import Settings
     from shardprep.benchmark.run import run_benchmark

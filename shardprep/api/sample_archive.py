@@ -55,7 +55,7 @@ def write_sample(directory: Path, *, num_images: int = 600, seed: int = 0) -> Pa
     """Write the archive and its recipe into `directory`; return the path of the archive.
 
     Existing files with the same bytes are kept. SourceError, and nothing is written, if a file has
-    other bytes (of another seed or Pillow version) or if `num_images` is below 40.
+    other bytes (of another seed or Pillow version), `num_images` is below 40, or a write fails.
     """
     if num_images < MIN_IMAGES:
         what = f"{num_images} images are not enough"

@@ -185,7 +185,7 @@ def repack(
     store_timeout: float | None = None,
     progress: Show | bool = False,
 ) -> BuildResult:
-    """Make a dataset of finished ones: other shards, size, labels or splits, or several merged.
+    """Make a dataset from finished datasets: with other shards, size, labels or splits, or merged.
 
     Records are copied without decoding, unless options of images are given: `size`, `fit`, `format`
     or `quality`. Classes are merged by name. A key that several datasets have gets the name of its
@@ -290,11 +290,12 @@ def export(
 ) -> Exported:
     """Write a dataset in the layout of another library; stored images are copied unchanged.
 
-    If an export is interrupted, the same call continues it. `croissant` describes the dataset in
-    its own folder instead.
+    With `croissant`, write croissant.json into the folder of the dataset instead. If an export is
+    interrupted, the same call continues it.
 
     Raises:
         DatasetError: the dataset or the split does not exist, or a file is missing or damaged.
+        RecordError: a record is damaged.
         RecipeError: the layout is unknown, or does not fit the dataset.
         BuildError: the target folder contains something else, or another export writes to it.
         StorageError: object storage does not answer, or refuses a request.
@@ -333,6 +334,7 @@ def download(
     Data that Kaggle has mounted is not downloaded, unless `to` or `refresh` is given.
 
     Raises:
+        RecipeError: `slug` names neither a competition nor a dataset of Kaggle.
         SourceError: the archive cannot be downloaded. The error says why and what to do.
     """
     from shardprep.source.kaggle.ref import parse_ref
@@ -433,6 +435,7 @@ def fetch(
 
     Raises:
         DatasetError: the dataset does not exist, or one of its files is damaged.
+        RecipeError: the address is invalid, or a number is out of bounds.
         BuildError: the target folder contains another dataset, the disk has too little space, or
             another fetch writes to the folder.
         StorageError: object storage does not answer, or refuses a request.

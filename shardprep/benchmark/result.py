@@ -86,7 +86,7 @@ class Benchmark(Card):
     num_records: int
     """Number of records that were read."""
     num_bytes: int
-    """Size of the records that were read."""
+    """Size of the records that were read, in bytes."""
     settings: Settings
     """Settings of the measurement."""
     num_cores: int

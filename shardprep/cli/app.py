@@ -111,7 +111,7 @@ def main(interrupts: Sequence[int] = ()) -> None:
 
 
 def _end_without_memory(code: int) -> None:
-    """Exit without the cleanup of libraries, whose errors would be tracebacks."""
+    """Remove temporary files and exit without the cleanup of libraries: it prints tracebacks."""
     if (util := sys.modules.get("multiprocessing.util")) is not None:
         shutil.rmtree(util.get_temp_dir(), ignore_errors=True)
     _end_at_once(code)

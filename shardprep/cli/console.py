@@ -64,7 +64,7 @@ class Terminal(Console):
     def entries(
         self, title: str, lines: Sequence[str], number: int = 0, *, many: bool = False
     ) -> None:
-        """Print a title and lines, and the number of lines left; `many` repeats the title."""
+        """Print a title and lines, and how many of `number` are left; `many` repeats the title."""
         for i, line in enumerate(lines):
             self.entry(title if many or not i else "", line)
         self.more(number - len(lines))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def repack(call: Call, *, as_json: bool) -> None:
-    """Make a dataset of finished ones: other shards, size, labels or splits, or several merged.
+    """Make a dataset from finished datasets: with other shards, size, labels or splits, or merged.
 
     Records are copied without decoding, unless --size, --fit, --format or --quality is given.
     Classes are merged by name. A key that several datasets have gets the name of its dataset as a
@@ -46,7 +46,7 @@ def export(done: Exported) -> None:
     croissant.json. folder: split/class/name.jpg, a table and COCO's JSON. coco: images/ and
     annotations/ for pycocotools and torchvision. yolo: images/, labels/ and data.yaml for
     Ultralytics. Raw pixels become PNG. If an export is interrupted, the same command continues it.
-    --croissant describes the dataset itself.
+    --croissant writes croissant.json into the folder of the dataset instead.
 
     Examples:
         shardprep export --to webdataset

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def annotated_pictures(dataset: OpenDataset, number: int) -> Iterator[AnnotatedPicture]:
-    """Yield at most `number` evenly spread records, preferably with annotations, as pictures."""
+    """Yield up to `number` evenly spread records, preferably annotated; RecordError if damaged."""
     for record in _spread(dataset.record_rows(("num_objects", "mask_pixels")), number):
         payload = dataset.read(record)
         try:

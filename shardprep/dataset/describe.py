@@ -77,8 +77,7 @@ class Facts(Card):
     target: Range | None
     """Range of the target in a regression dataset; null in other datasets."""
     components: dict[str, ComponentFacts]
-    """The targets by name, in a dataset with several numbers or classes for each image; otherwise
-    empty."""
+    """The targets by name, if images have several numbers or classes; otherwise empty."""
     num_texts: Range | None
     """Number of texts of an image in a dataset with several texts; null in other datasets."""
     rejections: dict[str, tuple[Example, ...]]
@@ -108,7 +107,7 @@ def size_text(width: Range, height: Range) -> str:
 
 
 def read_facts(dataset: OpenDataset) -> Facts:
-    """Return facts about a dataset; reads its item table."""
+    """Return facts about a dataset; reads its item table. DatasetError if the table is damaged."""
     further = [
         name for name in dataset.item_columns.names if name in item_table.TARGET_COLUMNS.names
     ]
@@ -159,7 +158,7 @@ def component_columns(schema: Schema, written: pa.Table) -> dict[str, pa.Chunked
 
 
 def read_examples(folder: Path) -> LeftOutExamples:
-    """Return examples of the inputs that were not written, from a folder's item table."""
+    """Return examples of unwritten inputs from a folder's item table; DatasetError if damaged."""
     return _listed(item_table.read_items(folder / ITEMS_FILE, _EXAMPLE_COLUMNS))
 
 

@@ -71,8 +71,7 @@ def encode(
 def with_values(data: bytes, features: Mapping[str, Values], dtypes: Mapping[str, str]) -> bytes:
     """Return the serialized Example `data` with the values of `features` replaced or added.
 
-    Names that are neither in the Example nor in `dtypes` are ignored. RecordError if `data` is
-    not a serialized Example.
+    Names neither in the Example nor in `dtypes` are ignored. RecordError if `data` is invalid.
     """
     values = decode(data)
     known = values.keys() | dtypes.keys()

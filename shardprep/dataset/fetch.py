@@ -76,7 +76,8 @@ def fetch_dataset(
 
     With `check`, all bytes of an existing copy are compared. Otherwise `schema.json` and
     `items.parquet` are hashed, other files compared by size. `damaged` skips damaged or missing
-    remote files. BuildError if the folder has another dataset.
+    remote files, which are a DatasetError otherwise. BuildError if the folder has another dataset
+    or is in use, or the disk is too full.
     """
     _, manifest = remote.with_manifest()
     final = to / manifest.name / manifest.version
@@ -122,7 +123,7 @@ class _FetchedFiles:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def lacking(self, *, hashed: bool) -> set[str]:
-        """Return the names of files that are missing or damaged in the finished copy."""
+        """Return names of missing or damaged files of the copy; BuildError for another dataset."""
         final, names = self.final, [*self.manifest.shards, *self._documents()]
         if not final.exists():
             return set(names)

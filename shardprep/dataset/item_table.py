@@ -80,9 +80,8 @@ POINT_COLUMNS = pa.schema(
         pa.field("lost_points", pa.map_(pa.string(), pa.int64())),
     ]
 )
-"""Further columns of a dataset with keypoints. `labelled_points` counts the labelled keypoints of
-each stored object, then of the image. `lost_points` counts the keypoints that are not stored, by
-sorted reason."""
+"""Further columns of a dataset with keypoints. `labelled_points` counts labelled keypoints of each
+stored object, then of the image. `lost_points` counts the unstored keypoints by sorted reason."""
 TARGET_COLUMNS = pa.schema(
     [
         pa.field("targets", pa.list_(pa.float64())),
@@ -169,7 +168,7 @@ def with_columns(table: pa.Table, columns: pa.Schema) -> pa.Table:
 def write_items(
     folder: Folder, name: str, tables: Iterable[pa.Table], columns: pa.Schema = COLUMNS
 ) -> None:
-    """Write tables into one parquet file, a table at a time."""
+    """Write tables with exactly these `columns` into one parquet file, a table at a time."""
     with folder.new_file(name) as file:
         with pq.ParquetWriter(file.stream, columns, compression="zstd") as writer:
             for table in tables:
@@ -212,8 +211,7 @@ def bounded_table(
 ) -> pa.Table:
     """Return `columns` (None for all) of a row group (None for all) of an untrusted file.
 
-    ValueError, before memory is allocated, if the file states too many rows or unpacked bytes for
-    its size `num_bytes`.
+    ValueError, before memory is allocated, if a file of `num_bytes` states too many rows or bytes.
     """
     facts = file.metadata
     unpacked = sum(facts.row_group(i).total_byte_size for i in range(facts.num_row_groups))
@@ -343,7 +341,7 @@ class ItemView:
         return self._columns[name]
 
     def value(self, name: str, number: int) -> Any:
-        """Return a value; caches its row group, or the whole column after `_MOST_PARTS` groups."""
+        """Return the value in row `number`; caches row groups, after `_MOST_PARTS` the column."""
         if name in self._columns:
             return self._columns[name][number].as_py()
         row, parts = int(self.numbers[number]), self._parts.setdefault(name, {})

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Moves = Literal["", "box", "points", "visibility", "pixels"]
-"""How a crop changes values: not at all (""), or as corners of boxes, points, visibility of points
-or pixels."""
+"""How a crop changes values: not at all (""), or as boxes, points, their visibility or pixels."""
 
 KindName = Literal[
     "image", "label", "labels", "text", "scalar", "bbox", "flag", "mask", "vector", "texts",

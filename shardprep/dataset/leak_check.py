@@ -90,7 +90,7 @@ class RecordsSum:
         self._sum = 0
 
     def add(self, rows: pa.Table) -> None:
-        """Add the written rows of an item table."""
+        """Add rows of an item table. All of them must have the status `written`."""
         for some in rows.select(_COLUMNS).to_batches(max_chunksize=1 << 16):
             for row in zip(*(column.to_pylist() for column in some.columns), strict=True):
                 digest = hashlib.sha256("\0".join(value or "" for value in row).encode()).digest()
@@ -112,11 +112,11 @@ class Leak(NamedTuple):
     kind: Literal["exact", "near"]
     """`exact`: equal byte for byte; `near`: similar pictures."""
     keys: tuple[str, ...]
-    """Keys of the images; first the one that `--dedup` keeps."""
+    """Keys of the images; the first image is the one that `--dedup` keeps."""
     splits: tuple[str, ...]
     """Split of each image."""
     changes: tuple[str, ...]
-    """How each image differs from the first, in words; "" for the first and for exact copies."""
+    """How each image differs from the first image, in words; "" without a difference."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -86,8 +86,7 @@ class Labels(Document):
     """Class names; a label is an index into them."""
     found_by: str
     num_rows_without_image: Count
-    """Number of rows of the label table, and of image names in annotations, that have no image in
-    the source."""
+    """Number of rows of the label table, and of image names in annotations, that have no image."""
     rows_without_image: tuple[str, ...]
     """Ids of some of these rows, or names of some of these images."""
 

@@ -78,7 +78,7 @@ class OpenDataset:
         return ManifestMark(str(self), self.files.manifest_mark)
 
     def documents(self, *names: str) -> AbstractContextManager[Path]:
-        """Return a context that yields a folder with `names`; errors in it name the dataset."""
+        """Return a context that yields a folder with documents `names`; errors name the dataset."""
         return self.files.documents(self.manifest, names)
 
     def item_file(self) -> ItemFile:
@@ -96,7 +96,7 @@ class OpenDataset:
     def item_rows(self, columns: Sequence[str] | None = None, *, intact: bool = False) -> pa.Table:
         """Return `columns` of the item table, or all columns, with a row for every input.
 
-        With `intact`, DatasetError if the table's SHA-256 is not the one in the manifest.
+        DatasetError if the table is damaged or lacks a column; with `intact`, for another SHA-256.
         """
         from shardprep.dataset.item_table import read_items
 
@@ -144,7 +144,7 @@ class OpenDataset:
         return rows.take(pa.array(order))
 
     def index(self, shard: Shard) -> ShardIndex:
-        """Return offset and length in bytes of each frame of a shard, int64[records, 2]."""
+        """Return offset and length in bytes of each frame of a shard; errors as in `read_index`."""
         if shard.name not in self._indexes:
             with self.documents(index_name(shard.name)) as folder:
                 self._indexes[shard.name] = read_index(folder, shard)
@@ -153,7 +153,7 @@ class OpenDataset:
     def read(self, number: int) -> bytes:
         """Return the payload of a record; `number` counts from 0 through all shards in order.
 
-        IndexError if the record does not exist, RecordError if it is damaged.
+        IndexError if it does not exist, RecordError or DatasetError if it or its index is damaged.
         """
         shard, record = self.place(number)
         offset, length = self.index(shard)[record].tolist()

@@ -105,7 +105,10 @@ def has_other_classes(one: ComparedSide, two: ComparedSide) -> bool:
 
 
 def record_changes(one: ComparedSide, two: ComparedSide) -> Iterator[RecordChange]:
-    """Read all records of two sides and yield their differences, in the order of the rows."""
+    """Read all records of two sides and yield their differences, in the order of the rows.
+
+    Equal row numbers of the two tables must belong to one item. RecordError if a record is damaged.
+    """
     lengths = np.maximum(*(np.asarray(side.table["length"]) for side in (one, two)))
     compared, is_any_decoded = _Comparison(one, two), has_other_classes(one, two)
     with ThreadPoolExecutor(_READS_AT_ONCE, "shardprep-diff") as pool:
@@ -271,7 +274,7 @@ def _size(values: Values, schema: Schema) -> Sequence[int]:
 
 
 def _snapped(one: list[Any], two: list[Any], coarse: Any) -> list[Any]:
-    """Return the points or masks of `two`; an equal point or mask is replaced by the one of `one`.
+    """Return the points or masks `two`, with the values of `one` where both have equal values.
 
     Points are equal if they differ by at most half a pixel in an image of height and width
     `coarse`. Masks are equal if each pixel of the smaller mask has an equal pixel among the 3 x 3

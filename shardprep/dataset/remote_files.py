@@ -50,7 +50,7 @@ class RemoteFiles:
 
     url: ObjectUrl
     objects: Mapping[str, ListedObject]
-    """Objects by name in the dataset; `ListedObject.name` is the key below `url`, or in a draft."""
+    """Objects by name in the dataset; `ListedObject.name` is the whole key below `url`."""
     is_remote: ClassVar[bool] = True
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class RemoteFiles:
 
     @contextlib.contextmanager
     def documents(self, manifest: Manifest, names: Sequence[str] = ()) -> Iterator[Path]:
-        """Yield a folder with checked copies of documents; errors in the block name the objects."""
+        """Yield a folder with checked copies of documents `names`; errors name the objects."""
         for name in names:
             if name not in self.objects:
                 raise self._error(name, "is missing")
@@ -89,8 +89,8 @@ class RemoteFiles:
     def copies(self, names: Sequence[str] | None = None) -> Path:
         """Return a local folder with copies of the named documents (None for all).
 
-        Sizes of the copies are checked, hashes are not. The name of the folder is a hash of the
-        ETags of all documents, so copies are never stale.
+        DatasetError if a document is too large or its copy incomplete; hashes are not checked. The
+        name of the folder is a hash of the ETags of all documents, so copies are never stale.
         """
         documents = {name: facts for name, facts in self.objects.items() if is_document(name)}
         state = "\n".join([str(self.url), *(f"{name} {one[:]}" for name, one in documents.items())])
@@ -169,7 +169,7 @@ class RemoteFiles:
         raise DatasetError(f"{self.url}/{shard}", what, way_out(str(self.url)))
 
     def blocks(self, shard: Shard, sizes: Sequence[int]) -> Iterator[bytes]:
-        """Yield a shard in blocks of these sizes, shorter at its end."""
+        """Yield a shard in blocks of these sizes, shorter at its end. Errors as in `read`."""
         source = self.shard(shard)
         received, data = objects.read_whole(source.url, source.etag), b""
         for size in sizes:
@@ -216,8 +216,7 @@ def draft_in_force(
 ) -> tuple[str, Manifest] | None:
     """Return prefix and manifest of the draft in force, or None if no draft is in force.
 
-    `listed` has all objects below `url`, by name. ChangedError if a manifest changed since the
-    listing.
+    `listed` has all objects below `url`, by name. ChangedError if a manifest changed since then.
     """
     seals = [name for name in listed if _SEAL.fullmatch(name)]
     if MANIFEST_FILE not in listed or not seals:

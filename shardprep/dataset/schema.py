@@ -63,8 +63,7 @@ TARGET_FEATURES = {
     "classes": TARGETS,
     "texts": TEXTS,
 }
-"""Kind of target → its feature. `classes` are the features `label/NAME`, and `targets` if some
-columns are numbers."""
+"""Kind of target → its feature. `classes` has `label/NAME`, and `targets` for number columns."""
 
 
 class Provided(NamedTuple):
@@ -170,8 +169,7 @@ class Feature(SparseDocument):
     edges: tuple[tuple[_Place, _Place], ...] = ()
     """Pairs of keypoints to connect in drawings."""
     mirrored: tuple[_Place, ...] = ()
-    """For each keypoint, the index of the keypoint that replaces it in a mirrored image; empty if
-    none is replaced."""
+    """Index of the keypoint that replaces each keypoint in a mirrored image; empty if none does."""
 
     @property
     def value_shape(self) -> tuple[int, ...]:
@@ -434,7 +432,10 @@ class Schema(Document):
         return self.model_copy(update={"features": features, "labels": ()})
 
     def encode(self, values: Mapping[str, Value]) -> bytes:
-        """Return a serialized Example; values of features that the schema lacks are ignored."""
+        """Return a serialized Example of `values`, which must have every feature of the schema.
+
+        Other values are ignored. OverflowError if a float is too large for float32.
+        """
         lists: dict[str, example.Values] = {}
         of_empty = {}
         for name, feature in self.features.items():

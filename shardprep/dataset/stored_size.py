@@ -1,7 +1,6 @@
 """Limit on the size of stored images and masks, because a record may be hostile.
 
-The size in the header is checked before memory is allocated for the pixels. TensorFlow's decoders
-have their own limit.
+The size in the header is checked before memory is allocated. TensorFlow has a limit of its own.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class AnnotationTally:
     mask_images: Counter[int] = field(default_factory=Counter)
     """Number of records whose mask has each value."""
     points: list[int] = field(default_factory=lambda: [0, 0])
-    """Number of labelled keypoints, and of objects and images without any."""
+    """Number of labelled keypoints, and of objects and images without a labelled keypoint."""
     lost_points: Counter[str] = field(default_factory=Counter)
 
     def add(self, written: pa.Table) -> None:
@@ -131,7 +131,7 @@ class _SplitTally:
 
 @dataclass(slots=True)
 class Tally:
-    """Running counts of the items of shards, which are added in order. Uses 8 bytes per record."""
+    """Running counts of items. Shards must be added in order. Uses 8 bytes per record."""
 
     spec: ImageSpec
     _splits: dict[str, _SplitTally] = field(default_factory=dict)

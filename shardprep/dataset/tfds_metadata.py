@@ -1,8 +1,7 @@
 """The files that let TensorFlow Datasets open a dataset folder.
 
-The files are proto-JSON of tensorflow_datasets.DatasetInfo and .Feature, in the form that
-`tfds.builder_from_directory` of TFDS 4.9 reads. TFDS refuses unknown keys and needs exact
-`shardLengths`.
+The files are proto-JSON of tensorflow_datasets.DatasetInfo and .Feature, as TFDS 4.9 reads them in
+`tfds.builder_from_directory`. TFDS refuses unknown keys and needs exact `shardLengths`.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def _dataset_info(manifest: Manifest, schema: Schema) -> dict[str, Any]:
 
 
 def _supervised(schema: Schema) -> dict[str, Any] | None:
-    """Return TFDS's supervised target: a feature, a dict of them for several classes, or None."""
+    """Return TFDS's supervised target: a feature, or a dict of features for several classes."""
     classes = schema.class_features
     if not classes or schema.annotations:
         return {"featureKey": schema.supervised} if schema.supervised else None

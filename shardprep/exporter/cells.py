@@ -75,7 +75,7 @@ def mask_pixels(sample: ExportSample) -> Iterator[NDArray[np.uint8]]:
 
 
 def run_lengths(sample: ExportSample) -> list[dict[str, Any]]:
-    """Return the mask of each object in COCO's compressed run-length encoding; [] without masks."""
+    """Return the masks in COCO's compressed run-length encoding; RecordError if one is damaged."""
     if not sample.objects.masks:
         return []
     from pycocotools import mask as coco
@@ -116,7 +116,7 @@ def coco_entry(sample: ExportSample, file_name: str, image_id: int) -> dict[str,
 def write_coco(
     file: BinaryIO, lines: Iterable[bytes], again: Iterable[bytes], schema: Schema
 ) -> None:
-    """Write a COCO document. `lines` and `again` both yield all its `coco_entry` dicts as JSON."""
+    """Write a COCO document. `lines` and `again` must yield the same `coco_entry` dicts as JSON."""
     more = skeleton(schema.features[KEYPOINTS]) if KEYPOINTS in schema.features else {}
     classes = schema.features[BOX_LABEL].labels
     categories = [{"id": i + 1, "name": name, **more} for i, name in enumerate(classes)]

@@ -114,7 +114,7 @@ def export_dataset(
 
     `out` is `exports/<name>-<version>-<layout>` by default. With `overwrite`, another export in
     `out` is replaced when the new export is complete. RecipeError if the layout does not support
-    the dataset. BuildError if `out` is in use or the disk is too full.
+    the dataset, BuildError if `out` is in use or the disk full, RecordError for damaged records.
     """
     if layout not in LAYOUTS:
         raise OptionError(OptionName("to"), value=layout, allowed=tuple(LAYOUTS))
@@ -166,7 +166,7 @@ def _excerpt(dataset: OpenDataset, chosen: Chosen) -> tuple[_Source, Manifest]:
 
 
 def _written(dataset: OpenDataset, columns: Sequence[str] = ()) -> pa.Table:
-    """Return the item rows of all records, with `_COLUMNS` and `columns`."""
+    """Return the checked item rows of all records, with `_COLUMNS` and `columns`."""
     table = dataset.item_rows([*dict.fromkeys((*_COLUMNS, *columns))])
     check_items(dataset, table)
     return with_status(table, WRITTEN)

@@ -276,7 +276,7 @@ WRITERS = {
 
 
 def outlines(sample: ExportSample) -> list[list[float]]:
-    """Return the polygon around each mask as x, y, x, y … in 0..1; of an empty mask, the box."""
+    """Return the polygon around each mask as x, y, x, y … in 0..1; for an empty mask, its box."""
     height, width = sample.size
     found = []
     for pixels, (top, left, bottom, right) in zip(
@@ -309,7 +309,7 @@ def _corners(pixels: NDArray[np.uint8]) -> NDArray[np.int64]:
 def _rings(corners: NDArray[Any]) -> list[list[int]]:
     """Return the rings as lists of corner indices, in drawing order.
 
-    In each row and in each column, corners 0 and 1 bound an edge, corners 2 and 3, and so on.
+    In each row and column, corners 0 and 1 are the ends of an edge, corners 2 and 3 of the next.
     """
     order = np.lexsort((corners[:, 1], corners[:, 0])).reshape(-1, 2)
     ends = np.empty(len(corners), np.int64)

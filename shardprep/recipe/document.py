@@ -1,7 +1,4 @@
-"""Read and write the recipe file `shardprep.toml`.
-
-The file may come from an untrusted source: its size and the depth of its keys are limited.
-"""
+"""Read and write `shardprep.toml`. An untrusted file has limits on its size and depth of keys."""
 
 from __future__ import annotations
 

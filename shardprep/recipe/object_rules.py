@@ -14,7 +14,7 @@ from shardprep.recipe.rules import SLICE, checked_expression, letters_of, wildca
 from shardprep.source.names import composed
 
 BoxForm = Literal["xyxy", "xywh", "center", "yxyx"]
-"""Meaning of a box's four numbers: corners (x or y first), corner and size, center and size."""
+"""Four numbers of a box: corners (`xyxy`, `yxyx`), corner and size (`xywh`), or center and size."""
 _FORM_NAMES: dict[BoxForm, tuple[str, ...]] = {
     "xyxy": (
         "xmin ymin xmax ymax", "x1 y1 x2 y2", "x0 y0 x1 y1", "left top right bottom",
@@ -34,8 +34,7 @@ _FORM_NAMES: dict[BoxForm, tuple[str, ...]] = {
     ),
     "yxyx": (),
 }  # fmt: skip
-"""Form → usual names of its four columns, in lower case, without punctuation or a prefix such as
-"bbox"."""
+"""Form → usual names of its columns, in lower case, without punctuation or a prefix like "bbox"."""
 _BOX_WORD = re.compile(r"^(bbox|bndbox|box|bb|roi|rect|region)(?=.)")
 _PATH_END = re.compile("[^./]*$")
 _FORM = re.compile(r"(?P<form>\w+)\((?P<columns>.*)\)", re.DOTALL)
@@ -312,7 +311,7 @@ def _files_and_columns(argument: str) -> list[str]:
 
 
 def parse_box_columns(text: str) -> BoxColumns:
-    """Return the columns (one or four) in a text such as `x,y,w,h` or `xywh(…)`, and their form."""
+    """Return one or four columns, as in `xywh(x,y,w,h)`, and their form; OptionError if invalid."""
     option = OptionName("boxes", "csv")
     match = _FORM.fullmatch(text.strip())
     form = match["form"] if match else None
@@ -330,7 +329,7 @@ def parse_box_columns(text: str) -> BoxColumns:
 
 
 def named_box_columns(names: Sequence[str]) -> BoxColumns | None:
-    """Return the four columns that have usual names of a box and one parent path, or None."""
+    """Return the four columns that have usual names of a box and a common parent path, or None."""
     by_start: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for name in names:
         end = _PATH_END.search(name)[0]  # type: ignore[index]  # it may be empty

@@ -251,7 +251,7 @@ class Recipe(BuildOptions):
         return files
 
     def with_rules(self, **texts: Any) -> Recipe:
-        """Return a copy with other options, such as `boxes="voc"`, and their parsed rules."""
+        """Return a copy with options such as `boxes="voc"`; OptionError if a rule is invalid."""
         rules = {key: _PARSERS[key](text) for key, text in texts.items() if key in _PARSERS}
         options: dict[str, Any] = {**texts, "rules": replace(self.rules, **rules)}
         return replace(self, **options)
@@ -297,7 +297,7 @@ def make_recipe(
 ) -> Recipe:
     """Return the recipe from the keys of a file and from flags, which override them.
 
-    Errors name the flag, or the file `where` for a key of the file.
+    RecipeError names the flag, or the file `where` for a key of the file.
     """
     flags = flags or {}
 
@@ -337,7 +337,7 @@ def _read(key: str, value: object) -> Any:
 
 
 def _choices(kind: object, value: object) -> tuple[object, ...]:
-    """Return the values of a Literal type; for others (value,), or () if it should be a text."""
+    """Return the values of a Literal type; for other types (value,), or () if a text is needed."""
     if get_origin(kind) is Literal:
         return get_args(kind)
     if bool in get_args(kind) and not isinstance(value, bool):

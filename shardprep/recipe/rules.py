@@ -1,4 +1,4 @@
-"""The rules of images, labels, splits, groups, joins and stacks, parsed when the recipe is made."""
+"""The rules of images, labels, rows, splits, groups, joins and stacks, parsed with the recipe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardprep.errors import OptionError, OptionName, shown
 RuleKind = Literal["auto", "folder", "prefix", "regex", "csv", "column", "none"]
 TABLE_SUFFIXES = (".csv", ".tsv")
 WHOLE_NAME, TEXT = "key", "text"
-"""Titles of the columns that a pattern of text files gives: path up to the last field, text."""
+"""Columns of the table that a pattern of text files gives: path up to the last field, and text."""
 SLICE = r"(?P<start>-?\d{0,9})(?P<colon>:)?(?P<stop>-?\d{0,9})"
 _SLACK = 1e-6
 _LAYOUT = re.compile(
@@ -29,7 +29,7 @@ class ArrayRule(NamedTuple):
     file: str
     """Glob for the whole key of a file, or for its end after a slash."""
     column: str = ""
-    """The column of images; "" if the file has only one."""
+    """Column of the images; "" if the file has only one such column."""
     layout: str = ""
     """Axes such as NHWC or THW, or WIDTHxHEIGHT of flat images; "" to detect the axes."""
 
@@ -245,8 +245,9 @@ _WILD = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 def parse_stack_rule(text: str, option: OptionName = _STACK) -> StackRule:
     """Return the rule of a `--stack` value, such as `{id}/*.png` or `{id}_{red,green}.png`.
 
-    A name in braces matches text without slashes; the key of a sample ends with the last name.
-    Names with commas are the channels.
+    A name in braces matches text without slashes. Names with commas are the channels. The files of
+    a sample have the same path up to the end of the last name; this part is the sample's key.
+    OptionError, which names `option`, if the pattern is invalid.
     """
     if not text:
         return StackRule()

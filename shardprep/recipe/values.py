@@ -13,7 +13,7 @@ from shardprep.errors import printable, shown
 
 _MAX_BITS = 64
 _MOST_DEEP = 1e30
-"""Maximum size of a pixel value: the difference of two must fit in float32."""
+"""Maximum size of a pixel value: the difference of two such values must fit in float32."""
 _MAX_SHOWN = 60
 """Maximum number of characters of a value in an error, and of a number as text."""
 _SIZE = re.compile(r"([0-9]{1,9})(?:\s*[xX\u00d7]\s*([0-9]{1,9}))?")

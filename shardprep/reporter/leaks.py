@@ -135,7 +135,7 @@ def compare_images(first: ComparedImages, second: ComparedImages) -> Overlap:
 
 
 def _near(first: ComparedImages, second: ComparedImages) -> dict[int, tuple[int, str]]:
-    """Return index in `first` → index of its first near copy in `second`, and the change."""
+    """Return index in `first` → (index of its first near copy in `second`, change or "")."""
     if not second.keys:
         return {}
     number, both = len(first.keys), np.concatenate([first.thumbnails, second.thumbnails])

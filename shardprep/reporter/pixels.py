@@ -63,9 +63,8 @@ MEASURES = np.dtype(
 )
 """Measures of one image: `THUMBNAIL` and more. `contrast` is the standard deviation of grey, 0 to
 255. `brightness` (mean), `darkest` (5th percentile) and `lightest` (99th) are perceived
-brightness in 0..1. `entropy` is that of the grey levels in bits. `colour` is the difference
-between the largest and smallest channel of a pixel, 0..1, averaged over the pixels. See
-`sharpness` below."""
+brightness in 0..1. `entropy` is the entropy of the grey levels in bits. `colour` is the mean over
+the pixels of the difference between largest and smallest channel, 0..1. See `sharpness` below."""
 _VERSION = 5
 """Version of the measures. Increase it when the same pixels give other values."""
 _AT_ONCE = 64
@@ -77,8 +76,7 @@ _CACHED = {"measures", "channels", "labels", "counts", "tiles", "boxes", "pairs"
 _SQUARES = (np.square(np.arange(256) / 255)[None] * np.array([[0.241], [0.691], [0.068]])).astype(
     np.float32
 )
-"""float32[3, 256]: contribution of each red, green and blue level to squared perceived
-brightness."""
+"""float32[3, 256]: part of each red, green and blue level in the squared perceived brightness."""
 
 
 def open_images(dataset: OpenDataset, split: AnySplit | None = None) -> StoredImages:
@@ -104,7 +102,7 @@ class StoredImages:
         return self._records.read(np.asarray(numbers))
 
     def image(self, payload: Payload) -> bytes:
-        """Return the encoded image of a record (of a stack, the middle one), or ValueError."""
+        """Return a record's encoded image, the middle one of a stack; ValueError without images."""
         features = self._decoder.find(payload) or example.decode(bytes(payload))
         values = features.get(self._name, [])
         has_image = len(values) == 1 or (self.schema.is_stack and values)
@@ -135,8 +133,7 @@ class StoredImages:
     def pixels(self, data: bytes, least_side: int = 0) -> Pixels:
         """Return an image as RGB, uint8[height, width, 3].
 
-        A JPEG may be decoded smaller, with a shorter side of at least `least_side`; 0 keeps its
-        size.
+        A JPEG may be decoded smaller, to a shorter side of at least `least_side`; 0 keeps its size.
         """
         if self._size is None:
             check_stored(data)
@@ -150,9 +147,9 @@ class StoredImages:
 def sharpness(pixels: Pixels) -> float:
     """Return the strength of edges of an image, uint8[height, width, 3]; 0 without contrast.
 
-    The strength is the standard deviation of the Laplacian divided by that of the grey levels. The
-    division prevents low contrast from counting as blur. Sharpness depends on resolution, so larger
-    images are first reduced to a shorter side of `LEAST_SIDE`.
+    The strength is the standard deviation of the Laplacian divided by the standard deviation of the
+    grey levels. The division prevents low contrast from counting as blur. Sharpness depends on
+    resolution, so larger images are first reduced to a shorter side of `LEAST_SIDE`.
     """
     image = Image.fromarray(pixels).convert("L")
     ratio = LEAST_SIDE / min(image.size)

@@ -54,7 +54,7 @@ class RecordPlace:
 
     @property
     def title(self) -> str:
-        """The key, after the target if there is one: the text of a picture."""
+        """Caption of the record's picture: the target, if it has one, and the key."""
         return f"{self.label}: {self.key}" if self.label else self.key
 
 

@@ -72,7 +72,7 @@ def known_report(contents: Contents) -> Report:
 
 
 def measure_contents(contents: Contents, watcher: Watch) -> ScanResult:
-    """Return the measures of all images. Up to `MOST_MEASURED` images, reports share the cache."""
+    """Return the measures of all images; reports of up to `MOST_MEASURED` images use this cache."""
     from shardprep.reporter import pixels
 
     plan = _plan(contents, ReportOptions(sample=max(MOST_MEASURED, len(contents))))

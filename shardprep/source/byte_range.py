@@ -206,7 +206,7 @@ def _inflate(stored: bytes, method: int, num_bytes: int) -> bytes:
 
 
 def new_unpacker(method: int, head: bytes) -> tuple[Any, int]:
-    """Return a decompressor for a zip method, and the offset of its data in the stored bytes."""
+    """Return a decompressor for a zip method, and where its data starts; MemberError if unknown."""
     if method == zlib.DEFLATED:
         return zlib.decompressobj(-zlib.MAX_WBITS), 0
     if method == _BZIP2:

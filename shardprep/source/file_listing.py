@@ -54,7 +54,7 @@ class Scope:
     files: tuple[str, ...] | None = None
     """The only files to use, without listing the folder; None for all files."""
     has_files: Callable[[str], bool | None] = lambda _: True
-    """Tells whether a folder has files to list; None if the folders in it have none either."""
+    """Tells whether a folder has files to list; None if its subfolders have no such file either."""
 
     def is_outside(self, key: str) -> bool:
         """Return True if `key` is neither in `root` nor a folder that contains `root`."""

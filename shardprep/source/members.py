@@ -221,7 +221,7 @@ class MembersBuilder:
         self._parts.append((keys, places))
 
     def members(self) -> Members:
-        """Return all added members in order of addition."""
+        """Return all added members in order of addition. The builder cannot be used again."""
         self._pack()
         if not self._parts:
             self._parts.append((Texts.of([]), np.empty(0, PLACE)))
@@ -279,7 +279,7 @@ def are_ordinary(names: Texts) -> NDArray[np.bool_]:
 
 
 def ordinary_files(files: Sequence[FoundFile]) -> tuple[OrdinaryImages, list[FoundFile]]:
-    """Return the ordinary images below the source, and all other files. `files` is not empty."""
+    """Return the ordinary images of a source, and all other files. `files` must not be empty."""
     last = files[-1]
     folder = last.path.removesuffix(last.relative)
     keys = Texts.of(file.relative for file in files)

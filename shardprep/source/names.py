@@ -76,7 +76,7 @@ def is_shard_name(name: str) -> bool:
 
 
 def split_word(name: str) -> tuple[str | None, str]:
-    """Return the name of a split in a name, and the rest: "x_train.npy" → "train", "x.npy"."""
+    """Return the split in a name, or None, and the rest: "x_train.npy" → "train", "x.npy"."""
     name = name.rpartition("/")[2]
     match = _SPLIT_WORD.search(name)
     if match is None:

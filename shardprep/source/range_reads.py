@@ -96,7 +96,7 @@ def forget() -> None:
 
 
 def read_ahead(spans: Sequence[_Span]) -> Generator[_Span]:
-    """Yield the spans in order and read later spans ahead. Read each span before the next one."""
+    """Yield spans in order and read ahead; the caller must read each span before the next."""
     if not any(is_url(span.file) for span in spans):
         yield from _read_ahead_by_system(spans)
         return

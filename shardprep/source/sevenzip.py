@@ -59,7 +59,7 @@ class _EntryWriters(WriterFactory):
 def sevenzip_entries(
     place: PlainExtent, name: str, out: UnpackedFile, budget: Budget
 ) -> Iterator[Entry]:
-    """Unpack a 7z archive into `out`, and yield its members as ranges of that file."""
+    """Unpack a 7z archive into `out`; yield its members as ranges of it. SourceError on failure."""
     try:
         with closing(out), py7zr.SevenZipFile(buffered(place)) as archive:
             if archive.needs_password():

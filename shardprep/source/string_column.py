@@ -267,7 +267,7 @@ class Texts(Sequence[str]):
         return Texts(pc.replace_substring_regex(self.array, rf"^(?:[^/]*/){{{number}}}", ""))
 
     def replaced(self, rows: NDArray[Any], others: Texts) -> Texts:
-        """Return the texts with those at `rows` replaced by `others`, in order."""
+        """Return a copy with the texts at `rows` replaced by `others`, in order."""
         places = np.arange(len(self))
         places[rows] = len(self) + np.arange(len(rows))
         return Texts.joined([self, others]).take(places)
@@ -284,10 +284,7 @@ class Texts(Sequence[str]):
 
 
 class Lookup:
-    """An index from the text of `part` of each row to the first row, at 12 bytes per row.
-
-    A small index is a dict, which is ten times as fast as the steps in Arrow.
-    """
+    """An index from a text to the first row whose `part` equals it, at 12 bytes per row."""
 
     def __init__(self, among: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -> None:
         self._firsts, self._several = dict[str, int](), set[str]()

@@ -7,14 +7,13 @@ start of the zip, which may follow other bytes of the file. The position of the 
 number of these bytes (`End.shift`).
 
 Libraries trust the directory. They silently leave out members that it does not list. If a file
-contains two zips, they leave out the members of the first. A directory that lists the same bytes
-many times unpacks to any size. So members must not share bytes, and no member may be unlisted.
+contains two zips, they leave out the members of the first zip. A directory that lists the same
+bytes many times unpacks to any size. So members must not share bytes, and all must be listed.
 
 The directory of an ordinary zip is read as columns; unusual ones are left to `zipfile`. Entries are
 found by their signature, one block of the directory at a time. They must follow each other to the
 end without a gap. A size or offset of 32 bits that is `_FULL` has its value in the ZIP64 extra
-field, which contains only the full ones, in the order size, stored size, offset. For the fields,
-see APPNOTE 4.3.12 and 4.5.3.
+field, which has only such values: size, stored size, offset (see APPNOTE 4.3.12 and 4.5.3).
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ _MAX_EXTRA_BYTES = 1 << 14
 _SPARE_BYTES = 100
 """Bytes that may legitimately follow a member; an image is larger."""
 MOST_OFFSET = 1 << 61
-"""Larger than any offset or size in a file. Sums of two still fit in 64 bits."""
+"""Larger than any offset or size in a file. The sum of two such numbers still fits in 64 bits."""
 _PACK_IT_AGAIN = "download or pack it again"
 
 

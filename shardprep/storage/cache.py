@@ -17,7 +17,7 @@ Arrays = dict[str, Any]
 DATA_FRAME = "the data frame"
 """Name, in messages, of a table that was passed as a Python object."""
 FRAME = re.compile(r"(?<!/)items/[0-9a-f]{64}\.(?:csv|jsonl|parquet)")
-"""Matches the path of the stored copy of such a table, relative to `cache_root()`."""
+"""Matches the path below `cache_root()` of the copy of a table that was passed as an object."""
 _FORGOTTEN_S = 30 * 24 * 3600.0
 
 
@@ -33,7 +33,7 @@ def without_cache(text: Any) -> Any:
 
 
 def with_cache(value: Any) -> Any:
-    """Insert the path of the cache folder before `FRAME` in a text; return others unchanged."""
+    """Insert the path of the cache folder before `FRAME` in a text; other values are unchanged."""
     is_text = isinstance(value, str)
     return FRAME.sub(lambda it: str(cache_root() / it[0]), value) if is_text else value
 

@@ -93,7 +93,10 @@ class StagedShards:
         return self._folder / shard.sha256
 
     def limit(self) -> int:
-        """Return the limit: given, $SHARDPREP_CACHE_BYTES, or half of (free space + copies)."""
+        """Return the limit in bytes; StorageError if $SHARDPREP_CACHE_BYTES is not a number.
+
+        The default is half of the free space, including the space of the copies.
+        """
         if self._limit is not None:
             return self._limit
         said = os.environ.get(LIMIT_VARIABLE)

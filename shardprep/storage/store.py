@@ -157,7 +157,7 @@ class Timeouts(NamedTuple):
 
 
 def timeout_s() -> float:
-    """Return the time limit for a silent store in seconds: SHARDPREP_STORE_TIMEOUT, or 180."""
+    """Return the time limit for a silent store in seconds, 180 by default; StorageError below 1."""
     value = os.environ.get(TIMEOUT_VARIABLE) or DEFAULT_TIMEOUT_S
     try:
         seconds = float(value)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _LABELS = re.compile(r"[^.].*\.labels\.txt")
 _WORKER_BYTES = 128 << 20
-"""Minimum bytes of shards per process. For fewer bytes, starting a process takes longer."""
+"""Minimum bytes of shards per process: fewer bytes are checked faster than a process starts."""
 _ROW_COLUMNS = (
     "key", "status", "offset", "length", "label", "labels", "target", "text", "object_labels",
     "mask_pixels", "labelled_points", *TARGET_COLUMNS.names,
@@ -95,7 +95,10 @@ class FolderContents:
 
 
 def read_contents(stored: DatasetFiles) -> FolderContents:
-    """Return the documents and files of a dataset, without opening a shard."""
+    """Return the documents and files of a dataset, without opening a shard.
+
+    DatasetError if the folder does not exist, or the build is not finished.
+    """
     files: Mapping[str, Path | StoredObject]
     if isinstance(stored, RemoteFiles):
         folder = stored.copies()

@@ -75,7 +75,7 @@ class ExampleCheck:
             return Fault("example", error.what)
 
     def faults(self, features: Features, rows: RecordRows | None, record: int) -> Iterator[Fault]:
-        """Yield the faults of a record, also from the row `record` of `rows` if there are rows."""
+        """Yield the faults of a record; with `rows`, also its differences from row `record`."""
         if not self._plain:
             return
         sound: dict[str, Sequence[Any]] = {}

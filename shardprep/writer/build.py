@@ -1,7 +1,4 @@
-"""Build a dataset from a source, or write one part of its shards.
-
-`finalize` makes a dataset from the shards of all parts.
-"""
+"""Build a dataset from a source, or one part of its shards; `finalize` joins the parts."""
 
 from __future__ import annotations
 

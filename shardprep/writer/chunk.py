@@ -125,5 +125,4 @@ class EncodedChunk:
 Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
 """Encodes a chunk; pickled for every worker. A bad image is an outcome, not an error.
 
-An encoder calls its second argument before each item, which restarts the item time limit.
-"""
+An encoder must call its second argument before each item. The call restarts the time limit."""

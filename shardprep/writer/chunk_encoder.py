@@ -55,8 +55,8 @@ class StackImages(NamedTuple):
     files: tuple[tuple[int, Placement], ...]
     """File number (from 0) and placement of each image; () for copied images."""
     outcome: Outcome
-    """Outcome with record length 0. Height, width and format are those of the first file. The
-    SHA-256 covers all files, in the order of `StackExtent`."""
+    """Outcome with record length 0. Height, width and format describe the first file. The SHA-256
+    covers all files, in the order of `StackExtent`."""
 
 
 def read_stack(

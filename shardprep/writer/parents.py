@@ -49,7 +49,10 @@ class Parent(NamedTuple):
 
 
 def open_parent(dataset: OpenDataset, numbers: Numbers | None = None) -> Parent:
-    """Check a dataset, and return a parent with the records of `numbers`, or all items if None."""
+    """Check a dataset, and return a parent with the records of `numbers`, or all items if None.
+
+    DatasetError or RecordError if the dataset is damaged.
+    """
     manifest, schema = dataset.manifest, dataset.schema
     table = dataset.item_rows(intact=True)
     check_items(dataset, table)
@@ -112,10 +115,10 @@ def check_alike(parents: Sequence[Parent]) -> None:
 
 
 def renamed(parents: Sequence[Parent], class_map: Mapping[str, str]) -> list[Parent]:
-    """Return the parents with new names of classes. Classes with one name become one in `united`.
+    """Return the parents with new names of classes. `united` joins classes of the same name.
 
-    RecipeError for a name that no class has, and if two classes of masks or of a class target would
-    become one: their stored values do not change.
+    RecipeError for a name that no class has. Also if two classes of masks or of a class target
+    would get one name, because their stored values do not change.
     """
     option = OptionName("class_map")
     known = dict.fromkeys(chain(*(names for one in parents for names in _class_names(one.schema))))
@@ -149,7 +152,7 @@ def _class_names(schema: Schema) -> Iterator[tuple[str, ...]]:
 
 
 def united(parents: Sequence[Parent]) -> Schema:
-    """Return the joint schema of parents: classes of the first, then new classes of the others."""
+    """Return the joint schema: classes of the first parent, then new classes of other parents."""
     schema = parents[0].schema
     features = dict(schema.features)
     for name, feature in features.items():

@@ -1,9 +1,8 @@
 """Make one dataset from the records of finished datasets (the parents), in other shards.
 
 A framed record is copied unchanged, or with another key, other class numbers or added features.
-With another size or format of images, all records are encoded anew instead. Shards are shuffled and
-cut as in a build. So a repack of one whole dataset gives the shards of a build with the same seed
-and number of shards.
+With another size or format of images, all records are encoded anew. Shards are shuffled and cut as
+in a build: a repack of one whole dataset with its seed and number of shards gives its shards.
 """
 
 from __future__ import annotations

@@ -382,7 +382,7 @@ def targets_of(rows: pa.Table) -> list[Target]:
     """Return the target of each row, or None for a row without a target.
 
     Targets of several values are in the columns `targets`, `classes` and `texts`. In a table
-    without these, at most one of `label`, `labels`, `target` and `text` has values.
+    without these columns, at most one of `label`, `labels`, `target` and `text` has values.
     """
     if "targets" in rows.column_names:
         lists = (rows[name].to_pylist() for name in TARGET_COLUMNS.names)

@@ -43,12 +43,12 @@ Part = tuple[float, ...]
 
 
 class _Link(NamedTuple):
-    """How an image differs from the first of its group; `change` and `turn` as in `Copies`."""
+    """Difference of an image from the first image of its group; fields as in `Copies`."""
 
     change: str = ""
     turn: int = 0
     of_first: Part | None = None
-    """Part of the first image that the other image shows; None if it shows all of it."""
+    """Part of the first image that the other image shows; None if it shows the whole image."""
     of_other: Part | None = None
 
 
@@ -60,9 +60,9 @@ class Copies:
     numbers: tuple[int, ...]
     """Record numbers: first the record that `--dedup` keeps, then the others in ascending order."""
     changes: tuple[str, ...]
-    """How each image differs from the first, in words; "" for the first and for exact copies."""
+    """How each image differs from the first image, in words; "" without a difference."""
     turns: tuple[int, ...]
-    """Turn that aligns each image with the first, as an argument of `near_candidates.turned`."""
+    """Turn that aligns each image with the first image, as in `near_candidates.turned`."""
     parts: tuple[tuple[Part, ...], ...]
     """Parts of each image that cropped copies show: x, y, width and height as shares."""
     splits: tuple[str, ...]
@@ -210,7 +210,7 @@ def copy_findings(
 
 
 def _left_out(contents: Contents, copies: Sequence[Copies]) -> list[int]:
-    """Return the records that `--dedup` leaves out. Groups with a common record count as one."""
+    """Return the records that `--dedup` leaves out. Groups that share a record are merged first."""
     pairs = [(one.numbers[0], other) for one in copies for other in one.numbers[1:]]
     numbers = np.arange(len(contents))
     groups = _groups(numbers, joined(numbers, np.array(pairs, np.int64).reshape(-1, 2)))

@@ -87,8 +87,8 @@ class Finding:
     what: str
     """The finding in a sentence."""
     keys: tuple[str, ...] = ()
-    """Keys of the images to leave out to resolve the finding. Not listed are one image of each
-    group of copies, and unlabelled images outside train, because a submission needs them."""
+    """Keys of the images to leave out to resolve the finding. One image of each group of copies is
+    not listed, nor are unlabelled images outside train, because a submission needs them."""
     flag: str = ""
     """Option of `shardprep build` that resolves the finding; "" if no option does."""
     num_dropped: int = 0
@@ -103,7 +103,7 @@ def leaving_out(
     numbers: Sequence[int],
     option: tuple[str, Sequence[int]] | None = None,
 ) -> Finding:
-    """Return the finding with the keys of records to leave out, and the option that does so.
+    """Return the finding with the keys of records to leave out, and an option that does so.
 
     Unlabelled images outside train are counted, but not listed. `option` is a build option with the
     records that it leaves out; for None, or if it leaves out such an image, `--exclude-list` is

@@ -1,4 +1,4 @@
-"""Findings about left-out inputs, classes, objects and masks, and about drift of splits."""
+"""Findings about left-out inputs, classes, labels, objects and masks, and differences of splits."""
 
 from __future__ import annotations
 
@@ -112,10 +112,11 @@ class WrongLabel(NamedTuple):
 
 
 def wrong_labels(contents: Contents, predicted: Numbers) -> list[WrongLabel]:
-    """Return labels that are probably wrong, lowest score first, by `ReportOptions.predictions`.
+    """Return the labels that are probably wrong, lowest score first.
 
-    The method is confident learning (Northcutt et al. 2021, arXiv:1911.00068). The result equals
-    cleanlab's `find_label_issues(…, filter_by="confident_learning")`, sorted by self-confidence.
+    `predicted` is `ReportOptions.predictions`. The method is confident learning (Northcutt et al.
+    2021, arXiv:1911.00068). The result equals cleanlab's
+    `find_label_issues(…, filter_by="confident_learning")`, sorted by self-confidence.
     """
     numbers = np.flatnonzero(~np.isnan(predicted[:, 0]))
     given, predicted, names = contents.label[numbers], predicted[numbers], contents.schema.labels
@@ -139,7 +140,7 @@ def wrong_labels(contents: Contents, predicted: Numbers) -> list[WrongLabel]:
 def wrong_label_findings(
     contents: Contents, predicted: Numbers | None, wrong: Sequence[WrongLabel]
 ) -> Iterator[Finding]:
-    """Yield the finding about labels that are probably wrong."""
+    """Yield a finding about the labels in `wrong`, if any; `predicted` has the checked images."""
     if predicted is not None and wrong:
         pairs = Counter(f"{one.given} → {one.likely}" for one in wrong).most_common()
         counts = some_of([f"{count:,} {pair}" for pair, count in pairs])

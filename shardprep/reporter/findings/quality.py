@@ -1,6 +1,6 @@
 """Quality of images: a measured value per image, a threshold, and the images beyond it.
 
-Thresholds follow CleanVision (https://github.com/cleanlab/cleanvision) where it defines one.
+Thresholds follow CleanVision (https://github.com/cleanlab/cleanvision) where it defines them.
 Thresholds are opinions, so the page also shows a histogram and the images with the worst values.
 """
 
@@ -155,7 +155,7 @@ def histogram(
     bounds: tuple[float, float],
     num_bins: int = NUM_BINS,
 ) -> Histogram:
-    """Return a histogram by split. `numbers` are the records of `values`, `bounds` its two ends."""
+    """Return a histogram by split with the ends `bounds`; `numbers` are the records of `values`."""
     low, high = bounds
     bins = np.clip(((values - low) / (high - low) * num_bins).astype(np.int64), 0, num_bins - 1)
     split = contents.split[numbers]
@@ -188,7 +188,7 @@ _SENTENCES = {
 def quality_findings(
     contents: Contents, qualities: Sequence[Quality], num_looked_at: int
 ) -> Iterator[Finding]:
-    """Yield a finding for each quality with images beyond its threshold."""
+    """Yield a finding per quality with images beyond its threshold, of `num_looked_at` decoded."""
     for quality in qualities:
         if number := len(quality.found):
             what = f"{counted(number, 'image')} {_SENTENCES[quality.name][number > 1]}"

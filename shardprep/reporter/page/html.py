@@ -33,7 +33,7 @@ def _escaped(value: str) -> Html:
 
 
 def tag(name: str, /, *children: str | int, **attributes: str | float | None) -> Html:
-    """Return an element. Attribute `a_b` becomes `a-b`, and `class_` `class`. None is omitted."""
+    """Return an element. Keywords `a_b` and `class_` become `a-b` and `class`. None is omitted."""
     parts = [f"<{name}"]
     for key, value in attributes.items():
         if value is not None:

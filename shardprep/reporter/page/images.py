@@ -39,7 +39,7 @@ _CELLS = 32
 
 
 def gallery(report: ReportData, drawn: Pictures) -> Html | None:
-    """Return the section with sample and mean images of classes, or None if there are none."""
+    """Return the section with sample and mean images of classes, or None without images."""
     if not any(drawn.gallery.values()):
         return None
     names = report.contents.schema.labels
@@ -152,7 +152,7 @@ def wrong_labels(report: ReportData, drawn: Pictures) -> Html | None:
 
 
 def quality(report: ReportData, drawn: Pictures) -> Html | None:
-    """Return the section on the measured pixel properties, or None if none was measured."""
+    """Return the section on the measured pixel properties, or None if no property was measured."""
     shown = [one for one in report.qualities if one.name not in OF_ORIGINALS]
     if not shown:
         return None

@@ -61,7 +61,7 @@ _RING, _CROSS = "m-2 0a2 2 0 1 0 4 0a2 2 0 1 0-4 0", "m-2-2l4 4m0-4l-4 4"
 """SVG paths of a visible and of a hidden keypoint, relative to its position."""
 _AT_ONCE = 16
 _NO_CLASS_TIMES = 4
-"""Factor of gallery pictures in a dataset without classes, which has only one group of them."""
+"""Factor of gallery pictures in a dataset without classes, which has only one group of pictures."""
 _MOST_NAMES, _MOST_LETTERS = 5, 40
 """Maximum number of classes named for a picture, and maximum length of a name."""
 _MOST_LEGEND = 30
@@ -307,7 +307,7 @@ def drawn_parts(parts: Sequence[Part], thumbnail: Thumbnail) -> Html:
 def facts(
     contents: Contents, number: int, marked: Overlay | None, size: tuple[str, str] | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield (title, text) pairs about a record. `size` is the pair about its image size."""
+    """Yield (title, text) pairs about a record. `size` is the pair on the image size, or None."""
     schema, place = contents.schema, contents.place(number)
     yield "split", place.split
     if schema.has_target:

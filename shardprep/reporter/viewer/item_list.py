@@ -59,7 +59,7 @@ class Filter:
         return cls(**{one.name: query.get(one.name, "") for one in fields(cls)})
 
     def fits(self, schema: Schema) -> bool:
-        """Return False if the filter asks for a class of images or objects, but there are none."""
+        """Return False for a class of images or objects in a dataset without such classes."""
         return not (self.label and not schema.labels) and not (
             self.object and not schema.annotation_labels
         )
@@ -81,7 +81,7 @@ class FindingIndex:
     findings: tuple[Finding, ...]
     """Findings without keys, most harmful first."""
     numbers: dict[str, Ints]
-    """Kind of finding → its items: copies by group, quality worst first, others ascending."""
+    """Kind of finding → its items: by group for copies, worst first for quality, else ascending."""
     copies: tuple[Copies, ...]
     num_measured: int
     groups: dict[int, tuple[int, ...]]

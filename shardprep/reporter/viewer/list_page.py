@@ -70,7 +70,7 @@ def list_page(items: ItemList, wanted: Filter, page: int) -> Html:
 
 
 def tile(items: ItemList, number: int, address: str, caption: str | Html, *, picture: str) -> Html:
-    """Return a linked tile with the image at `picture`. If "", show why the item was left out."""
+    """Return a linked tile: the image at `picture`, or for "" the reason why it was left out."""
     name = items.key(number)
     if picture:
         shown = tag("img", src=picture, alt=name, width=160, height=160, loading="lazy")
@@ -179,7 +179,7 @@ def _pager(wanted: Filter, page: int, num_pages: int, where: str) -> Html:
 
 
 def findings_page(items: ItemList) -> Html:
-    """Return the page of findings, most harmful first, with links to the items of each."""
+    """Return the page of findings, most harmful first, with links to their items."""
     known, number = items.findings.get(), items.num_records
     rows = []
     for finding in known.findings:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 HTML, TEXT = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 MOST_CONNECTIONS = 100
-"""Number of connections from which a new one replaces the oldest one without the cookie."""
+"""Number of connections from which a new connection replaces the oldest one without the cookie."""
 _REQUEST_S = 10.0
 """Timeout for a whole request, from the previous answer on, and for each part of an answer."""
 _MOST_LINE = 1 << 14

@@ -52,7 +52,7 @@ class RetryLimits:
     backoff_s: float = 2.0
     """Pause before the second attempt. It doubles for each further attempt."""
     longest_wait_s: float = 300.0
-    """Longest pause. If a server requests a longer one, the attempts end."""
+    """Longest pause. If a server requests a longer pause, the attempts end."""
 
     def pause(
         self,

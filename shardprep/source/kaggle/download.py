@@ -73,7 +73,8 @@ class ArchiveFolder:
     def archive_since_start(self, *, refresh: bool) -> Path | None:
         """Return the checked archive, or None.
 
-        With `refresh`, only one that was checked since this object was made, as by another process.
+        With `refresh`, return only an archive that was checked after this object was created, which
+        another process may have downloaded.
         """
         is_news = self._noted_at() != self._noted_at_start
         return self.checked() if is_news or not refresh else None

@@ -66,7 +66,7 @@ def is_ref(source: str) -> bool:
 
 
 def parse_ref(text: str) -> KaggleRef:
-    """Parse `[kaggle:]NAME`, `[kaggle:]OWNER/NAME[/VERSION]` or a URL; RecipeError for others."""
+    """Parse `[kaggle:]NAME`, `[kaggle:]OWNER/NAME[/VERSION]` or a URL; RecipeError if invalid."""
     path = text.removeprefix(SCHEME)
     is_page = _host(path) in _HOSTS
     parts = (urlsplit(path).path if is_page else path).split("/")

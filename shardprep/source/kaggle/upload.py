@@ -1,7 +1,7 @@
 """Upload a dataset: link its files, send them with the kaggle client, compare what arrived.
 
 The folder of an upload in the cache is removed at the end. It contains the links, the client's
-notes (the upload address of each file), `begun.json`, and the archive that is downloaded again.
+notes (the upload address of each file), `begun.json`, and Kaggle's copy, downloaded to compare it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class KaggleState(NamedTuple):
 
 
 def check_target(ref: KaggleRef) -> None:
-    """Raise RecipeError or SourceError for an invalid target or missing credentials."""
+    """Raise RecipeError for an invalid target, SourceError for missing credentials."""
     if ref.kind == "competition" or ref.version or not _NAME.fullmatch(ref.name):
         what = "is not a dataset without a version and with a name of a-z, 0-9 and hyphens"
         raise RecipeError(str(ref), what, "write kaggle:OWNER/NAME")
@@ -71,7 +71,7 @@ class Uploader:
         return cache_root() / "kaggle" / "uploads" / self.ref.owner / self.ref.name / "work"
 
     def upload(self) -> KaggleState:
-        """Send the files unless an earlier run has, compare what arrived, and return the state.
+        """Send the files unless an earlier run did, compare Kaggle's copy, and return the state.
 
         RecipeError if an option contradicts the dataset on Kaggle, SourceError for a failure.
         """
@@ -131,7 +131,7 @@ class Uploader:
                 self.watcher.advance(report.get("sent", 0))
 
     def _state(self, after: int = -1) -> KaggleState:
-        """Wait and return the state: with −1, when no version is pending, else above `after`."""
+        """Return the state once a version above `after` is ready; for −1, once none is pending."""
         done = ("ready", None, *_FAILED) if after < 0 else ("ready",)
         end_s, there = time.monotonic() + _PROCESSING_S, KaggleState("unknown")
         order = ["state", self.ref.slug, str(_POLL_S)]

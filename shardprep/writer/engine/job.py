@@ -122,7 +122,7 @@ class ShardSink:
         self._commits: deque[Future[None]] = deque()
 
     def append(self, shard: ShardPlan, chunk: EncodedChunk) -> Future[None] | None:
-        """Write the next chunk of a shard. After the last one, begin and return the commit."""
+        """Write the next chunk of a shard. After the last chunk, begin and return the commit."""
         if self._writer is None:
             self._writer = self._job.writer(ShardHead(shard.name, shard.split, len(shard.items)))
         profiling.add(chunk.seconds)

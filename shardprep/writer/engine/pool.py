@@ -83,10 +83,7 @@ def run_chunks(
     limits: WorkerLimits,
     on_chunk: Callable[[EncodedChunk], None],
 ) -> None:
-    """Call `on_chunk` with the result of each task, in order.
-
-    Items are rejected for the same reasons as in `write_shards`.
-    """
+    """Call `on_chunk` with the result of each task, in order. Rejects items like `write_shards`."""
     pool = _Pool(_Chunks(tasks), lambda _, chunk: on_chunk(chunk), lambda _: None)
     pool.run(Work(encode, limits), num_workers)
 
@@ -112,7 +109,7 @@ class _Chunks:
 
 
 class _Shards(_Chunks):
-    """Shards that have no worker yet: whole ones to own, and chunks of the shared ones."""
+    """Shards that have no worker yet: whole shards to own, and chunks of shared shards."""
 
     def __init__(self, job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> None:
         num_owned = _num_owned([len(shard.items) for shard in shards], num_workers)

@@ -47,8 +47,7 @@ class ChunkOrder(NamedTuple):
     head: ShardHead | None = None
     """The owned shard to write the chunk to, or None to send the records back."""
     is_suspect: bool = False
-    """Whether a worker died on this chunk. If so, a lack of memory is reported and ends no
-    worker."""
+    """Whether a worker died on this chunk. Then a lack of memory is reported and ends no worker."""
 
 
 class ChunkResult(NamedTuple):
@@ -83,7 +82,7 @@ class LogLine(NamedTuple):
 def serve(pipe: Connection, work: Work, environment: dict[str, str]) -> None:
     """Encode chunk after chunk until the parent closes the pipe. The parent handles Ctrl-C.
 
-    `environment` is the parent's current one, because the fork server may have an older one.
+    `environment` is the parent's current environment; the fork server may have an older one.
     """
     os.environ.update(environment)
     gc.freeze()  # modules are never garbage

@@ -160,9 +160,9 @@ def write_outline(state: Folder, outline: Outline) -> None:
 
 
 def check_outline(state: Folder, outline: Outline) -> None:
-    """Raise BuildError if the unfinished build has other near copies.
+    """Raise BuildError if the unfinished build has found other near copies than `outline`.
 
-    The fingerprint does not cover them, and an unreadable image may change them.
+    The fingerprint does not cover near copies, and an unreadable image may change them.
     """
     there = None
     if outline.near_copies:

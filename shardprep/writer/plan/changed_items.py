@@ -75,7 +75,7 @@ class ChangedItems:
         return replace(self, rows=rows)
 
     def without(self, reasons: Mapping[int, str]) -> ChangedItems:
-        """Return a copy without the items in `reasons`: position → reason. SourceError if empty."""
+        """Leave out the items in `reasons`, position → reason; SourceError if no item is left."""
         keys, sizes = self.items.members.keys, self.rows["original_bytes"].to_pylist()
         lost = [Skipped(keys[at], why, sizes[at] or 0) for at, why in sorted(reasons.items())]
         stay = np.delete(np.arange(len(self.items)), sorted(reasons))
@@ -98,7 +98,7 @@ class ChangedItems:
 def changed_items(
     given: ChangedItems, recipe: Recipe, thumbnails: Callable[[ChangedItems], Thumbnails]
 ) -> ChangedItems:
-    """Return the items after all options of `recipe` that are in `CHANGES`.
+    """Return the items, changed by the options of `recipe` that are in `CHANGES`.
 
     `thumbnails` returns the `THUMBNAIL` of each item; it is called for `--group near`.
     """
@@ -166,7 +166,7 @@ def _match(index: KeyIndex, given: ChangedItems, recipe: Recipe) -> TableMatch |
 
 
 def _stored_table(given: ChangedItems) -> Table | None:
-    """Return the features that came from columns of a table, or None if there are none."""
+    """Return the features that came from columns of a table, or None without such features."""
     columns = {name: one.name for name, one in given_columns(given.schema).items()}
     cells = [
         Texts(pc.fill_null(given.rows[title].cast(pa.large_string()), "").combine_chunks())

@@ -52,7 +52,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 def make_fingerprint(recipe: Recipe) -> Fingerprint:
-    """Return the fingerprint of a recipe with the current state of its inputs."""
+    """Return the fingerprint of a recipe and its current inputs; SourceError without a source."""
     inputs = {"source": source_signature(recipe), **named_files(recipe)}
     if recipe.schema != "auto" and recipe.schema not in shipped_schemas():
         schema = Path(recipe.schema)
@@ -81,9 +81,9 @@ def source_signature(recipe: Recipe) -> str:
     """Return a hash that changes when the source does; SourceError if the source does not exist.
 
     For a zip, the hash covers the size and the central directory, which has the CRC-32 of every
-    member. For another file, size and modification time. For a folder, names, sizes and
-    modification times of all files except outputs, and the names of skipped entries. In object
-    storage the ETag replaces the modification time.
+    member. For another file, it covers size and modification time. For a folder, it covers names,
+    sizes and modification times of all files except outputs, and the names of skipped entries. In
+    object storage the ETag replaces the modification time.
     """
     source = recipe.source
     is_object = is_url(str(source))

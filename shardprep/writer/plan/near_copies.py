@@ -75,7 +75,7 @@ class NearCopies:
     def _kept_of(self) -> dict[int, int]:
         """Position of each left-out copy → position of the copy that is kept instead.
 
-        Of each group, the first item in the split with the lowest `kept_rank` is kept.
+        Each group keeps its first item in the split with the lowest `kept_rank`.
         """
         kept_of: dict[int, int] = {}
         for group in self.groups:
@@ -261,7 +261,7 @@ class ThumbnailSource(NamedTuple):
 def make_thumbnails(
     items: Items, source: ThumbnailSource, recipe: Recipe, num_workers: int, watcher: Watch
 ) -> Thumbnails:
-    """Return the `THUMBNAIL` of each item, new or cached; `decoded` is False for bad images."""
+    """Return the `THUMBNAIL` of each item, and cache it; `decoded` is False for bad images."""
     made_of = f"{_VERSION} {source.mark} {sorted(versions().items())}"
     file = array_file("near", hashlib.sha256(made_of.encode()).hexdigest()[:32])
     digests = (hashlib.blake2b(key.encode(), digest_size=8).digest() for key in items.members.keys)

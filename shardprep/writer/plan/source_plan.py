@@ -80,7 +80,10 @@ def _paused_collection() -> Iterator[None]:
 @stage("plan")
 @_paused_collection()
 def make_plan(recipe: Recipe, work_dir: Path, watcher: Watch, num_workers: int = 1) -> BuildPlan:
-    """Return the plan of a recipe. Files of its items may be unpacked in `work_dir`."""
+    """Return the plan of a recipe. Files of its items may be unpacked in `work_dir`.
+
+    RecipeError, SchemaError or SourceError if the source or a table is invalid, or does not fit.
+    """
     catalog = make_catalog(recipe, work_dir, watcher.notice)
     recipe = catalog.recipe
     spec = recipe.settled(annotated=catalog.annotations is not None).image_spec
@@ -292,8 +295,7 @@ def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) ->
     """Return the items with splits cut by ratio; each split has the same share of every class.
 
     Counts per class and split are exact shares, rounded down or up, or as near as undivided groups
-    allow. In a labelled source, unlabelled items are left out of splits in `ratios`, and stay in
-    others.
+    allow. In a labelled source, unlabelled items stay only in splits that are not in `ratios`.
     """
     stay, left_out, _ = without_spoilers(items, ratios)
     pool = rows_to_cut(stay, ratios)
@@ -312,14 +314,17 @@ def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) ->
 
 
 def rows_to_cut(items: Items, ratios: Mapping[str, float]) -> Ints:
-    """Return the positions of the items to cut; only labelled items if the source has labels."""
+    """Return the positions of the items that `ratios` divide into splits, ascending.
+
+    If the source has labels, only labelled items are divided.
+    """
     labelled = items.are_labelled
     is_cut_split = items.split.fit(lambda split: is_cut(split, ratios))
     return np.flatnonzero(is_cut_split & (labelled if labelled.any() else ~labelled))
 
 
 def without_spoilers(items: Sequence[Item], ratios: Mapping[str, float]) -> Cut:
-    """Return the items without unlabelled ones in splits of `ratios`, unless none has a label."""
+    """Leave out unlabelled items in splits of `ratios`, unless no item has a label."""
     columns = Items.of(items)
     labelled = columns.are_labelled
     spoils = ~labelled & columns.split.fit(lambda split: split in ratios) & labelled.any()

@@ -191,7 +191,7 @@ def cut_tiles(
     num_workers: int,
     watcher: Watch,
 ) -> tuple[Items, list[str]]:
-    """Return an item for each tile, with `TILE_COLUMNS`, and remarks for the user.
+    """Write tiles into `work_dir`; return an item for each tile, with `TILE_COLUMNS`, and remarks.
 
     `form` describes the annotations in the source. An image that is not larger than a tile keeps
     its key. An image that cannot be cut becomes one item, which is rejected with the reason.
@@ -262,7 +262,7 @@ def cut_tiles(
 def without_listed(
     items: Items, entries: Sequence[str], recipe: Recipe
 ) -> tuple[Items, list[Skipped], list[str]]:
-    """Return the items not on the exclude list, the listed tiles, and entries that fit no tile."""
+    """Return unlisted items, listed tiles and unused entries; SourceError if no item is left."""
     if not entries:
         return items, [], []
     found = WholeKeyIndex(items.members.keys).find_keys(entries, recipe.exclude_list)

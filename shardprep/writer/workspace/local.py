@@ -75,7 +75,7 @@ class LocalWorkspace:
         }
 
     def documents(self, output: Folder | None = None) -> Path:
-        """Return a local folder with the files of the dataset or `output`, except maybe shards."""
+        """Return a local folder with files of the dataset or of `output`; shards may be missing."""
         return self.final if output is None else self.incomplete
 
     @contextlib.contextmanager

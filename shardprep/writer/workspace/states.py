@@ -135,7 +135,7 @@ def writing(workspace: Workspace) -> Iterator[None]:
 
 
 def fingerprint_of(workspace: Workspace) -> Fingerprint | None:
-    """Return the fingerprint of the unfinished build, or None without a build."""
+    """Return the fingerprint of the unfinished build, None without one; BuildError if damaged."""
     begun = read_build(workspace.state)
     if begun is not None:
         return begun.fingerprint
@@ -160,7 +160,7 @@ def begin(workspace: Workspace, fingerprint: Fingerprint, *, overwrite: bool) ->
     """Continue the build of this fingerprint, or start a new one; return True if it is new.
 
     An unfinished build of another fingerprint is removed with `overwrite`, or on a disk if it has
-    no shard. Otherwise it raises BuildError. A finished dataset is not changed.
+    no shard. Otherwise BuildError is raised. A finished dataset is not changed.
     """
     there = workspace.state.read(BUILD_FILE)
     sealed = workspace.sealed() if there is None else None
