@@ -96,7 +96,8 @@ class OpenDataset:
     def item_rows(self, columns: Sequence[str] | None = None, *, intact: bool = False) -> pa.Table:
         """Return `columns` of the item table, or all columns, with a row for every input.
 
-        DatasetError if the table is damaged or lacks a column; with `intact`, for another SHA-256.
+        DatasetError if the table is damaged or lacks a column; with `intact`, also if its SHA-256
+        is not that of the manifest.
         """
         from shardprep.dataset.item_table import read_items
 

@@ -90,8 +90,8 @@ def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> 
 def _of_one_set(files: ArrayFiles) -> Sequence[ChosenColumn]:
     """Return the columns of images; QuestionError for tables of several sets, or EMNIST images.
 
-    Tables are one set if their names are equal, except for splits and numbers, and their images
-    have one shape. EMNIST images are stored turned.
+    With `files.proposes`, `files.proposals` are set instead. Tables are one set if their names are
+    equal, except for splits and numbers, and their images have one shape. EMNIST images are turned.
     """
     every = (one for opened in files.files for one in opened.candidates)
     columns, sets = [*files.clear(every)], defaultdict[Any, list[str]](list)

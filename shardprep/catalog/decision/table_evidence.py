@@ -446,7 +446,11 @@ def _with_splits(view: View, one: LabelColumns, options: Options) -> Options:
 
 
 def _with_solution(view: View, one: LabelColumns, reading: Reading) -> Iterator[Reading]:
-    """Yield the reading, with labels of test images if a table with the solution states them."""
+    """Yield the reading, with labels of test images if a table with the solution states them.
+
+    If the table's column `Usage` has Public and Private, and splits are open, the same reading with
+    these as validation and test comes first.
+    """
     ids, table = one.match.id_column, one.match.table
     for other in view.documents.tables:
         has_all = {ids, *one.titles} <= {*other.header} and not (table.is_own or table.parts)

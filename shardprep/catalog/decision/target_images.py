@@ -187,7 +187,10 @@ def _words(name: str) -> tuple[str, ...]:
 
 
 def _by_affix(members: Members) -> Iterator[list[_Kind]]:
-    """Yield kinds by the last or first word of names, if a word means targets or names pair up."""
+    """Yield kinds by the last word of names, then by the first, if a word means targets or inputs.
+
+    If names end in exactly two words, it is enough that each name occurs with both.
+    """
     names = [stem(key) for key in members.keys]
     for pattern in (r"[^\W\d_]+$", r"^[^\W\d_]+(?=[\d_. -])"):
         of_word: defaultdict[str, list[int]] = defaultdict(list)

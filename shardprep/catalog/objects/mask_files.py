@@ -218,8 +218,8 @@ def _advised(
 def _nearest_masks(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
     """Return image → its masks, from pairs (mask, image), without distant pairs.
 
-    A pair is distant if its image, or a mask in the folder of its mask, has a pair that shares more
-    leading folders. A mask that is only in distant pairs belongs to a missing image.
+    A pair is distant if another pair, of the same image or of a mask in the same folder, has more
+    leading folders in common. A mask that is only in distant pairs belongs to a missing image.
     """
     near = [_num_shared(mask, image) for mask, image in pairs]
     most: defaultdict[str, int] = defaultdict(int)

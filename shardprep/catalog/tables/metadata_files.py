@@ -80,8 +80,9 @@ class Documents:
     ) -> Table:
         """Return the table of objects: a row for each object, or JSON lists in its cells.
 
-        Without a file in `rule`, it is the table of array files or the only table, with `columns`.
-        From a JSON document per image, fields that end in `further` are read, too.
+        Without a file in `rule`, it is the table of array files, or else the only table.
+        SourceError for several tables or none; its hint names `columns`. From a JSON document per
+        image, fields that end in `further` are read, too.
         """
         if not rule.files:
             return self.only_table("boxes", columns)

@@ -140,7 +140,7 @@ class LocalWorkspace:
         return True  # one rename publishes all files
 
     def remove_foreign(self, manifest: Manifest, output: Folder) -> None:
-        """Remove files of other datasets from the build; on a disk `start` has removed them."""
+        """Do nothing: on a disk, `start` has already removed the files of other datasets."""
 
     def publish(self, manifest: Manifest, old: bytes | None) -> None:
         """Publish the sealed dataset, and end the build; `old` is the manifest to replace."""
