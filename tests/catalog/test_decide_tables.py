@@ -722,3 +722,50 @@ def test_numbers_of_classes_are_named_by_a_column_of_words_one_to_one(tmp_path: 
     tables = {"train.csv": ["file,source,label", *_rows("a b c d", "1 2 3 4")]}
     found = _outcome(tmp_path / "2", _NAMES, tables)
     assert found.facts["train/101.jpg"] == {"split": "train", "label": "2"}
+
+
+def test_the_column_of_a_sample_submission_keeps_its_numbers_beside_their_names(
+    tmp_path: Path,
+) -> None:
+    tables = {
+        "train.csv": ["id,benign_malignant,target", *_rows("benign malignant", "0 1")],
+        "sample_submission.csv": ["id,target", "900,0"],
+    }
+    assert _outcome(tmp_path, _NAMES, tables).facts["train/101.jpg"]["label"] == "1"
+
+
+def test_cells_with_a_json_list_of_captions_are_texts(tmp_path: Path) -> None:
+    lists = [[f"A dog runs in field {i}.", f"The dog of photo {i} runs."] for i in range(8)]
+    cells = [json.dumps(one).replace('"', '""') for one in lists]
+    rows = [f'{100 + i},"{cell}","[{i}, 9]"' for i, cell in enumerate(cells)]
+    found = _outcome(tmp_path, _NAMES, {"a.csv": ["filename,raw,sentids", *rows]})
+    assert found.facts["train/101.jpg"]["texts"] == "|".join(lists[1])
+
+
+def test_questions_and_answers_of_an_image_are_asked_for_as_texts(tmp_path: Path) -> None:
+    rows = [
+        {
+            "image_name": f"{100 + i}.jpg",
+            "organ": "HEAD",
+            "question": f"Is {j} in {i}?",
+            "answer": word,
+        }
+        for i in range(8)
+        for j, word in enumerate(("Yes", f"In the part {i}"))
+    ]
+    error = _outcome(tmp_path, _NAMES, {"Public.json": [json.dumps(rows)]}).error
+    for column in ("question", "answer"):
+        assert f"--labels csv:Public.json:image_name:{column} --target texts" in error
+
+
+def test_folders_are_proposed_beside_tables_that_give_their_classes_other_names(
+    tmp_path: Path,
+) -> None:
+    names = [f"{'Brain Tumor' if i % 2 else 'Healthy'}/scan{i}.jpg" for i in range(12)]
+    rows = [
+        f"scan{i}.jpg,{'tumor' if i % 2 else 'normal'},{'RGB' if i % 3 else 'L'}" for i in range(12)
+    ]
+    head = "image,class,mode"
+    error = _outcome(tmp_path, names, {"a.csv": [head, *rows], "rgb.csv": [head, *rows[:9]]}).error
+    assert "--labels folder (the folders, with other names: " in error
+    assert "--labels csv:a.csv:image:class" in error

@@ -46,11 +46,12 @@ _ABOUT = frozenset((
     "filename", "lat", "lon", "latitude", "longitude", "altitude", "index", "idx", "row", "number",
     "source", "license", "author", "credit", "fold", "split", "x", "y", "w", "h", "xmin", "ymin",
     "xmax", "ymax", "eye", "area", "spacing", "region", "country", "state", "location", "mask",
-    "image", "key", "imgid", "imageid", "sentid", "z",
+    "image", "key", "imgid", "imageid", "sentid", "sentids", "z",
 ))  # fmt: skip
 _TEXTS = frozenset((
     "caption", "captions", "text", "prompt", "description", "sentence", "sentences", "comment",
-    "transcription", "transcript", "report", "latex",
+    "transcription", "transcript", "report", "latex", "question",
+    "answer",
 ))  # fmt: skip
 _IDENTITY = re.compile(
     "(individual|identity|landmark|product|hotel|vehicle|whale|celebrity)([ _]?(id|name))?",
@@ -65,6 +66,8 @@ _BOXES = re.compile(r"(\S*[^\d\s.]\S*( -?[\d.]+){4,5} ?){1,9999}")
 """Matches a cell of boxes: a label and four or five numbers for each box."""
 _CORNERS = re.compile(r"(?:(?:^|; ?)-?[\d.]+(?: -?[\d.]+){3})+")
 """Matches a cell of boxes of four numbers each: `9 20 22 34;30 8 41 19`."""
+_CAPTIONS = re.compile(r'\["[^"]* [^"]* ')
+"""Matches the start of a cell with a JSON list of texts."""
 _WORD = re.compile(r"(?<![a-z])(words?|text|line|plate)[-_ ]*\d+\.", re.IGNORECASE)
 """Matches the name of an image that shows a word or a line of text."""
 _OF_SETS = re.compile(r"(^|/)_classes\.csv$")
@@ -355,6 +358,8 @@ def _kinds(
     numbers = [one for cell in counts if (one := as_number(cell)) is not None]
     if len(numbers) == len(counts) and not is_set:
         return _number_kinds(title, numbers, sum(counts.values()), shown)
+    if all(map(_CAPTIONS.match, counts)):
+        return [{"target": "texts"}], True
     if len(numbers) < len(counts) and not is_set and (boxes := _boxes(match, title, counts)):
         return [{"labels": "auto", **boxes}], True
     return _text_kinds(title, counts, is_set=is_set)
@@ -446,7 +451,8 @@ def _named(match: TableMatch, found: Sequence[LabelColumns]) -> list[LabelColumn
     cells = {title: match.cells(title) for title in single}
     lost = dict[str, str]()
     for title, own in cells.items():
-        if not all(as_number(one) is not None for one in own.counts() if one):
+        is_submitted = single[title].strength == SHARED  # by its own name, a number
+        if is_submitted or not all(as_number(one) is not None for one in own.counts() if one):
             continue
         for other, names in cells.items():
             is_named = other not in {title, *lost}
