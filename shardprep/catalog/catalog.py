@@ -152,7 +152,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
     of_features = (name for one in targets.features.values() for name in one.labels)
     of_objects = annotated.facts.names if annotated is not None else ()
     check_names((*targets.names, *targets.features, *of_features, *of_objects))
-    splits, notes, unused = _splits(wanted, match, annotated)
+    splits, notes = _splits(wanted, match, annotated)
     match = with_headers(match, members, (*recipe.columns, recipe.rules.group.text))
     groups = group_keys(index.keys, recipe.rules.group, match)
     lacks = _lacks(splits, targets.values)
@@ -206,7 +206,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
         listing.skipped + others + wanted.skipped + unlabelled,
         targets.names,
         concise(labelling.how),
-        (*lost, *(() if recipe.tile else wanted.unused), *unused),
+        tuple(lost),
         targets.kind,
         columns,
         list(map(concise, findings)),

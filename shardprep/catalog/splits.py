@@ -42,8 +42,6 @@ class GivenSplits(NamedTuple):
 
     splits: Coded[str | None]
     notes: Sequence[str] = ()
-    unused: Sequence[str] = ()
-    """Entries of lists that match no image."""
 
 
 def given_splits(
@@ -154,7 +152,7 @@ def _root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
 
 def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> GivenSplits:
     splits: list[str | None] = [None] * len(index.keys)
-    notes, every = list[str](), list[str]()
+    notes = list[str]()
     for file, split in rule.places.items():
         if file == REST:
             continue
@@ -163,7 +161,6 @@ def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> Gi
         places = index.find_all(Texts.of(ids), file, Coded.constant(origin, len(ids)))
         unused = [text for text, at in zip(ids, places.tolist(), strict=True) if at < 0]
         notes += unused_entries(file, unused, len(ids), index.keys)
-        every += unused
         for place in places[places >= 0].tolist():
             if (other := splits[place]) not in (None, split):
                 what = f"{index.keys[place]} is in two splits, {other} and {split}"
@@ -174,7 +171,7 @@ def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> Gi
             hint = f"write keys such as {shown(index.keys[0], _MOST_CHARACTERS)}"
             raise SourceError(file, f"names no image of the source{line}", hint)
     rest = rule.places.get(REST)
-    return GivenSplits(Coded.of(one or rest for one in splits), notes, every)
+    return GivenSplits(Coded.of(one or rest for one in splits), notes)
 
 
 def _column_split(cell: str, rule: SplitRule) -> str:

@@ -183,7 +183,7 @@ def _without_listed(given: ChangedItems, recipe: Recipe, documents: Documents) -
     found = select(members, recipe, ids, ())
     reasons = {one.key: one.reason for one in found.left_out}
     out = {at: reasons[key] for at, key in enumerate(members.keys) if key in reasons}
-    return given.without(out).noted(found.notes, found.unused)
+    return given.without(out).noted(found.notes)
 
 
 def _with_labels(given: ChangedItems, recipe: Recipe, documents: Documents) -> ChangedItems:
@@ -254,7 +254,7 @@ def _with_splits(given: ChangedItems, stated: GivenSplits) -> ChangedItems:
     out = np.flatnonzero(~stated.splits.are_there).tolist()
     items = replace(given.items, split=cast("Coded[str]", stated.splits))
     made = replace(given, items=items).without(dict.fromkeys(out, _NO_SPLIT))
-    return made.noted(stated.notes, stated.unused)
+    return made.noted(stated.notes)
 
 
 def _cut(given: ChangedItems, ratios: Mapping[str, float], seed: int) -> ChangedItems:
