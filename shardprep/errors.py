@@ -16,6 +16,7 @@ A bad image does not raise an error, but is a value (`shardprep.image.process.Re
 
 Errors name options with `OptionName`. Users see `--mask-values` if they called the command line,
 `mask_values` if they called Python, and `shardprep.toml: mask_values` if the option is set there.
+Advice to give a table, such as `--labels csv:FILE`, is `labels=frame` in Python.
 """
 
 from __future__ import annotations
@@ -44,6 +45,14 @@ _NO_MEMORY = ("can't start new thread", "failed to map segment from shared objec
 """Endings of error texts that mean "out of memory", from CPython and the dynamic loader."""
 _NO_EXCEPTION = ("without exception set", "without setting an exception")
 """Endings of SystemError texts which mean that CPython had no memory for an exception."""
+
+
+TABLE_OPTIONS = frozenset(
+    {"items", "labels", "relabel", "join", "predictions", "exclude_list", "class_map"}
+)
+"""Options that take a table as an object of Python, such as a data frame."""
+_ANY_TABLE = re.compile("(csv:)?FILE(:.*)?")
+"""Matches a value in advice that stands for a table of the user."""
 
 
 def printable(text: str) -> str:
@@ -102,6 +111,19 @@ def name_options_as_flags(*, yes: bool = True) -> None:
     _spelling["as flags"] = yes
 
 
+def as_keywords(options: Mapping[str, Any]) -> str:
+    """Return options as keywords of Python; "" if this process spells options as flags."""
+    words = (f"{name}={_value(value)}" for name, value in options.items())
+    return "" if _spelling["as flags"] else ", ".join(words)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str) and value.isdecimal():
+        return value
+    is_text = isinstance(value, str | tuple)
+    return json.dumps(value, ensure_ascii=False) if is_text else str(value)
+
+
 @dataclass(frozen=True, slots=True)
 class OptionName:
     """Name of an option in an error. `str` spells it for the command line or for Python."""
@@ -118,7 +140,8 @@ class OptionName:
         if not self.file and _spelling["as flags"]:
             name = self.name if self.name.isupper() else f"--{name.replace('_', '-')}"
             return f"{name} {shlex.quote(self.value)}" if self.value else name
-        value = self.value if self.value.isdecimal() else json.dumps(self.value, ensure_ascii=False)
+        is_frame = name in TABLE_OPTIONS and _ANY_TABLE.fullmatch(self.value)
+        value = "frame" if is_frame else _value(self.value)
         name = f"{self.file}: {name}" if self.file else name
         return f"{name}={value}" if self.value else name
 
@@ -216,7 +239,7 @@ class Choice(NamedTuple):
     options: Mapping[str, Any]
     """Options of the recipe that select this reading, by key."""
     flags: str
-    """The same options as command-line flags."""
+    """The same options as command-line flags, or as keywords if Python was called."""
     why: str
     """Evidence for this reading."""
     examples: tuple[str, ...] = ()
@@ -240,13 +263,15 @@ class QuestionError(RecipeError):
 
     @property
     def lines(self) -> list[str]:
-        """Lines that a terminal shows: each reading as flags, with its evidence and examples."""
+        """Lines that a terminal shows: options of each reading, its evidence and examples."""
         if not self.choices:
             return super().lines
         lines = [f"{self.where}: {self.what}:"]
         for one in self.choices:
             lines += [f"  {one.flags}", f"      {one.why}", *(f"      {x}" for x in one.examples)]
-        return [*map(printable, lines), "Repeat the command with the flags of one of them."]
+        last = "Repeat the command with the flags of one of them."
+        last = last if _spelling["as flags"] else "Repeat the call with the options of one of them."
+        return [*map(printable, lines), last]
 
     def as_json(self, exit_code: int) -> dict[str, Any]:
         """Return the object that `--json` prints, with the readings."""

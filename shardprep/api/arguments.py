@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardprep.errors import (
+    TABLE_OPTIONS,
     DatasetError,
     OptionError,
     OptionName,
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 _Number = TypeVar("_Number", int, float)
 _DATASETS = Path("tfrecords")
-_OF_TABLES = ("items", "labels", "relabel", "join", "predictions", "exclude_list", "class_map")
-"""Options that take tables as objects."""
 
 
 def recipe_of(flags: dict[str, Any]) -> Recipe:
@@ -77,7 +76,7 @@ def with_files(flags: dict[str, Any]) -> dict[str, Any]:
     """
     made: dict[str, Any] = {}
     for key, value in flags.items():
-        if key not in _OF_TABLES or isinstance(value, str):
+        if key not in TABLE_OPTIONS or isinstance(value, str):
             continue
         from shardprep.catalog.items_file import kept
 

@@ -357,7 +357,7 @@ def _without_meaning(
     return [f"{what}; {flag} uses the first of {some_of(others)}" if others else what]
 
 
-def _title_of_images(items: GivenItems, titles: Mapping[str, str]) -> str:
+def _title_of_images(items: GivenItems, titles: Mapping[str, str], recipe: Recipe) -> str:
     """Return the first title of `_IMAGE` in the table, or "1" if untitled cells are file names."""
     if known := [titles[one] for one in _IMAGE if one in titles]:
         return known[0]
@@ -369,6 +369,8 @@ def _title_of_images(items: GivenItems, titles: Mapping[str, str]) -> str:
     if titles and are_numbers:
         flag = OptionName("labels", f"csv:{items.name}:1:2")
         hint = f"add a line of titles, such as image,label, or give {flag} instead"
+        if items.name != recipe.items:
+            hint = "call the columns image and label"
     raise SourceError(items.name, what, hint)
 
 
@@ -377,7 +379,7 @@ def _roles(items: GivenItems, recipe: Recipe) -> dict[str, str]:
     titles = {title.lower(): title for title in reversed(items.columns)}
     roles = {role: titles[role] for role in _ROLES if role in titles}
     if "image" not in roles:
-        roles["image"] = _title_of_images(items, titles)
+        roles["image"] = _title_of_images(items, titles, recipe)
     has_target = any(one in _TARGETS or one.startswith(TARGET) for one in titles)
     if not has_target and recipe.labels == BUILD_DEFAULTS["labels"]:
         usual = [titles[one] for one in LABEL_COLUMNS if one in titles]

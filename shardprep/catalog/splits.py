@@ -96,7 +96,7 @@ def _splits_by_table(
 ) -> Iterator[str | None]:
     if match is None:
         what = "needs a label table, but the source has none"
-        hint = f"use {OptionName('labels')} csv:FILE or {OptionName('join')} FILE"
+        hint = f"use {OptionName('labels', 'csv:FILE')} or {OptionName('join', 'FILE')}"
         raise SourceError(OptionName("split", rule.kind), what, hint)
     if rule.kind == "tables":
         tables = _splits_of_tables(match.table.parts_of_rows())
@@ -204,7 +204,7 @@ def group_keys(keys: Sequence[str], rule: GroupRule, match: TableMatch | None) -
         groups = Texts.of(keys).folders.map(lambda one: "/".join(one.split("/")[: -above or None]))
     elif match is None:
         what = "needs a label table with this column, but the source has no label table"
-        hint = f"use {OptionName('labels')} csv:FILE, {OptionName('join')} FILE, or "
+        hint = f"use {OptionName('labels', 'csv:FILE')}, {OptionName('join', 'FILE')}, or "
         hint += f"{OptionName('group')} 'regex:PATTERN'"
         raise SourceError(option, what, hint)
     else:
@@ -229,7 +229,7 @@ def divided_groups(items: Items, ratios: Mapping[str, float]) -> list[str]:
     """Return a remark on groups in several splits; `ratios` as in `group_findings`."""
     mixed = _num_mixed(items, items.group.fit(bool), ratios)
     what = f"{counted(mixed, 'group', 'is', 'are')} in several of the given splits, a leak: "
-    return [f"{what}{OptionName('split')} RATIOS that name these divide them"] if mixed else []
+    return [f"{what}{OptionName('split', 'RATIOS')} that name these divide them"] if mixed else []
 
 
 def divided_patients(

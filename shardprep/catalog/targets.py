@@ -169,7 +169,7 @@ def _several_targets(
     if spec.kind == "texts":
         found = text_targets(keys, Coded.of(cells))
     elif not columns:
-        hint = f"name the columns: {OptionName('labels')} csv:FILE:ID:A,B"
+        hint = f"name the columns: {OptionName('labels', 'csv:FILE:ID:A,B')}"
         raise SourceError(_TARGET, f"{spec.kind} needs columns of a table", hint)
     else:
         found = column_targets(keys, columns, spec.kind, spec.separator, names)

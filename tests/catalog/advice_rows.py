@@ -478,7 +478,7 @@ ROWS = [
         {"a.jpg": ("Bern",), "b.jpg": ("Rome",)},
     ),
     Row(
-        "give --… csv:FILE:ID:…",
+        "give --… …",
         pics("a.jpg", "b.jpg")
         | {
             "t.csv": table("id,box", "a.jpg,10 10 30 30", "b.jpg,10 10 30 30"),

@@ -102,8 +102,8 @@ class Documents:
             return self._with(tables[0], self._recipe.rules.join)
         names = some_of([table.name for table in tables]) or "none"
         what = f"needs the columns of an array file, or one table; the tables are {names}"
-        hint = f"give {OptionName(option)} csv:FILE:ID:{','.join(columns)}"
-        raise SourceError(OptionName(option, "column"), what, hint)
+        flag = OptionName(option, f"csv:FILE:ID:{','.join(columns)}")
+        raise SourceError(OptionName(option, "column"), what, f"give {flag}")
 
     @cached_property
     def tables(self) -> list[Table]:

@@ -26,7 +26,6 @@ from shardprep.catalog.tables.table import Rows, Table, stacked
 from shardprep.errors import OptionName, SourceError, shown, some_of
 from shardprep.recipe.rules import SLICE, letters_of
 from shardprep.source.string_column import Coded, Texts, booleans, positions
-from shardprep.storage.cache import DATA_FRAME
 from shardprep.storage.text_file import INDEX
 
 _FIELD = re.compile(rf"\{{(?P<column>[^{{}}\[\]]+)(\[{SLICE}\])?\}}")
@@ -197,7 +196,7 @@ def _shared_column(table: Table, other: Table) -> str:
     if shared:
         what = f"shares {len(shared)} columns with {table.name}: {some_of(shared)}"
         hint = "drop or rename all but one of these columns"
-        if other.name != DATA_FRAME:
+        if not other.is_frame:
             hint = f"name the column that joins: {OptionName('join', f'{other.name}:COLUMN')}"
     raise SourceError(other.name, what, hint)
 
@@ -353,7 +352,11 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
             if ids := _ids_before_ending(index, title, table.cells(i)[::step]):
                 return ids
         what = "none of its columns has names of images in the source"
-        raise NoIdsError(table.name, what, "name the columns, as in csv:FILE:ID:LABEL")
+        hint = f"write names such as {shown(index.keys[0])}"
+        hint += "" if table.is_frame else ", or name the columns, as in csv:FILE:ID:LABEL"
+        firsts = table.rows[0] if table.rows else [""] * len(table.header)
+        cells = [f"{a} ({shown(b, 40)})" for a, b in zip(table.header, firsts, strict=True)]
+        raise NoIdsError(table.name, f"{what}: {some_of(cells, 8)}", hint)
     best = hits.index(max(hits))
     named = [best, *(i for i in range(len(hits)) if i != best and _are_pairs(table, best, i, hits))]
     titles = [table.header[i] for i in named]
@@ -361,6 +364,7 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
     if len(titles) > 1 and len(usual) != 1:
         what = f"columns {' and '.join(map(repr, titles[:2]))} name different images in a row"
         hint = f"say which has the ids, as in csv:{table.files}:{titles[0]}:LABEL"
+        hint = "drop one of these columns" if table.is_frame else hint
         raise AmbiguousIdError(table.name, what, hint)
     return usual[0] if len(titles) > 1 else titles[0]
 

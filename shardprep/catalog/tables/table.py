@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from shardprep.dataset.card import from_cell
 from shardprep.errors import SourceError, counted
 from shardprep.source.string_column import Coded, Texts, release
+from shardprep.storage.cache import DATA_FRAME
 from shardprep.storage.text_file import WHOLE, CsvRows, decoded, text_lines
 
 DELIMITERS = ",;\t|"
@@ -101,6 +102,11 @@ class Table:
         """Return the value of `--labels` that names columns of this table."""
         names = ",".join(columns)
         return f"column:{names}" if self.is_own else f"csv:{self.files}:{id_column}:{names}"
+
+    @property
+    def is_frame(self) -> bool:
+        """Whether Python passed the table as an object, so that no option names its columns."""
+        return self.name == DATA_FRAME
 
     @property
     def file_names(self) -> list[str]:
