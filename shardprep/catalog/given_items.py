@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow.compute as pc
@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 
 from shardprep.catalog.arrays.array_images import ImageListing
 from shardprep.catalog.item_columns import OF_FILES, options_stated, read_items, read_titled
-from shardprep.catalog.items_file import GivenItems, cell_paths
+from shardprep.catalog.items_file import LISTS, SINGLE, GivenItems, cell_paths, read_file
 from shardprep.catalog.names import natural_order, stem
 from shardprep.catalog.objects.mask_files import MaskFiles, skipped
 from shardprep.catalog.selection import MOST_SHOWN, NOT_LISTED
 from shardprep.catalog.stacks import stack_of
 from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex, Origin
+from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.table import Rows, Table
 from shardprep.errors import OptionName, RecipeError, SourceError, shown, some_of
 from shardprep.recipe.recipe import Recipe, make_recipe
@@ -128,8 +129,8 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
 
     Images without a row are skipped. SourceError for rows with faults, naming the first ones.
     """
-    items = read_items(recipe)
-    recipe = recipe.with_rules(**options_stated(items, recipe))
+    items = read_items(recipe, _joined(recipe, listing))
+    recipe = recipe.with_rules(**options_stated(items, recipe), join=())
     every, finder = listing.images, _Finder(recipe, listing.images.keys, items)
     found, rules = finder.images(), recipe.rules
     column = rules.target_image.column if rules.target_image else rules.masks.pattern.column
@@ -147,11 +148,6 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     others = {one: cells for one, cells in items.columns.items() if one not in _OF_ROWS}
     is_whole = np.array_equal(matched.rows, np.arange(len(items)))  # taking all would copy them
     columns = [one if is_whole else one.take(matched.rows) for one in others.values()]
-    written = {
-        title: items.columns[role].take(matched.rows)
-        for role, title in (items.titles.items() if rules.join else ())
-        if role in items.columns and (role == "image" or role != title)
-    }
     rows = Rows([matched.keys, *columns], len(matched.rows))
     files = np.unique([at for several in matched.files.values() for at in several]).astype(int)
     images = matched.images
@@ -168,10 +164,34 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
             *matched.lost,
             *(skipped(one, NOT_LISTED) for one in every.take(np.flatnonzero(~is_used))),
         ],
-        columns=Table(items.name, ("image", *others), rows, is_own=True, written=written),
+        columns=Table(items.name, ("image", *others), rows, is_own=True),
         files=MaskFiles(names, [], noun=noun) if column else None,
         notes=(*listing.notes, *items.notes),
     )
+
+
+def _joined(recipe: Recipe, listing: ImageListing) -> dict[str, Texts]:
+    """Return the columns of the tables of `--join`, with a cell for each row of `--items`."""
+    if not recipe.join:
+        return {}
+    items = read_titled(recipe)
+    found = _Finder(recipe, listing.images.keys, items).images()
+    keys = {items.title_of_images: _keys_of_rows(items, listing.images, found)}
+    columns = read_file(recipe, is_last=False).columns
+    rows = Rows([*columns.values()], len(items))
+    own = Table(items.name, tuple(columns), rows, is_own=True, keys=keys)
+    wanted = (*SINGLE, *LISTS) if recipe.columns else None
+    table = cast("Table", Documents(listing.others, recipe, own).joined_table(wanted))
+    titles = table.header[len(columns) :]
+    table.check_quotes(*titles)
+    return {title: table.cells(at) for at, title in enumerate(titles, len(columns))}
+
+
+def _keys_of_rows(items: GivenItems, every: Members, found: Ints) -> Texts:
+    """Return the key of the image of each row; without such an image, the text of the cell."""
+    is_lost = np.flatnonzero(found < 0)
+    keys = every.keys.take(np.maximum(found, 0))
+    return keys.replaced(is_lost, items.columns["image"].take(is_lost)) if len(is_lost) else keys
 
 
 def _are_in(number: int, places: list[Ints]) -> NDArray[np.bool_]:
@@ -194,10 +214,7 @@ class _Matched(NamedTuple):
 
 
 def _single(items: GivenItems, every: Members, found: Ints, beside: _Files) -> _Matched:
-    is_lost = np.flatnonzero(found < 0)
-    keys = every.keys.take(np.maximum(found, 0))
-    if len(is_lost):
-        keys = keys.replaced(is_lost, items.columns["image"].take(is_lost))
+    keys = _keys_of_rows(items, every, found)
     files = {keys[row]: several for row, several in beside.items()}
     used = np.flatnonzero(_are_in(len(every), [found[found >= 0]]))
     images = every if len(used) == len(every) else every.take(used)

@@ -77,12 +77,15 @@ def read_titled(recipe: Recipe) -> GivenItems:
     return _named(read_file(recipe, is_last=False), recipe)
 
 
-def read_items(recipe: Recipe) -> GivenItems:
+def read_items(recipe: Recipe, joined: dict[str, Texts]) -> GivenItems:
     """Return the table of `--items` with roles as titles; `points` becomes columns of x and y.
 
-    `faults` has the rows with a cell that its column does not allow.
+    `joined` are further columns, of tables of `--join`. `faults` has the rows with a cell that its
+    column does not allow.
     """
-    items = _with_lists(_named(read_file(recipe, is_last=True), recipe), recipe)
+    file = read_file(recipe, is_last=True)
+    items = replace(file, columns=file.columns | joined, joined=joined.keys())
+    items = _with_lists(_named(items, recipe), recipe)
     _check_single(items, recipe)
     if "segmentation" in items.columns:
         _check_outlines(items)
@@ -271,7 +274,7 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
     ]
     others = [one for one in others if one not in lists]
     named = replace(items, columns=columns, targets=targets, others=others, notes=notes)
-    return replace(named, titles=roles)
+    return replace(named, title_of_images=roles["image"])
 
 
 def _others(
@@ -379,7 +382,10 @@ def _roles(items: GivenItems, recipe: Recipe) -> dict[str, str]:
     titles = {title.lower(): title for title in reversed(items.columns)}
     roles = {role: titles[role] for role in _ROLES if role in titles}
     if "image" not in roles:
-        roles["image"] = _title_of_images(items, titles, recipe)
+        own = {
+            title.lower(): title for title in reversed(items.columns) if title not in items.joined
+        }
+        roles["image"] = _title_of_images(items, own, recipe)
     has_target = any(one in _TARGETS or one.startswith(TARGET) for one in titles)
     if not has_target and recipe.labels == BUILD_DEFAULTS["labels"]:
         usual = [titles[one] for one in LABEL_COLUMNS if one in titles]

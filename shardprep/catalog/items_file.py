@@ -9,7 +9,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,10 @@ class GivenItems:
     targets: Sequence[str] = ()
     others: Sequence[str] = ()
     """Columns without a role that are stored as features; () if the recipe has `--columns`."""
-    titles: Mapping[str, str] = field(default_factory=dict)
-    """Role → title in the file."""
+    title_of_images: str = ""
+    """Title of the column `image` in the file."""
+    joined: Collection[str] = ()
+    """Titles of the columns of `--join`."""
     has_boxes: bool = True
     """False if the table has outlines without boxes; then the column `boxes` is NaN."""
     points: Sequence[str] = ()

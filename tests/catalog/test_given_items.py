@@ -26,7 +26,15 @@ from shardprep.errors import BuildError, ShardprepError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.storage.cache import cache_root
 from shardprep.writer.plan.fingerprint import source_signature
-from tests.support.builders import animals, encoded, jpeg, write, write_folder, zip_bytes
+from tests.support.builders import (
+    animals,
+    encoded,
+    jpeg,
+    tar_bytes,
+    write,
+    write_folder,
+    zip_bytes,
+)
 from tests.support.quick_command import encode_here
 from tests.writer.records import records
 
@@ -1171,6 +1179,36 @@ def test_a_table_joins_by_the_titles_and_cells_of_the_table_of_items(title: str,
     alone: tuple[Any, ...] = (names, [names], pd.DataFrame(names), pa.Table.from_pylist(names))
     columns = [planned(rows, join=one, columns="title").plan.columns for one in alone]
     assert columns == [("title",)] * 4
+
+
+@pytest.mark.parametrize("form", [_pandas, _csv])
+def test_a_joined_column_is_a_column_of_the_items(form: Callable[[Rows], Any]) -> None:
+    """It has the role of its title, or is stored; the images are those of the items."""
+    items = pd.DataFrame(
+        {"image_id": range(4), "who": [*"pqpq"], "age": range(4), "hue": [*"uvuv"]}
+    )
+    facts = {"label": ["x", "y"], "split": ["train", "test"], "path": ["n/0", "n/1"], "n": [5, 6]}
+    people = pd.DataFrame({"who": ["p", "q"], **facts})
+    source, keys = write_folder(Path("set"), PHOTOS), dict[str, Any](size=16, workers=1)
+    joined = form([dict(zip(people, row, strict=True)) for row in people.values.tolist()])
+    one = shardprep.build(source, "one", items=items, join=joined, **keys)
+    two = shardprep.build(source, "two", items=items.merge(people.drop(columns="path")), **keys)
+    columns = [column for column in reader.table(one.path).column_names if column != "path"]
+    assert {"n", "age", "hue", "who"} <= {*columns}
+    assert reader.table(one.path).select(columns) == reader.table(two.path)
+    assert one.manifest.splits.keys() == {"train", "test"}
+    made = planned(items, join=joined, columns="n,hue")
+    assert made.plan.columns == ("n", "hue")
+    assert labels_of(made) == WANTED
+
+
+def test_columns_of_items_are_found_beside_a_joined_table_of_the_source() -> None:
+    """The joined table alone lacks the column, and is read before archives are opened."""
+    people = {"people.csv": b"who,n\np,5\nq,6\n"}
+    write_folder(Path("set"), people | {"photos.tar.gz": tar_bytes(PHOTOS, "gz")})
+    items = [{"image": f"{i}.jpg", "label": "x", "who": "pq"[i % 2], "age": i} for i in range(4)]
+    made = planned(items, join="people.csv", columns=["age", "n"])
+    assert made.plan.columns == ("age", "n")
 
 
 @pytest.mark.parametrize(

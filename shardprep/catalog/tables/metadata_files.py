@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -140,10 +140,13 @@ class Documents:
                 return {key: getattr(made, key) for key in given}
         return {}
 
-    def joined_table(self) -> Table | None:
-        """Return the table for options other than labels: array columns, joined tables, or None."""
+    def joined_table(self, wanted: Collection[str] | None = ()) -> Table | None:
+        """Return the table for options other than labels: array columns, joined tables, or None.
+
+        Rows of one key must not differ in a column of `wanted`, or in any if it is None.
+        """
         if self._columns is not None:
-            return self._with(self._columns, self._recipe.rules.join)
+            return self._with(self._columns, self._recipe.rules.join, wanted)
         if not self._recipe.rules.join:
             return None
         first, *others = self._recipe.rules.join
@@ -153,7 +156,8 @@ class Documents:
         """Raise a SourceError if a table in the source lacks a column that the recipe names."""
         rules, named = self._recipe.rules, self._recipe.rules.labels.table
         files = [*named.files, *(one.file for one in rules.join)]
-        is_beside = rules.images or rules.labels.kind == "column"  # these columns are read later
+        # These columns are read later.
+        is_beside = rules.images or rules.labels.kind == "column" or self._recipe.items
         if files and not is_beside and self._has(files):
             table = self.label_tables()[0] if named.files else self.joined_table()
             ids = [] if "{" in named.id_column else [named.id_column]
@@ -232,10 +236,13 @@ class Documents:
         lines = [line.strip() for line in decoded(data).splitlines() if line.strip()]
         return [_NUMBERED.sub(r"\1", line) for line in lines]
 
-    def _with(self, table: Table, others: Sequence[JoinRule]) -> Table:
+    def _with(
+        self, table: Table, others: Sequence[JoinRule], wanted: Collection[str] | None = ()
+    ) -> Table:
         for other in others:
             further = self._table(other.file, self._wanted)
-            table = joined(table, further, other.key, self._wanted)
+            checked = further.header if wanted is None else (*self._wanted, *wanted)
+            table = joined(table, further, other.key, checked)
         return table
 
     def _table(self, file: str, columns: Sequence[str] = ()) -> Table:

@@ -165,10 +165,10 @@ def joined(table: Table, other: Table, key: str, wanted: Collection[str] = ()) -
         other = replace(other, header=tuple(titles.get(one, one) for one in other.header))
     key = key or _shared_column(table, other)
     theirs = other.checked_cells(other.column(key))
-    ours = table.written.get(key) or table.checked_cells(table.column(key))
+    ours = table.checked_cells(table.column(key))
     found, _ = positions(ours, theirs)
-    if key in table.written and key in table.header:  # paths, which are keys in the header's column
-        by_key, _ = positions(table.checked_cells(table.column(key)), theirs)
+    if key in table.keys:
+        by_key, _ = positions(table.keys[key], theirs)
         found = np.where(found < 0, by_key, found)
     splits, others = (_origins(one).map(lambda origin: origin.split) for one in (table, other))
     if splits.are_there.any() and others.are_there.any():
@@ -187,11 +187,10 @@ def joined(table: Table, other: Table, key: str, wanted: Collection[str] = ()) -
 
 
 def _shared_column(table: Table, other: Table) -> str:
-    known = [*dict.fromkeys((*table.written, *table.header))]
-    shared = [title for title in known if title in other.header]
+    shared = [title for title in table.header if title in other.header]
     if len(shared) == 1:
         return shared[0]
-    what = f"shares no column with {table.name}, which has {some_of(known, 8)}"
+    what = f"shares no column with {table.name}, which has {some_of(table.header, 8)}"
     hint = "give the column that joins the tables the same title in both"
     if shared:
         what = f"shares {len(shared)} columns with {table.name}: {some_of(shared)}"

@@ -92,8 +92,8 @@ class Table:
     """Column with a cell that spans lines → file and problem; "" if rows are missing."""
     is_own: bool = False
     """Whether the table is of array files or items, so that its first column has keys of images."""
-    written: Mapping[str, Texts] = field(default_factory=dict)
-    """Title in the file of `--items` → its original cells, for joins with other tables."""
+    keys: Mapping[str, Texts] = field(default_factory=dict)
+    """Title of the column of images in `--items` → key of each row, for joins by keys."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", Rows.of(self.rows, len(self.header)))
