@@ -146,6 +146,7 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
         what = f"every sample has a missing image, such as {matched.lost[0].detail}"
         raise SourceError(items.name, what, "correct the paths")
     others = {one: cells for one, cells in items.columns.items() if one not in _OF_ROWS}
+    others |= {one: items.columns["image"] for one in [items.titled("image")] if one != "image"}
     is_whole = np.array_equal(matched.rows, np.arange(len(items)))  # taking all would copy them
     columns = [one if is_whole else one.take(matched.rows) for one in others.values()]
     rows = Rows([matched.keys, *columns], len(matched.rows))
@@ -164,7 +165,7 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
             *matched.lost,
             *(skipped(one, NOT_LISTED) for one in every.take(np.flatnonzero(~is_used))),
         ],
-        columns=Table(items.name, ("image", *others), rows, is_own=True),
+        columns=Table(items.name, ("image", *others), rows, is_own=True, titles=items.titles),
         files=MaskFiles(names, [], noun=noun) if column else None,
         notes=(*listing.notes, *items.notes),
     )
@@ -176,7 +177,7 @@ def _joined(recipe: Recipe, listing: ImageListing) -> dict[str, Texts]:
         return {}
     items = read_titled(recipe)
     found = _Finder(recipe, listing.images.keys, items).images()
-    keys = {items.title_of_images: _keys_of_rows(items, listing.images, found)}
+    keys = {items.titled("image"): _keys_of_rows(items, listing.images, found)}
     columns = read_file(recipe, is_last=False).columns
     rows = Rows([*columns.values()], len(items))
     own = Table(items.name, tuple(columns), rows, is_own=True, keys=keys)
@@ -326,7 +327,7 @@ class _Finder:
         """Return row → positions of the files in its cell; missing files or images are faults."""
         items, rows, paths = self._items, list[int](), list[str]()
         if title not in items.columns:
-            hint = f"use one of {some_of([*items.columns], 8)}"
+            hint = f"use one of {some_of([*map(items.titled, items.columns)], 8)}"
             raise SourceError(items.name, f"has no column {title!r}", hint)
         for row, cell in enumerate(items.columns[title]):
             several = cell_paths(cell)

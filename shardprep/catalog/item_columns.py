@@ -161,7 +161,8 @@ def _check_single(items: GivenItems, recipe: Recipe) -> None:
     if "split" in items.columns and not recipe.split:
         cells = items.columns["split"].coded()
         for row in np.flatnonzero(cells.fit(lambda cell: given_split([cell]) is None)).tolist():
-            flag = OptionName("split", f"column:split:{cells[row]}=train,…")
+            title = items.titled("split")
+            flag = OptionName("split", f"column:{title}:{cells[row]}=train,…")
             hint = f"; {flag} says what it is" if cells[row] else ""
             items.refuse(row, "split", f"is not train, validation or test{hint}")
 
@@ -268,13 +269,13 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
     notes = [
         *said,
         *_folds(columns, recipe),
-        *_mixed_labels(columns, recipe),
+        *_mixed_labels(columns, roles, recipe),
         *_without_meaning(items.name, columns, targets, recipe),
         *([] if recipe.columns else _stored(others, rows, left_out, roles)),
     ]
     others = [one for one in others if one not in lists]
     named = replace(items, columns=columns, targets=targets, others=others, notes=notes)
-    return replace(named, title_of_images=roles["image"])
+    return replace(named, titles=roles)
 
 
 def _others(
@@ -413,11 +414,13 @@ def _folds(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
     return [f"column {title!r} makes no splits; {flag} divides the images by it"]
 
 
-def _mixed_labels(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
+def _mixed_labels(
+    columns: Mapping[str, Texts], roles: Mapping[str, str], recipe: Recipe
+) -> list[str]:
     if "label" not in columns or recipe.target != BUILD_DEFAULTS["target"]:
         return []
     cells = columns["label"].coded().map(lambda cell: "" if cell in recipe.null else cell)
-    note = mixed_note("the numbers in column 'label' are classes", cells)
+    note = mixed_note(f"the numbers in column {roles['label']!r} are classes", cells)
     return [note] if note else []
 
 

@@ -54,8 +54,8 @@ class GivenItems:
     targets: Sequence[str] = ()
     others: Sequence[str] = ()
     """Columns without a role that are stored as features; () if the recipe has `--columns`."""
-    title_of_images: str = ""
-    """Title of the column `image` in the file."""
+    titles: Mapping[str, str] = field(default_factory=dict)
+    """Role → title in the file."""
     joined: Collection[str] = ()
     """Titles of the columns of `--join`."""
     has_boxes: bool = True
@@ -71,7 +71,11 @@ class GivenItems:
 
     def refuse(self, row: int, title: str, what: str, cell: str | None = None) -> None:
         cell = shown(self.columns[title][row] if cell is None else cell, MOST_SHOWN)
-        self.faults.setdefault(row, f"row {row + 1:,}: {title} {cell!r} {what}")
+        self.faults.setdefault(row, f"row {row + 1:,}: {self.titled(title)} {cell!r} {what}")
+
+    def titled(self, column: str) -> str:
+        """Return the title of a column as the file has it, for messages."""
+        return self.titles.get(column, column)
 
     def check(self, hint: str) -> None:
         """Raise a SourceError that lists the first rows with a fault."""

@@ -1181,6 +1181,32 @@ def test_a_table_joins_by_the_titles_and_cells_of_the_table_of_items(title: str,
     assert columns == [("title",)] * 4
 
 
+FAULTS: dict[str, Rows] = {
+    "row 2: image_id '0' is in row 1 too": [{"image_id": "0"}, {"image_id": "0"}],
+    "row 1: image_id '' names no image": [{"image_id": ""}, {"image_id": "0"}],
+    "row 1: category 'x|y' is one class or": [{"image_id": "0", "category": "x|y"}],
+    "row 1: Boxes '[[1, 2]]' is not a list": [{"image_id": "0", "Boxes": [[1, 2]]}],
+    "row 1: Split 'x' is not train, validation or test; --split 'column:Split:x=train,…'": [
+        {"image_id": "0", "Split": "x"}
+    ],
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_message_has_the_titles_of_the_file(fault: str) -> None:
+    with pytest.raises(SourceError, match=re.escape(f"items: {fault}")):
+        planned(FAULTS[fault])
+
+
+def test_a_column_of_items_is_found_by_its_title_in_the_file() -> None:
+    rows = [{"image_id": f"{i}", "category": "xy"[i % 2], "Subset": "train"} for i in range(4)]
+    made = planned(rows, columns="image_id,category")
+    found = {key: item.columns for key, item in items_of(made).items()}
+    assert found == {key: (int(Path(key).stem), name) for key, name in WANTED.items()}
+    with pytest.raises(SourceError, match=r"column 'n'; use one of image_id, category, Subset$"):
+        planned(rows, columns="n")
+
+
 @pytest.mark.parametrize("form", [_pandas, _csv])
 def test_a_joined_column_is_a_column_of_the_items(form: Callable[[Rows], Any]) -> None:
     """It has the role of its title, or is stored; the images are those of the items."""
@@ -1190,7 +1216,7 @@ def test_a_joined_column_is_a_column_of_the_items(form: Callable[[Rows], Any]) -
     facts = {"label": ["x", "y"], "split": ["train", "test"], "path": ["n/0", "n/1"], "n": [5, 6]}
     people = pd.DataFrame({"who": ["p", "q"], **facts})
     source, keys = write_folder(Path("set"), PHOTOS), dict[str, Any](size=16, workers=1)
-    joined = form([dict(zip(people, row, strict=True)) for row in people.values.tolist()])
+    joined = form([dict(zip(people, row, strict=True)) for row in people.to_numpy().tolist()])
     one = shardprep.build(source, "one", items=items, join=joined, **keys)
     two = shardprep.build(source, "two", items=items.merge(people.drop(columns="path")), **keys)
     columns = [column for column in reader.table(one.path).column_names if column != "path"]

@@ -92,6 +92,8 @@ class Table:
     """Column with a cell that spans lines → file and problem; "" if rows are missing."""
     is_own: bool = False
     """Whether the table is of array files or items, so that its first column has keys of images."""
+    titles: Mapping[str, str] = field(default_factory=dict)
+    """Column of a table of items → its title in the file, if it differs from the header's."""
     keys: Mapping[str, Texts] = field(default_factory=dict)
     """Title of the column of images in `--items` → key of each row, for joins by keys."""
 
@@ -178,12 +180,12 @@ class Table:
 
     def column(self, name: str) -> int:
         """Return the index of a column, by its exact name or regardless of case; or SourceError."""
+        titles = [self.titles.get(title, title) for title in self.header]
         lowered = [title.lower() for title in self.header]
-        if name in self.header:
-            return self.header.index(name)
-        if name.lower() in lowered:
-            return lowered.index(name.lower())
-        hint = f"use one of {', '.join(self.header)}"
+        for known, one in ((self.header, name), (titles, name), (lowered, name.lower())):
+            if one in known:
+                return known.index(one)
+        hint = f"use one of {', '.join(dict.fromkeys(titles))}"
         raise SourceError(self.name, f"has no column {name!r}", hint)
 
     def check_quotes(self, *names: str) -> None:
