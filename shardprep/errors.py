@@ -29,6 +29,7 @@ import shlex
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 _UNPRINTABLE = re.compile(
@@ -37,6 +38,8 @@ _UNPRINTABLE = re.compile(
 """Characters that end a line, control a terminal or change the direction of a text."""
 _QUOTED = re.compile(r"""(?<!\w)(b?)(['"])((?:\\.|(?!\2)[^\\])*+)\2""", re.DOTALL)
 """A value quoted by `repr`. An apostrophe inside a word does not begin such a value."""
+_COMMA = re.compile(r"(?<!\\),(?! )")
+"""Separates the items of an option's value; a comma before a blank is one of a sentence."""
 _MAX_WHERE = 160
 _MAX_VALUE = 200
 _MAX_PART = 1000
@@ -73,9 +76,21 @@ def shown(text: str, most: int = 80) -> str:
 
 
 def concise(text: str) -> str:
-    """Return the text with each quoted value cut to 200 characters, and the result to 1,000."""
-    values = _QUOTED.sub(lambda m: f"{m[1]}{m[2]}{shown(m[3], _MAX_VALUE)}{m[2]}", text)
+    """Return the text with each quoted value cut to 200 characters, and the result to 1,000.
+
+    Of a list, such as the value of `--classes`, the first items stay.
+    """
+    values = _QUOTED.sub(lambda m: f"{m[1]}{m[2]}{_shown_value(m[3])}{m[2]}", text)
     return shown(values, _MAX_PART)
+
+
+def _shown_value(value: str) -> str:
+    items = [] if len(value) <= _MAX_VALUE else _COMMA.split(value)
+    ends = accumulate(len(item) + 1 for item in items)
+    num_shown = sum(end <= _MAX_VALUE - len(", … and 1,000,000 more") for end in ends)
+    if num_shown < 2:
+        return shown(value, _MAX_VALUE)
+    return f"{','.join(items[:num_shown])}, … and {len(items) - num_shown:,} more"
 
 
 def counted(number: int, noun: str, single: str = "", several: str = "") -> str:
