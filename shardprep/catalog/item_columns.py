@@ -20,18 +20,27 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from shardprep.catalog.items_file import LISTS, SINGLE, TARGET, GivenItems, cell_list, read_file
+from shardprep.catalog.items_file import (
+    LISTS,
+    SINGLE,
+    TARGET,
+    WRITE_LISTS,
+    GivenItems,
+    cell_list,
+    read_file,
+)
 from shardprep.catalog.labels import LABEL_COLUMNS
 from shardprep.catalog.names import given_split, natural_order
 from shardprep.catalog.objects.formats.coco import outline_of
 from shardprep.catalog.objects.object_table import NO_BOX
+from shardprep.catalog.selection import MOST_SHOWN
 from shardprep.catalog.tables.columns import RESERVED, mixed_note
 from shardprep.catalog.tables.row_matching import is_of_splits
 from shardprep.catalog.target_values import DECIMAL_COMMA
 from shardprep.catalog.targets import find_separator
 from shardprep.dataset.item_table import OWN
 from shardprep.dataset.schema import ROWS
-from shardprep.errors import OptionName, SourceError, counted, some_of
+from shardprep.errors import OptionName, SourceError, counted, shown, some_of
 from shardprep.image.signatures import IMAGE_SUFFIXES
 from shardprep.recipe.object_rules import PATHS
 from shardprep.recipe.options import BUILD_DEFAULTS
@@ -66,6 +75,10 @@ _NUMBER = r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*"
 _NUMBERS = rf"{_NUMBER}(\s{_NUMBER})+"
 _FILE = f"(?i:.*({'|'.join(map(re.escape, sorted(IMAGE_SUFFIXES)))}))"
 _RUNS = r"-1|(\d+ +\d+)( +\d+ +\d+)*"
+_PRINTED = (
+    r"^[\[(]\s*'|^\[+\s*(\{'|\(|array|[-+.\de]+\s+[-+.\d\[])|^\[.*[\[,]\s*(None|nan|True|False)\b"
+)
+"""Matches what may be a list or a tuple as Python or NumPy prints it: ['a' 'b'], [1. 2.]."""
 _RUN_TITLE = re.compile("rle|encod", re.IGNORECASE)
 _HALF, _MOST_OTHERS, _MOST_CELLS = 0.5, 8, 100
 _ALIKE = 0.8
@@ -85,7 +98,9 @@ def read_items(recipe: Recipe, joined: dict[str, Texts]) -> GivenItems:
     """
     file = read_file(recipe, is_last=True)
     items = replace(file, columns=file.columns | joined, joined=joined.keys())
-    items = _with_lists(_named(items, recipe), recipe)
+    items = _named(items, recipe)
+    _check_printed(items, recipe)
+    items = _with_vectors(_with_lists(items, recipe), recipe)
     _check_single(items, recipe)
     if "segmentation" in items.columns:
         _check_outlines(items)
@@ -111,6 +126,34 @@ def _with_lists(items: GivenItems, recipe: Recipe) -> GivenItems:
             if pc.any(pc.match_substring_regex(items.columns[title].array, "[|;, ]")).as_py():
                 _check_separators(items, title)
     return replace(items, columns=columns)
+
+
+def _with_vectors(items: GivenItems, recipe: Recipe) -> GivenItems:
+    """Return the items with numbers and blanks for JSON lists of numbers in columns of targets."""
+    columns = dict(items.columns)
+    titles = {*items.targets, *recipe.labels.removeprefix("column:").split(",")} - {*_ROLES}
+    for title in titles & columns.keys():
+        cells = columns[title]
+        rows = np.flatnonzero(booleans(pc.starts_with(cells.array, "[")))
+        for row in rows.tolist():
+            if not {*map(type, cell_list(cells[row]))} <= {int, float}:
+                items.refuse(row, title, "is neither a single value nor a list of numbers")
+        vectors = (" ".join(map(str, cell_list(cells[row]))) for row in rows.tolist())
+        columns[title] = cells.replaced(rows, Texts.of(vectors)) if len(rows) else cells
+    return replace(items, columns=columns)
+
+
+def _check_printed(items: GivenItems, recipe: Recipe) -> None:
+    """Raise a SourceError for a list as Python or NumPy prints it, as in a CSV of pandas."""
+    for title in filter(items.columns.__contains__, (*LISTS, "label", *items.targets)):
+        cells = items.columns[title]
+        rows = np.flatnonzero(booleans(pc.match_substring_regex(cells.array, _PRINTED)))
+        for row in rows[:_MOST_CELLS].tolist():
+            if isinstance(cell_list(cells[row]), tuple):
+                cell = shown(cells[row], MOST_SHOWN)
+                what = f"row {row + 1:,}: {items.titled(title)} {cell!r} is not JSON"
+                hint = WRITE_LISTS if items.name == recipe.items else "give lists instead of texts"
+                raise SourceError(items.name, what, hint)
 
 
 def _check_separators(items: GivenItems, title: str) -> None:
@@ -173,7 +216,8 @@ def _is_no_place(cell: str, *, are_numbers: bool) -> bool:
 
 def _check_outlines(items: GivenItems) -> None:
     for row, cell in enumerate(items.columns["segmentation"]):
-        for one in cell_list(cell):
+        found = cell_list(cell)
+        for one in found if isinstance(found, list) else [cell]:
             try:
                 shape = json.loads(one) if isinstance(one, str) else one
                 if shape:
@@ -235,7 +279,7 @@ def _check_boxes(items: GivenItems) -> None:
             items.refuse(row, "boxes", f"is not a list of {_CORNERS}")
             continue
         for title, values in zip(beside, others, strict=True):
-            if len(values) != len(boxes):
+            if len(values) != len(boxes) or isinstance(values, tuple):
                 what = f"is not a list as long as {first} ({len(boxes):,})"
                 items.refuse(row, title, what)
 
@@ -275,7 +319,7 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
     ]
     others = [one for one in others if one not in lists]
     named = replace(items, columns=columns, targets=targets, others=others, notes=notes)
-    return replace(named, titles=roles)
+    return replace(named, titles=roles | {one: f"{TARGET}{one}" for one in targets})
 
 
 def _others(
@@ -301,6 +345,8 @@ def _unfit(title: str, cells: Texts) -> str:
     if _are_lists(cells):
         return ""
     are_nested = pc.any(pc.match_substring_regex(cells.array, r"^[\[{]")).as_py()
+    if are_nested and any(isinstance(cell_list(x), tuple) for x in cells if x.startswith("[")):
+        return "lists that are not JSON"
     return "lists" if are_nested or _share(_NUMBERS, cells) > _HALF else ""
 
 

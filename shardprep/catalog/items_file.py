@@ -9,7 +9,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from shardprep.catalog.arrays.array_file import reading
 from shardprep.catalog.selection import MOST_SHOWN
 from shardprep.catalog.tables.metadata_files import check_text, read_table
-from shardprep.catalog.tables.table import parse_table
+from shardprep.catalog.tables.table import OpenQuoteError, parse_table
 from shardprep.errors import OptionName, RecipeError, SourceError, counted, shown
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.string_column import Texts, release
@@ -39,6 +39,7 @@ LISTS = (
 """Columns whose cells are lists."""
 SINGLE = ("image", "label", "text", "split", "group", "sample", "order", "box_format")
 """Columns whose cells are single values."""
+WRITE_LISTS = "write lists as JSON (json.dumps), or save the table as Parquet"
 TARGET = "target/"
 """Prefix of the title of a target column."""
 _JSON = (".json", ".jsonl", ".ndjson")
@@ -225,16 +226,20 @@ def _read_file(recipe: Recipe, file: Path) -> GivenItems:
         with reading(name):
             table = pq.ParquetFile(file).read(use_threads=False)
         _check_titles(table.column_names, name)
-        items = GivenItems(name, _of_arrow(table, recipe))
+        items = GivenItems(name, _of_arrow(table))
         del table
         release()
         return items
     data = read_table(recipe.items, recipe.max_member_size)
     check_text(data, name)
     if suffix in _JSON:
-        return GivenItems(name, _of_objects(_json_objects(data, name), recipe))
+        return GivenItems(name, _of_objects(_json_objects(data, name)))
     table = parse_table(data, name, has_header=recipe.header, null=recipe.null, is_strict=True)
-    table.check_quotes(*table.header)
+    try:
+        table.check_quotes(*table.header)
+    except OpenQuoteError as error:
+        error.hint = f"{error.hint}; {WRITE_LISTS}"
+        raise
     _check_titles(table.header, name)
     return GivenItems(name, {title: table.cells(i) for i, title in enumerate(table.header)})
 
@@ -258,12 +263,12 @@ def _json_objects(data: bytes, name: str) -> list[Mapping[str, Any]]:
     return rows
 
 
-def _of_objects(rows: Sequence[Mapping[str, Any]], recipe: Recipe) -> dict[str, Texts]:
+def _of_objects(rows: Sequence[Mapping[str, Any]]) -> dict[str, Texts]:
     titles = dict.fromkeys(title for row in rows for title in row)
-    return {one: _texts((row.get(one) for row in rows), one, recipe) for one in titles}
+    return {one: Texts.of(_text(row.get(one)) for row in rows) for one in titles}
 
 
-def _of_arrow(table: Any, recipe: Recipe) -> dict[str, Texts]:
+def _of_arrow(table: Any) -> dict[str, Texts]:
     """Return the columns of a table as texts, except the unnamed index of pandas."""
     found = dict[str, Texts]()
     for title, column in zip(table.column_names, table.columns, strict=True):
@@ -276,7 +281,7 @@ def _of_arrow(table: Any, recipe: Recipe) -> dict[str, Texts]:
                 column = column.cast(kind)  # noqa: PLW2901
             texts = pc.utf8_trim_whitespace(column.cast(pa.large_string()))
         except pa.ArrowException:  # lists and other types without a cast to text
-            found[title] = _texts(column.to_pylist(), title, recipe)
+            found[title] = Texts.of(map(_text, column.to_pylist()))
             continue
         if pa.types.is_floating(kind):  # whole numbers get ".0", as in a CSV of pandas
             is_whole = pc.match_substring_regex(texts, r"^-?\d+$")
@@ -288,22 +293,12 @@ def _of_arrow(table: Any, recipe: Recipe) -> dict[str, Texts]:
     return found
 
 
-def _texts(values: Iterable[Any], title: str, recipe: Recipe) -> Texts:
-    """Return the cells of a column as texts; a list of numbers is a vector only in a target."""
-    is_target = title.lower().startswith(TARGET) or (
-        title in recipe.labels.removeprefix("column:").split(",")
-        and title.lower() not in (*LISTS, *SINGLE)
-    )
-    return Texts.of(_text(one, may_be_vector=is_target) for one in values)
-
-
-def _text(value: Any, *, may_be_vector: bool) -> str:
-    """Return a value as text: a vector as numbers and blanks, other lists and dicts as JSON."""
+def _text(value: Any) -> str:
+    """Return a value as text; lists and dicts as JSON."""
     if value is None or value != value:  # noqa: PLR0124 - NaN
         return ""
     if isinstance(value, bool):
         return str(value).lower()
-    if not isinstance(value, list | dict):
-        return str(_plain(value)).strip()
-    is_vector = may_be_vector and all(isinstance(one, int | float) for one in value)
-    return " ".join(map(str, value)) if is_vector and value else json.dumps(value, default=_plain)
+    if isinstance(value, list | dict):
+        return json.dumps(value, default=_plain)
+    return str(_plain(value)).strip()

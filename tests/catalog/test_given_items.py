@@ -537,7 +537,7 @@ WRONG: list[tuple[Rows, str]] = [
     ([{"image": "0.jpg", "labels": ["a", None]}], "row 1: labels .* is not a list of texts"),
     ([{"image": "0.jpg", "labels": [{"a": 1}]}], "row 1: labels .* is not a list of texts"),
     (
-        [{"image": "0.jpg", "labels": "['a', 'b']"}],
+        [{"image": "0.jpg", "labels": "[a, b]"}],
         r'1: labels .* is not a list of texts, such as \["a"',
     ),
     ([{"image": "0.jpg", "label": "a", "split": ""}], "row 1: split '' is not train, validation"),
@@ -1108,6 +1108,65 @@ def test_a_frame_without_a_clear_label_is_an_error_without_a_file(option: str) -
         shardprep.build(source, dry_run=True, **options)
     what = "it is not clear which column is the label: only key; call the column label"
     assert str(caught.value) == f"the data frame: {what}"
+
+
+BOX = [[1, 2, 30, 40]]
+PRINTED: dict[str, list[Any]] = {
+    "labels": [["a", "b"], ("a", "b"), np.array(["a", "b"]), ["a", None]],
+    "label": [["a", "b"], ("a", "b")],
+    "category": [np.array(["a", "b"])],
+    "texts": [["a", "b's"]],
+    "boxes": [[(1, 2, 30, 40)], [np.array([1, 2, 30, 40])]],
+    "box_labels": [["a"]],
+    "segmentation": [[{"size": [48, 64], "counts": "abc"}]],
+    "mask": [["1.jpg"]],
+    "points": [[[1, 2], None]],
+    "target/age": [np.array([1.5, 2.0])],
+}
+
+
+@pytest.mark.parametrize("title", PRINTED)
+def test_a_list_that_pandas_wrote_to_a_csv_is_refused_with_the_way_to_write_it(title: str) -> None:
+    """A list of one text was lost beside one box, and a vector was a class."""
+    for value in PRINTED[title]:
+        beside = {} if title == "boxes" else {"boxes": "[[1, 2, 30, 40]]"}
+        frame = pd.DataFrame([{"image": "0.jpg", title: value, **beside}])
+        frame.to_csv("printed.csv", index=False)
+        for items, hint in (
+            ("printed.csv", "write lists as JSON (json.dumps), or save the table as Parquet"),
+            (pd.read_csv("printed.csv"), "give lists instead of texts"),
+        ):
+            with pytest.raises(SourceError, match=rf"row 1: {title} .* is not JSON; ") as caught:
+                planned(items)
+            assert str(caught.value).endswith(hint)
+
+
+def test_lists_of_numpy_of_several_lines_are_refused_with_the_way_to_write_them() -> None:
+    frame = pd.DataFrame([{"image": "0.jpg", "boxes": np.array(BOX * 2)}])
+    frame.to_csv("printed.csv", index=False)
+    with pytest.raises(
+        SourceError, match=r"a quote opens .*; write lists as JSON .json.dumps., or"
+    ):
+        planned("printed.csv")
+
+
+def test_a_list_of_numbers_in_a_target_is_a_vector_in_every_file() -> None:
+    rows = [{"image": f"{i}.jpg", "target/at": [i, 0.5]} for i in range(4)]
+    texts = [row | {"target/at": json.dumps(row["target/at"])} for row in rows]
+    forms: tuple[Any, ...] = (
+        rows,
+        pd.DataFrame(rows),
+        pd.DataFrame(texts),
+        _lines(rows),
+        _parquet(rows),
+    )
+    pd.DataFrame(texts).to_csv("items.csv", index=False)
+    for form in (*forms, "items.csv"):
+        targets = {key: item.target.numbers for key, item in items_of(planned(form)).items()}
+        assert targets == {key: (float(Path(key).stem), 0.5) for key in WANTED}
+    for wrong in (["a"], [True], [1, None]):
+        with pytest.raises(SourceError, match=r"target/at .* is neither a single value nor a list"):
+            planned([*rows, {"image": "4.jpg", "target/at": wrong}])
 
 
 def test_numbers_of_any_length_are_cells_and_other_values_are_named() -> None:
