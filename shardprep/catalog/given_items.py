@@ -302,6 +302,8 @@ class _Finder:
     def __init__(self, recipe: Recipe, keys: Texts, items: GivenItems) -> None:
         self._keys, self._items, self._index = keys, items, KeyIndex(keys)
         self._whole = Lookup(keys)
+        targets = recipe.rules.target_image
+        self._column_of_targets = targets.column if targets else ""
         source = recipe.source
         is_folder = not is_url(source) and Path(source).is_dir()
         both = (os.path.abspath(source), os.path.realpath(source))  # noqa: PTH100
@@ -331,6 +333,8 @@ class _Finder:
             raise SourceError(items.name, f"has no column {title!r}", hint)
         for row, cell in enumerate(items.columns[title]):
             several = cell_paths(cell)
+            if title == self._column_of_targets and len(several) > 1:
+                items.refuse(row, title, "names several target images: write one")
             paths += several
             rows += [row] * len(several)
         found = self._find(Texts.of(paths), np.array(rows, np.int64), title)

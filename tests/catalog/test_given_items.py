@@ -292,6 +292,19 @@ def _mask() -> bytes:
     return encoded(Image.fromarray(np.eye(48, 64, dtype=np.uint8)), "PNG")
 
 
+def test_images_may_share_a_file_and_have_one_target_image() -> None:
+    for column, file in (("mask", "m/x.png"), ("target_image", "x"), ("target_image", ["x"])):
+        rows = [{"image": f"{i}.jpg", column: file} for i in (0, 1)]
+        found = items_of(planned(rows, PHOTOS | {"m/x.png": _mask()}))
+        files = {key: [one.key for one in item.companions] for key, item in found.items()}
+        assert files == {"a/0.jpg": ["m/x.png"], "b/1.jpg": ["m/x.png"]}
+    for options in ({}, {"target_image": "paths:target_image"}):
+        with pytest.raises(
+            SourceError, match=r"row 1: target_image .* names several target images"
+        ):
+            planned([{"image": "0.jpg", "target_image": ["4.jpg", "5.jpg"]}], **options)
+
+
 def test_a_mask_in_a_file_of_arrays_is_a_path_as_any_other() -> None:
     masks = {f"m/{i}.npy": np.eye(48, 64, dtype=np.uint8) * (i + 1) for i in (0, 1)}
     write_folder(Path("set"), PHOTOS | {key: _npy(one) for key, one in masks.items()})
