@@ -150,9 +150,9 @@ def relabelled(
         flag = OptionName("classes", ",".join(stated))
         hint = f"correct them, or state all classes: {flag}"
         raise SourceError(option, what, f"correct them, or add them: {flag}" if adds else hint)
-    lost = labelling.rows_without_image + fixes.rows_without_image
-    unknown, _ = without_left_out(fixes.rows_without_image, left_out)
-    remarks = [remark, *unused_entries(table.name, unknown, len(table.rows), keys)]
+    unknown, remarks = without_left_out(fixes.rows_without_image, left_out)
+    remarks += [remark, *unused_entries(table.name, unknown, len(table.rows), keys)]
+    lost = (*labelling.rows_without_image, *unknown)
     table_names = frozenset(one if separator is None else (one,) for one in given)
     how = f"{labelling.how}; then {fixes.how}"
     labelling = replace(labelling, names=names, table_names=table_names, how=how)
