@@ -10,6 +10,7 @@ import io
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -94,8 +95,7 @@ def kept(table: Any, option: str) -> str:
     """
     if isinstance(table, str | os.PathLike):
         return os.fspath(table)
-    if isinstance(table, Mapping):
-        table = _checked_columns(table, option)
+    table = _as_columns(table, option)
     suffix = "parquet" if option == "items" else "csv"
     data = None if isinstance(table, list) else _of_columns(table, suffix)
     if data is None:
@@ -106,8 +106,27 @@ def kept(table: Any, option: str) -> str:
     return str(path)
 
 
+def are_rows(table: object) -> bool:
+    """Return whether a value is a list of dicts, which is a table."""
+    is_list = isinstance(table, list | tuple) and len(table) > 0
+    return is_list and all(isinstance(row, Mapping) for row in table)  # type: ignore[attr-defined]
+
+
+def _as_columns(table: Any, option: str) -> Any:
+    """Return a dict, or the ids of an exclude list, as columns; other tables unchanged."""
+    if isinstance(table, Mapping):
+        return _checked_columns(table, option)
+    is_table = are_rows(table) or hasattr(table, "columns") or not hasattr(table, "__iter__")
+    if option == "exclude_list" and not is_table:
+        ids = map(str, table)
+        return {"id": sorted(ids) if isinstance(table, AbstractSet) else [*ids]}
+    return table
+
+
 def _checked_columns(table: Mapping[Any, Any], option: str) -> Mapping[Any, Any]:
-    """Return a dict of columns; a dict of labels becomes two columns, ids and labels."""
+    """Return a dict of columns; a dict of labels or of classes becomes two columns."""
+    if option == "class_map":
+        return {"old": [*map(str, table)], "new": [*map(str, table.values())]}
     if option in ("labels", "relabel") and all(isinstance(x, str | float) for x in table.values()):
         return {"id": [*map(str, table)], "label": [*table.values()]}
     sizes = {

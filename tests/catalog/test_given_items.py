@@ -298,7 +298,8 @@ def test_images_may_share_a_file_and_have_one_target_image() -> None:
         found = items_of(planned(rows, PHOTOS | {"m/x.png": _mask()}))
         files = {key: [one.key for one in item.companions] for key, item in found.items()}
         assert files == {"a/0.jpg": ["m/x.png"], "b/1.jpg": ["m/x.png"]}
-    for options in ({}, {"target_image": "paths:target_image"}):
+    stated: dict[str, Any] = {"target_image": "paths:target_image"}
+    for options in ({}, stated):
         with pytest.raises(
             SourceError, match=r"row 1: target_image .* names several target images"
         ):
@@ -1206,7 +1207,15 @@ IDS: dict[str, Callable[[list[str]], Any]] = {
     "a frame": lambda ids: pd.DataFrame({"fold": range(len(ids)), "id": ids}),
     "a CSV of pandas": lambda ids: _of_pandas(pd.DataFrame({"id": ids, "label": "x"})),
     "a CSV of pandas with another title": lambda ids: _of_pandas(pd.DataFrame({"bad": ids})),
+    "a frame of paths": lambda ids: pd.DataFrame({"id": [*map(Path, ids)]}),
     "rows": lambda ids: [{"id": one, "why": "bad"} for one in ids],
+    "rows of different keys": lambda ids: [
+        {"id": ids[0], "why": "x"},
+        *({"id": x} for x in ids[1:]),
+    ],
+    "JSON lines": lambda ids: write(
+        Path("out.jsonl"), "\n".join(json.dumps({"id": one}) for one in ids).encode()
+    ),
     "a path": lambda ids: write(Path("out.txt"), "\n".join(ids).encode()),
 }
 
@@ -1288,7 +1297,9 @@ def test_a_joined_column_is_a_column_of_the_items(form: Callable[[Rows], Any]) -
     facts = {"label": ["x", "y"], "split": ["train", "test"], "path": ["n/0", "n/1"], "n": [5, 6]}
     people = pd.DataFrame({"who": ["p", "q"], **facts})
     source, keys = write_folder(Path("set"), PHOTOS), dict[str, Any](size=16, workers=1)
-    joined = form([dict(zip(people, row, strict=True)) for row in people.to_numpy().tolist()])
+    joined = form(
+        [dict(zip(map(str, people), row, strict=True)) for row in people.to_numpy().tolist()]
+    )
     one = shardprep.build(source, "one", items=items, join=joined, **keys)
     two = shardprep.build(source, "two", items=items.merge(people.drop(columns="path")), **keys)
     columns = [column for column in reader.table(one.path).column_names if column != "path"]

@@ -229,7 +229,7 @@ class Documents:
         The column is `listed_column`, or without `index` the first.
         """
         data = self.read(file)
-        if file.lower().endswith(TABLE_SUFFIXES):
+        if file.lower().endswith((*TABLE_SUFFIXES, *_JSON)):
             table = self._parse(data, file)
             column = table.header[0] if index is None else listed_column(index, table)
             return [from_cell(one) for one in row_ids(table, column)[1]]
