@@ -416,11 +416,11 @@ def _title_of_images(items: GivenItems, titles: Mapping[str, str], recipe: Recip
         return "1"
     what = f"has no column of images: its columns are {some_of([*items.columns], 8)}"
     hint = "give the column of image paths the title image"
-    if titles and are_numbers:
+    if items.name != recipe.items:
+        hint = "give the column or index of image paths the name image"
+    elif titles and are_numbers:
         flag = OptionName("labels", f"csv:{items.name}:1:2")
         hint = f"add a line of titles, such as image,label, or give {flag} instead"
-        if items.name != recipe.items:
-            hint = "call the columns image and label"
     raise SourceError(items.name, what, hint)
 
 

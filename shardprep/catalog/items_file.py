@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -95,7 +96,7 @@ def kept(table: Any, option: str) -> str:
     """
     if isinstance(table, str | os.PathLike):
         return os.fspath(table)
-    table = _as_columns(table, option)
+    table = [*table] if are_rows(table) else _as_columns(table, option)
     suffix = "parquet" if option == "items" else "csv"
     data = None if isinstance(table, list) else _of_columns(table, suffix)
     if data is None:
@@ -116,18 +117,18 @@ def _as_columns(table: Any, option: str) -> Any:
     """Return a dict, or the ids of an exclude list, as columns; other tables unchanged."""
     if isinstance(table, Mapping):
         return _checked_columns(table, option)
-    is_table = are_rows(table) or hasattr(table, "columns") or not hasattr(table, "__iter__")
-    if option == "exclude_list" and not is_table:
-        ids = map(str, table)
-        return {"id": sorted(ids) if isinstance(table, AbstractSet) else [*ids]}
-    return table
+    if option != "exclude_list" or hasattr(table, "columns") or not hasattr(table, "__iter__"):
+        return table
+    ids = map(str, table)
+    return {"id": sorted(ids) if isinstance(table, AbstractSet) else [*ids]}
 
 
 def _checked_columns(table: Mapping[Any, Any], option: str) -> Mapping[Any, Any]:
     """Return a dict of columns; a dict of labels or of classes becomes two columns."""
     if option == "class_map":
         return {"old": [*map(str, table)], "new": [*map(str, table.values())]}
-    if option in ("labels", "relabel") and all(isinstance(x, str | float) for x in table.values()):
+    are_single = (isinstance(x, str) or not hasattr(x, "__len__") for x in table.values())
+    if option in ("labels", "relabel") and all(are_single):
         return {"id": [*map(str, table)], "label": [*table.values()]}
     sizes = {
         key: -1 if isinstance(x, str) else len(x) if hasattr(x, "__len__") else -1
@@ -147,13 +148,20 @@ def _checked_columns(table: Mapping[Any, Any], option: str) -> Mapping[Any, Any]
 
 
 def _of_columns(table: Any, suffix: str) -> bytes | None:
-    """Return a table as Parquet or CSV; None for columns of paths or of several types.
+    """Return a table as Parquet or CSV; None for columns of paths, periods or of several types.
 
     An unnamed index of pandas with numbers is left out: they may be names of other images.
     """
     stream = io.BytesIO()
     try:
         columns = pa.table(table)
+        if any(isinstance(field.type, pa.BaseExtensionType) for field in columns.schema):
+            return None  # their numbers mean nothing
+        kinds = [
+            pa.large_string() if pa.types.is_string_view(field.type) else field.type
+            for field in columns.schema
+        ]
+        columns = columns.cast(pa.schema(zip(columns.column_names, kinds, strict=True)))
         names = [
             field.name
             for field in columns.schema
@@ -172,16 +180,21 @@ def _records(table: Any, option: str) -> list[Any]:
     if isinstance(table, Mapping):
         columns = [list(column) for column in table.values()]
         return [dict(zip(table, row, strict=True)) for row in zip(*columns, strict=True)]
-    if titles and hasattr(table, "to_dict"):
+    if titles and hasattr(table, "iloc"):
         return list(table.to_dict("records"))
+    with contextlib.suppress(pa.ArrowException, TypeError, ValueError):
+        return list(pa.table(table).to_pylist())
     what = f"a value of the type {type(table).__name__} is not a table"
     raise RecipeError(OptionName(option), what, "give a data frame, a list of dicts or a file")
 
 
 def _line(row: Any, number: int, option: str) -> str:
     """Return a row as a JSON object, with lists as JSON texts unless the option is `items`."""
+    if not isinstance(row, Mapping):
+        what = f"row {number:,} is not a dict"
+        raise RecipeError(OptionName(option), what, "give a data frame or a list of dicts")
     parts = []
-    for title, value in row.items() if isinstance(row, Mapping) else ():
+    for title, value in row.items():
         try:
             text = json.dumps(value, default=_plain)
         except (TypeError, ValueError, RecursionError) as error:
@@ -189,7 +202,7 @@ def _line(row: Any, number: int, option: str) -> str:
             raise RecipeError(OptionName(option), what, "give a text, number or list") from None
         is_list = option != "items" and text.startswith("[")
         parts.append(f"{json.dumps(str(title))}: {json.dumps(text) if is_list else text}")
-    return f"{{{', '.join(parts)}}}" if isinstance(row, Mapping) else "0"
+    return f"{{{', '.join(parts)}}}"
 
 
 def _plain(value: Any) -> Any:
@@ -295,6 +308,10 @@ def _of_arrow(table: Any) -> dict[str, Texts]:
         if title.startswith("__index_level_"):
             continue
         try:
+            if pa.types.is_duration(kind):
+                column = column.cast(pa.duration("us"), safe=False)  # noqa: PLW2901
+                found[title] = Texts.of(map(_text, column.to_pylist()))
+                continue
             if pa.types.is_dictionary(kind):
                 kind = kind.value_type
                 column = column.cast(kind)  # noqa: PLW2901

@@ -342,9 +342,8 @@ TOLD: dict[str, dict[str, Any]] = {
     "columns: needs a label table; use join=frame": {"labels": "none", "columns": "age"},
     'split="column": needs a label table, but the source has none; use labels=frame or '
     "join=frame": {"labels": "none", "split": "column:fold"},
-    "items: has no column of images: its columns are 0, 1; call the columns image and label": {
-        "items": pd.DataFrame([["cat.0.jpg", "a"]])
-    },
+    "items: has no column of images: its columns are 0, 1; give the column or index of image "
+    "paths the name image": {"items": pd.DataFrame([["cat.0.jpg", "a"]])},
 }
 
 

@@ -1164,6 +1164,68 @@ def test_lists_of_numpy_of_several_lines_are_refused_with_the_way_to_write_them(
         planned("printed.csv")
 
 
+SEVERAL = {
+    "Python": [["a", "b"]], "NumPy": [np.array(["a", "b"])], "tuple": [("a", "b")], "int": [[1, 2]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", SEVERAL)
+def test_a_printed_list_in_a_table_of_labels_is_a_question(form: str) -> None:
+    source, keys = write_folder(Path("set"), PHOTOS), sorted(PHOTOS)
+    frame = pd.DataFrame({"id": keys, "label": SEVERAL[form] * len(keys)})
+    frame.to_csv("labels.csv", index=False)
+    for labels in ("csv:labels.csv", pd.read_csv("labels.csv")):
+        with pytest.raises(SourceError, match="one class or several; write lists as JSON, such as"):
+            shardprep.build(source, labels=labels, dry_run=True)
+        made = shardprep.build(source, labels=labels, target="class", dry_run=True)
+        assert len(made.labels) == 1
+    intervals = frame.assign(label=pd.cut(range(6), 2))
+    assert len(shardprep.build(source, labels=intervals, dry_run=True).labels) == 2
+
+
+def test_durations_and_periods_are_texts_and_not_numbers_without_a_unit() -> None:
+    frame = pd.DataFrame(ROWS).assign(
+        long=pd.to_timedelta([90] * 4, unit="s"),
+        month=pd.period_range("2024-01", periods=4, freq="M"),
+    )
+    for items, long in ((frame, "0 days 00:01:30"), (frame.drop(columns="month"), "0:01:30")):
+        found = items_of(planned(items))["a/0.jpg"].columns
+        assert found == (long, "2024-01")[: len(items.columns) - 3]
+    frame.drop(columns="month").to_parquet("items.parquet")
+    assert items_of(planned("items.parquet"))["a/0.jpg"].columns == ("0:01:30",)
+
+
+def test_a_dict_of_numbers_is_a_table_of_labels() -> None:
+    source = write_folder(Path("set"), PHOTOS)
+    for values in ([0, 1], [np.int64(0), np.int64(1)], [False, True]):
+        labels: Any = {key: values[at % 2] for at, key in enumerate(sorted(PHOTOS))}
+        assert len(shardprep.build(source, labels=labels, dry_run=True).labels) == 2
+
+
+def test_frames_with_views_and_categories_of_arrow_are_tables_of_every_option() -> None:
+    """Polars gives such columns, which CSV and Parquet cannot hold."""
+    keys = pa.array(WANTED, pa.string_view())
+    codes = pa.array([0, 1, 0, 1], pa.uint32())
+    names = pa.DictionaryArray.from_arrays(codes, pa.array(["x", "y"], pa.string_view()))
+    for label in (names, pa.array([*"xyxy"], pa.string_view())):
+        frame = SimpleNamespace(
+            __arrow_c_stream__=pa.table({"id": keys, "label": label}).__arrow_c_stream__
+        )
+        assert labels_of(planned(frame)) == labels_of(
+            planned(pa.table({"id": keys, "label": label}))
+        )
+        made = shardprep.build("set", labels=frame, dry_run=True)
+        assert labels_of(made) == {key: WANTED[key] for key in WANTED}
+
+
+@pytest.mark.parametrize("option", ["items", "labels", "relabel"])
+def test_rows_that_are_no_dicts_are_refused_by_number(option: str) -> None:
+    source = write_folder(Path("set"), PHOTOS)
+    given: dict[str, Any] = {"labels": "folder", option: [{"id": "0"}, ("1", "x")]}
+    with pytest.raises(ShardprepError, match="row 2 is not a dict; give a data frame or a list of"):
+        shardprep.build(source, dry_run=True, **given)
+
+
 def test_a_list_of_numbers_in_a_target_is_a_vector_in_every_file() -> None:
     rows = [{"image": f"{i}.jpg", "target/at": [i, 0.5]} for i in range(4)]
     texts = [row | {"target/at": json.dumps(row["target/at"])} for row in rows]
