@@ -139,7 +139,10 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     _check_zeros(items, found, every.keys)
     del finder
     release()
-    items.check("correct these rows, or leave them out")
+    is_repeated = np.bincount(found[found >= 0], minlength=1).max() > 1
+    by = "frame.groupby" if items.name != recipe.items else "JSON"
+    lists = f"give each image one row, with lists of its boxes or labels ({by})"
+    items.check(lists if is_repeated else "correct these rows, or leave them out")
     if not (found >= 0).any():
         raise _no_image(items, every.keys[0])
     if not len(matched.images):

@@ -303,6 +303,9 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
         if title.lower() != role
     ]
     columns = dict(zip(names, items.columns.values(), strict=True))
+    if pc.any(pc.match_substring(columns["image"].array, "\0")).as_py():
+        what = f"column {roles['image']!r} has bytes, not paths"
+        raise SourceError(items.name, what, "give the paths of the images")
     targets = [one.removeprefix(TARGET) for one in items.columns if one.startswith(TARGET)]
     others, left_out = _others(columns, targets, recipe)
     lists = {one for one in others if one in columns and _are_lists(columns[one])}

@@ -1218,6 +1218,23 @@ def test_frames_with_views_and_categories_of_arrow_are_tables_of_every_option() 
         assert labels_of(made) == {key: WANTED[key] for key in WANTED}
 
 
+@pytest.mark.parametrize(("form", "by"), [(_pandas, "frame.groupby"), (_csv, "JSON")])
+def test_a_table_with_a_row_for_each_box_is_told_to_use_lists(
+    form: Callable[[Rows], Any], by: str
+) -> None:
+    rows = [{"image": "0.jpg", "label": "x", "xmin": i} for i in range(2)]
+    with pytest.raises(SourceError, match=r"row 2: image '0.jpg' is in row 1 too; ") as caught:
+        planned(form(rows))
+    hint = f"give each image one row, with lists of its boxes or labels ({by})"
+    assert str(caught.value).endswith(hint)
+
+
+def test_bytes_of_images_are_no_paths() -> None:
+    for rows in ([{"image": jpeg()}], pd.DataFrame([{"image": jpeg()}])):
+        with pytest.raises(SourceError, match="column 'image' has bytes, not paths; give the pat"):
+            planned(rows)
+
+
 @pytest.mark.parametrize("option", ["items", "labels", "relabel"])
 def test_rows_that_are_no_dicts_are_refused_by_number(option: str) -> None:
     source = write_folder(Path("set"), PHOTOS)
