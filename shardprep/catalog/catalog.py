@@ -141,9 +141,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
     naming = naming_of(recipe, wanted.labelling.names, documents.read)
     given, labelling = _relabelled(wanted, naming)
     wanted = replace(wanted, labelling=labelling)
-    members, index, match = wanted.members, wanted.index, labelling.match
-    if match is None and (table := documents.joined_table()) is not None:
-        match = match_table(index, table)
+    members, index, match = wanted.members, wanted.index, _matched(wanted)
     annotated = annotate(wanted, naming) if recipe.is_annotated else None
     targets = _targets(index.keys, labelling, recipe, naming)
     if labelling.match is not None and (targets.names or targets.features):
@@ -164,7 +162,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
     columns, values = make_columns(recipe.columns, match, kept)
     notes = [
         *notes,
-        *divided_patients(_items_or(match, wanted), splits, recipe, labelling.columns),
+        *divided_patients(match, splits, recipe, labelling.columns),
         *column_notes(recipe.columns, match, kept),
         *text_notes(columns, values),
     ]
@@ -216,17 +214,26 @@ def _catalog(wanted: SourceImages) -> Catalog:
     )
 
 
-def _items_or(match: TableMatch | None, wanted: SourceImages) -> TableMatch | None:
-    """Return the match of the table of items; without `--items`, return `match`."""
-    own = wanted.listing.columns if wanted.recipe.items else None
-    return match if own is None else match_table(wanted.index, own)
+def _matched(wanted: SourceImages) -> TableMatch | None:
+    """Return the rows of the items, with columns of the label table; else of the label table.
+
+    Without both, return the rows of the joined tables, or None.
+    """
+    recipe, match = wanted.recipe, wanted.labelling.match
+    table = wanted.documents.joined_table() if match is None or recipe.items else None
+    if table is None:
+        return match
+    named = {*recipe.columns, recipe.group, recipe.rules.split.column}
+    return match_table(wanted.index, table).with_columns(match, named)
 
 
 def _unmatched_rows(wanted: SourceImages) -> tuple[str, ...]:
     """Return the ids of rows that no image has, in the tables of labels and of items."""
-    lost, own = wanted.labelling.rows_without_image, _items_or(None, wanted)
-    is_same = wanted.labelling.match and wanted.labelling.match.table.is_own
-    return lost if own is None or is_same else (*lost, *own.rows_without_image)
+    labelling, own = wanted.labelling, wanted.listing.columns if wanted.recipe.items else None
+    if own is None or (labelling.match is not None and labelling.match.table.is_own):
+        return labelling.rows_without_image
+    items = match_table(wanted.index, own)
+    return (*labelling.rows_without_image, *items.rows_without_image)
 
 
 def _without_left_out(rows: Sequence[str], wanted: SourceImages) -> tuple[list[str], list[str]]:

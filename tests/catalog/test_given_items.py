@@ -1390,6 +1390,18 @@ def test_a_joined_column_is_a_column_of_the_items(form: Callable[[Rows], Any]) -
     assert labels_of(made) == WANTED
 
 
+def test_columns_of_items_are_stored_beside_a_table_of_labels() -> None:
+    """Splits, groups and columns are of the items, and columns of both tables may be named."""
+    rows = [{"image": f"{i}.jpg", "age": i, "split": ["train", "test"][i % 2]} for i in range(4)]
+    labels = pd.DataFrame({"id": [*WANTED], "label": [*WANTED.values()], "site": [*"pqpq"]})
+    made = planned(rows, labels=labels)
+    assert (labels_of(made), made.images) == (WANTED, {"train": 2, "test": 2})
+    assert made.plan.columns == ("age",)
+    grouped = planned(rows, labels=labels, columns="site,age", group="site")
+    found = {key: (item.group, item.columns) for key, item in items_of(grouped).items()}
+    assert found == {key: ("pq"[at % 2], ("pq"[at % 2], at)) for at, key in enumerate(WANTED)}
+
+
 def test_columns_of_items_are_found_beside_a_joined_table_of_the_source() -> None:
     """The joined table alone lacks the column, and is read before archives are opened."""
     people = {"people.csv": b"who,n\np,5\nq,6\n"}

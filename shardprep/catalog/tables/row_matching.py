@@ -63,6 +63,16 @@ class TableMatch:
             what = f"has no id of an image of the source ({such})"
             raise SourceError(self.table.name, what, f"write ids such as {shown(key)}")
 
+    def with_columns(self, other: TableMatch | None, names: Collection[str]) -> TableMatch:
+        """Return the match with columns of `names` that only the rows of `other` have."""
+        if other is None or other.table.is_own:
+            return self
+        header = other.table.header
+        new = [i for i, title in enumerate(header) if {title} & {*names} - {*self.table.header}]
+        rows = np.append(other.row_of, -1)[self.key_of]  # key −1 gets the appended row
+        rows = np.where(rows < 0, len(other.table.rows), rows)
+        return replace(self, table=self.table.with_columns(other.table, new, rows))
+
     def cells(self, column: str) -> Coded[str]:
         """Return the cell of a column for each key, or "" for a key without a row."""
         cells = self._cells_of_rows(column)
