@@ -1164,7 +1164,7 @@ def test_lists_of_numpy_of_several_lines_are_refused_with_the_way_to_write_them(
         planned("printed.csv")
 
 
-SEVERAL = {
+SEVERAL: dict[str, list[Any]] = {
     "Python": [["a", "b"]], "NumPy": [np.array(["a", "b"])], "tuple": [("a", "b")], "int": [[1, 2]],
 }  # fmt: skip
 
