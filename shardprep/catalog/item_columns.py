@@ -99,7 +99,7 @@ def read_items(recipe: Recipe, joined: dict[str, Texts]) -> GivenItems:
     file = read_file(recipe, is_last=True)
     items = replace(file, columns=file.columns | joined, joined=joined.keys())
     items = _named(items, recipe)
-    _check_printed(items, recipe)
+    _check_printed(items)
     items = _with_vectors(_with_lists(items, recipe), recipe)
     _check_single(items, recipe)
     if "segmentation" in items.columns:
@@ -143,7 +143,7 @@ def _with_vectors(items: GivenItems, recipe: Recipe) -> GivenItems:
     return replace(items, columns=columns)
 
 
-def _check_printed(items: GivenItems, recipe: Recipe) -> None:
+def _check_printed(items: GivenItems) -> None:
     """Raise a SourceError for a list as Python or NumPy prints it, as in a CSV of pandas."""
     for title in filter(items.columns.__contains__, (*LISTS, "label", *items.targets)):
         cells = items.columns[title]
@@ -152,7 +152,7 @@ def _check_printed(items: GivenItems, recipe: Recipe) -> None:
             if isinstance(cell_list(cells[row]), tuple):
                 cell = shown(cells[row], MOST_SHOWN)
                 what = f"row {row + 1:,}: {items.titled(title)} {cell!r} is not JSON"
-                hint = WRITE_LISTS if items.name == recipe.items else "give lists instead of texts"
+                hint = "give lists instead of texts" if items.is_frame else WRITE_LISTS
                 raise SourceError(items.name, what, hint)
 
 
@@ -240,7 +240,7 @@ def _check_runs(items: GivenItems, roles: Mapping[str, str], recipe: Recipe) -> 
         is_named = title == roles.get("segmentation") or _RUN_TITLE.search(title) is not None
         if title not in recipe.columns and _are_runs(cells, is_named=is_named):
             are_lists = next(filter(None, cells)).startswith("[")
-            file = "runs.csv" if are_lists or items.name != recipe.items else recipe.items
+            file = "runs.csv" if are_lists or items.is_frame else recipe.items
             parts = [file, roles["image"], title, *filter(None, [roles.get("label")])]
             flag = OptionName("masks", f"rle:{':'.join(parts)}")
             rows = f"frame.explode({title!r})" if are_lists else "the frame"
@@ -410,7 +410,7 @@ def _without_meaning(
     return [f"{what}; {flag} uses the first of {some_of(others)}" if others else what]
 
 
-def _title_of_images(items: GivenItems, titles: Mapping[str, str], recipe: Recipe) -> str:
+def _title_of_images(items: GivenItems, titles: Mapping[str, str]) -> str:
     """Return the first title of `_IMAGE` in the table, or "1" if untitled cells are file names."""
     if known := [titles[one] for one in _IMAGE if one in titles]:
         return known[0]
@@ -419,7 +419,7 @@ def _title_of_images(items: GivenItems, titles: Mapping[str, str], recipe: Recip
         return "1"
     what = f"has no column of images: its columns are {some_of([*items.columns], 8)}"
     hint = "give the column of image paths the title image"
-    if items.name != recipe.items:
+    if items.is_frame:
         hint = "give the column or index of image paths the name image"
     elif titles and are_numbers:
         flag = OptionName("labels", f"csv:{items.name}:1:2")
@@ -435,7 +435,7 @@ def _roles(items: GivenItems, recipe: Recipe) -> dict[str, str]:
         own = {
             title.lower(): title for title in reversed(items.columns) if title not in items.joined
         }
-        roles["image"] = _title_of_images(items, own, recipe)
+        roles["image"] = _title_of_images(items, own)
     has_target = any(one in _TARGETS or one.startswith(TARGET) for one in titles)
     if not has_target and recipe.labels == BUILD_DEFAULTS["labels"]:
         usual = [titles[one] for one in LABEL_COLUMNS if one in titles]

@@ -34,6 +34,8 @@ from shardprep.storage.text_file import decoded
 
 _CACHE = "items"
 """Folder in the cache for tables that were given as Python values."""
+_OF_FRAME = "items"
+"""Name, in messages, of a table that was given as a Python value."""
 LISTS = (
     "labels", "texts", "box_labels", "mask", "target_image", "segmentation", "keypoints", "points",
     "boxes", "iscrowd",
@@ -68,6 +70,11 @@ class GivenItems:
     notes: Sequence[str] = ()
     faults: dict[int, str] = field(default_factory=dict)
     """Row number from 0 → first fault of the row."""
+
+    @property
+    def is_frame(self) -> bool:
+        """Whether Python passed the table as an object."""
+        return self.name == _OF_FRAME
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
@@ -157,11 +164,10 @@ def _of_columns(table: Any, suffix: str) -> bytes | None:
         columns = pa.table(table)
         if any(isinstance(field.type, pa.BaseExtensionType) for field in columns.schema):
             return None  # their numbers mean nothing
-        kinds = [
-            pa.large_string() if pa.types.is_string_view(field.type) else field.type
-            for field in columns.schema
-        ]
-        columns = columns.cast(pa.schema(zip(columns.column_names, kinds, strict=True)))
+        types = columns.schema.types
+        kinds = [pa.large_string() if pa.types.is_string_view(one) else one for one in types]
+        if kinds != types:
+            columns = columns.cast(pa.schema(zip(columns.column_names, kinds, strict=True)))
         names = [
             field.name
             for field in columns.schema
@@ -249,7 +255,7 @@ def read_file(recipe: Recipe, *, is_last: bool) -> GivenItems:
 
 
 def _read_file(recipe: Recipe, file: Path) -> GivenItems:
-    name = "items" if file.is_relative_to(cache_root() / _CACHE) else recipe.items
+    name = _OF_FRAME if file.is_relative_to(cache_root() / _CACHE) else recipe.items
     suffix = file.suffix.lower()
     if not file.is_file():
         what = "is not a file on this machine"
