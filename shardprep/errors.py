@@ -16,6 +16,7 @@ A bad image does not raise an error, but is a value (`shardprep.image.process.Re
 
 Errors name options with `OptionName`. Users see `--mask-values` if they called the command line,
 `mask_values` if they called Python, and `shardprep.toml: mask_values` if the option is set there.
+Advice to give a table, such as `--labels csv:FILE`, is `labels=frame` in Python.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import shlex
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 _UNPRINTABLE = re.compile(
@@ -36,6 +38,8 @@ _UNPRINTABLE = re.compile(
 """Characters that end a line, control a terminal or change the direction of a text."""
 _QUOTED = re.compile(r"""(?<!\w)(b?)(['"])((?:\\.|(?!\2)[^\\])*+)\2""", re.DOTALL)
 """A value quoted by `repr`. An apostrophe inside a word does not begin such a value."""
+_COMMA = re.compile(r"(?<!\\),(?! )")
+"""Separates the items of an option's value; a comma before a blank is one of a sentence."""
 _MAX_WHERE = 160
 _MAX_VALUE = 200
 _MAX_PART = 1000
@@ -44,6 +48,14 @@ _NO_MEMORY = ("can't start new thread", "failed to map segment from shared objec
 """Endings of error texts that mean "out of memory", from CPython and the dynamic loader."""
 _NO_EXCEPTION = ("without exception set", "without setting an exception")
 """Endings of SystemError texts which mean that CPython had no memory for an exception."""
+
+
+TABLE_OPTIONS = frozenset(
+    {"items", "labels", "relabel", "join", "predictions", "exclude_list", "class_map"}
+)
+"""Options that take a table as an object of Python, such as a data frame."""
+_ANY_TABLE = re.compile("(csv:)?FILE(:.*)?")
+"""Matches a value in advice that stands for a table of the user."""
 
 
 def printable(text: str) -> str:
@@ -64,9 +76,21 @@ def shown(text: str, most: int = 80) -> str:
 
 
 def concise(text: str) -> str:
-    """Return the text with each quoted value cut to 200 characters, and the result to 1,000."""
-    values = _QUOTED.sub(lambda m: f"{m[1]}{m[2]}{shown(m[3], _MAX_VALUE)}{m[2]}", text)
+    """Return the text with each quoted value cut to 200 characters, and the result to 1,000.
+
+    Of a list, such as the value of `--classes`, the first items stay.
+    """
+    values = _QUOTED.sub(lambda m: f"{m[1]}{m[2]}{_shown_value(m[3])}{m[2]}", text)
     return shown(values, _MAX_PART)
+
+
+def _shown_value(value: str) -> str:
+    items = [] if len(value) <= _MAX_VALUE else _COMMA.split(value)
+    ends = accumulate(len(item) + 1 for item in items)
+    num_shown = sum(end <= _MAX_VALUE - len(", … and 1,000,000 more") for end in ends)
+    if num_shown < 2:
+        return shown(value, _MAX_VALUE)
+    return f"{','.join(items[:num_shown])}, … and {len(items) - num_shown:,} more"
 
 
 def counted(number: int, noun: str, single: str = "", several: str = "") -> str:
@@ -102,6 +126,19 @@ def name_options_as_flags(*, yes: bool = True) -> None:
     _spelling["as flags"] = yes
 
 
+def as_keywords(options: Mapping[str, Any]) -> str:
+    """Return options as keywords of Python; "" if this process spells options as flags."""
+    words = (f"{name}={_value(value)}" for name, value in options.items())
+    return "" if _spelling["as flags"] else ", ".join(words)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str) and value.isdecimal():
+        return value
+    is_text = isinstance(value, str | tuple)
+    return json.dumps(value, ensure_ascii=False) if is_text else str(value)
+
+
 @dataclass(frozen=True, slots=True)
 class OptionName:
     """Name of an option in an error. `str` spells it for the command line or for Python."""
@@ -118,7 +155,8 @@ class OptionName:
         if not self.file and _spelling["as flags"]:
             name = self.name if self.name.isupper() else f"--{name.replace('_', '-')}"
             return f"{name} {shlex.quote(self.value)}" if self.value else name
-        value = self.value if self.value.isdecimal() else json.dumps(self.value, ensure_ascii=False)
+        is_frame = name in TABLE_OPTIONS and _ANY_TABLE.fullmatch(self.value)
+        value = "frame" if is_frame else _value(self.value)
         name = f"{self.file}: {name}" if self.file else name
         return f"{name}={value}" if self.value else name
 
@@ -216,7 +254,7 @@ class Choice(NamedTuple):
     options: Mapping[str, Any]
     """Options of the recipe that select this reading, by key."""
     flags: str
-    """The same options as command-line flags."""
+    """The same options as command-line flags, or as keywords if Python was called."""
     why: str
     """Evidence for this reading."""
     examples: tuple[str, ...] = ()
@@ -240,13 +278,15 @@ class QuestionError(RecipeError):
 
     @property
     def lines(self) -> list[str]:
-        """Lines that a terminal shows: each reading as flags, with its evidence and examples."""
+        """Lines that a terminal shows: options of each reading, its evidence and examples."""
         if not self.choices:
             return super().lines
         lines = [f"{self.where}: {self.what}:"]
         for one in self.choices:
             lines += [f"  {one.flags}", f"      {one.why}", *(f"      {x}" for x in one.examples)]
-        return [*map(printable, lines), "Repeat the command with the flags of one of them."]
+        last = "Repeat the command with the flags of one of them."
+        last = last if _spelling["as flags"] else "Repeat the call with the options of one of them."
+        return [*map(printable, lines), last]
 
     def as_json(self, exit_code: int) -> dict[str, Any]:
         """Return the object that `--json` prints, with the readings."""

@@ -138,6 +138,20 @@ def test_a_value_quoted_in_a_message_has_at_most_200_characters(value: str) -> N
     assert repr(value[:40]) in error.what
 
 
+@pytest.mark.parametrize("number", [5, 50])
+def test_a_long_list_in_advice_is_cut_at_an_item(number: int) -> None:
+    classes = [f"class number {i}" for i in range(number)]
+    hint = SourceError(
+        "", "b", f"name all classes: {OptionName('classes', ','.join(classes))}"
+    ).hint
+    end = "10, … and 39 more'" if number == 50 else "4'"
+    assert hint.startswith("name all classes: --classes 'class number 0,class number 1,")
+    assert hint.endswith(f",class number {end}")
+    caption = "a dog, a cat, and " * 30
+    assert "…" in concise(repr(caption))
+    assert "more" not in concise(repr(caption))
+
+
 def test_messages_have_a_bounded_length() -> None:
     names = [f"{i}{'n' * 100_000}" for i in range(50)]
     error = SourceError("w" * 9999, f"its columns are {', '.join(names)}", some_of(names))

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardprep.errors import (
+    TABLE_OPTIONS,
     DatasetError,
     OptionError,
     OptionName,
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 _Number = TypeVar("_Number", int, float)
 _DATASETS = Path("tfrecords")
-_OF_TABLES = ("items", "labels", "relabel", "join", "predictions", "exclude_list", "class_map")
-"""Options that take tables as objects."""
 
 
 def recipe_of(flags: dict[str, Any]) -> Recipe:
@@ -77,34 +75,17 @@ def with_files(flags: dict[str, Any]) -> dict[str, Any]:
     """
     made: dict[str, Any] = {}
     for key, value in flags.items():
-        if key not in _OF_TABLES or isinstance(value, str):
+        if key not in TABLE_OPTIONS or isinstance(value, str):
             continue
-        from shardprep.catalog.items_file import kept
+        from shardprep.catalog.items_file import are_rows, kept
 
         if key == "join":
-            is_single = not isinstance(value, list | tuple) or _are_rows(value)
+            is_single = not isinstance(value, list | tuple) or are_rows(value)
             made[key] = tuple(kept(one, key) for one in ([value] if is_single else value))
         else:
             start = "csv:" if key in ("labels", "relabel", "predictions") else ""
-            made[key] = start + kept(_as_table(key, value), key)
+            made[key] = start + kept(value, key)
     return flags | made
-
-
-def _as_table(option: str, value: Any) -> Any:
-    if option == "class_map" and isinstance(value, Mapping):
-        return {"old": [*map(str, value)], "new": [*map(str, value.values())]}
-    if option == "exclude_list" and isinstance(value, list) and _are_rows(value):
-        titles = dict.fromkeys(title for row in value for title in row)
-        return {title: [str(row.get(title, "")) for row in value] for title in titles}
-    is_table = isinstance(value, os.PathLike | Mapping) or hasattr(value, "columns")
-    if option == "exclude_list" and not is_table:
-        ids = [*map(str, value)]
-        return {"id": sorted(ids) if isinstance(value, AbstractSet) else ids}
-    return value
-
-
-def _are_rows(table: Sequence[object]) -> bool:
-    return len(table) > 0 and all(isinstance(one, Mapping) for one in table)
 
 
 @contextmanager

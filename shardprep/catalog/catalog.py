@@ -142,9 +142,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
     naming = naming_of(recipe, wanted.labelling.names, documents.read)
     given, labelling = _relabelled(wanted, naming)
     wanted = replace(wanted, labelling=labelling)
-    members, index, match = wanted.members, wanted.index, labelling.match
-    if match is None and (table := documents.joined_table()) is not None:
-        match = match_table(index, table)
+    members, index, match = wanted.members, wanted.index, _matched(wanted)
     annotated = annotate(wanted, naming) if recipe.is_annotated else None
     targets = _targets(index.keys, labelling, recipe, naming)
     if labelling.match is not None and (targets.names or targets.features):
@@ -153,7 +151,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
     of_features = (name for one in targets.features.values() for name in one.labels)
     of_objects = annotated.facts.names if annotated is not None else ()
     check_names((*targets.names, *targets.features, *of_features, *of_objects))
-    splits, notes, unused = _splits(wanted, match, annotated)
+    splits, notes = _splits(wanted, match, annotated)
     match = with_headers(match, members, (*recipe.columns, recipe.rules.group.text))
     groups = group_keys(index.keys, recipe.rules.group, match)
     lacks = _lacks(splits, targets.values)
@@ -165,7 +163,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
     columns, values = make_columns(recipe.columns, match, kept)
     notes = [
         *notes,
-        *divided_patients(_items_or(match, wanted), splits, recipe, labelling.columns),
+        *divided_patients(match, splits, recipe, labelling.columns),
         *column_notes(recipe.columns, match, kept),
         *text_notes(columns, values),
     ]
@@ -207,7 +205,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
         listing.skipped + others + wanted.skipped + unlabelled,
         targets.names,
         concise(labelling.how),
-        (*lost, *(() if recipe.tile else wanted.unused), *unused),
+        tuple(lost),
         targets.kind,
         columns,
         list(map(concise, findings)),
@@ -217,17 +215,26 @@ def _catalog(wanted: SourceImages) -> Catalog:
     )
 
 
-def _items_or(match: TableMatch | None, wanted: SourceImages) -> TableMatch | None:
-    """Return the match of the table of items; without `--items`, return `match`."""
-    own = wanted.listing.columns if wanted.recipe.items else None
-    return match if own is None else match_table(wanted.index, own)
+def _matched(wanted: SourceImages) -> TableMatch | None:
+    """Return the rows of the items, with columns of the label table; else of the label table.
+
+    Without both, return the rows of the joined tables, or None.
+    """
+    recipe, match = wanted.recipe, wanted.labelling.match
+    table = wanted.documents.joined_table() if match is None or recipe.items else None
+    if table is None:
+        return match
+    named = {*recipe.columns, recipe.group, recipe.rules.split.column}
+    return match_table(wanted.index, table).with_columns(match, named)
 
 
 def _unmatched_rows(wanted: SourceImages) -> tuple[str, ...]:
     """Return the ids of rows without an image, in the tables of labels and of items."""
-    lost, own = wanted.labelling.rows_without_image, _items_or(None, wanted)
-    is_same = wanted.labelling.match and wanted.labelling.match.table.is_own
-    return lost if own is None or is_same else (*lost, *own.rows_without_image)
+    labelling, own = wanted.labelling, wanted.listing.columns if wanted.recipe.items else None
+    if own is None or (labelling.match is not None and labelling.match.table.is_own):
+        return labelling.rows_without_image
+    items = match_table(wanted.index, own)
+    return (*labelling.rows_without_image, *items.rows_without_image)
 
 
 def _without_left_out(rows: Sequence[str], wanted: SourceImages) -> tuple[list[str], list[str]]:
@@ -293,7 +300,7 @@ def _splits(
         pairs = zip(annotated.splits, splits, strict=True)
         splits = [None if own is None and one == "train" else one for own, one in pairs]
     note = f"{counted(splits.count(None), 'image', 'is', 'are')} in no list of a split"
-    hint = f"{OptionName('unlisted')} train takes them"
+    hint = f"{OptionName('unlisted', 'train')} takes them"
     return GivenSplits(Coded.of(splits), [f"{note}; {hint}"] if None in splits else [])
 
 
@@ -318,7 +325,7 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
     if rule.kind not in ("auto", "none") and not labelling.names.are_there.any():
         example = shown(keys[0], MOST_SHOWN)
         what = f"finds no label for any of {counted(len(keys), 'image')}, such as {example}"
-        hint = f"try {OptionName('labels')} auto"
+        hint = f"try {OptionName('labels', 'auto')}"
         if rule.kind == "csv":
             hint = "name the column of ids, or a path of columns such as {study}/{series}"
         if rule.kind == "column":
@@ -392,7 +399,7 @@ def _findings(found: Found, items: Items, unlabelled: Sequence[Skipped]) -> list
         findings += annotated.findings
         lost = sum(one.reason in (NO_ANNOTATION, NO_MASK) for one in unlabelled)
         if lost:
-            unlisted = f"; {OptionName('unlisted')} background takes them"
+            unlisted = f"; {OptionName('unlisted', 'background')} takes them"
             hint = unlisted if annotated.has_background else ""
             findings.append(f"skipped {counted(lost, 'image')} that no annotation lists{hint}")
     elif recipe.labels == "auto":

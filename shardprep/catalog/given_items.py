@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow.compute as pc
@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 
 from shardprep.catalog.arrays.array_images import ImageListing
 from shardprep.catalog.item_columns import OF_FILES, options_stated, read_items, read_titled
-from shardprep.catalog.items_file import GivenItems, cell_paths
+from shardprep.catalog.items_file import LISTS, SINGLE, GivenItems, cell_paths, read_file
 from shardprep.catalog.names import natural_order, stem
 from shardprep.catalog.objects.mask_files import MaskFiles, skipped
 from shardprep.catalog.selection import MOST_SHOWN, NOT_LISTED
 from shardprep.catalog.stacks import stack_of
 from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex, Origin
+from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.table import Rows, Table
 from shardprep.errors import OptionName, RecipeError, SourceError, shown, some_of
 from shardprep.recipe.recipe import Recipe, make_recipe
@@ -134,8 +135,8 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     Images without a row are skipped. SourceError for rows with faults, naming the first rows, or if
     no image or no whole sample is listed.
     """
-    items = read_items(recipe)
-    recipe = recipe.with_rules(**options_stated(items, recipe))
+    items = read_items(recipe, _joined(recipe, listing))
+    recipe = recipe.with_rules(**options_stated(items, recipe), join=())
     every, finder = listing.images, _Finder(recipe, listing.images.keys, items)
     found, rules = finder.images(), recipe.rules
     column = rules.target_image.column if rules.target_image else rules.masks.pattern.column
@@ -144,20 +145,19 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     _check_zeros(items, found, every.keys)
     del finder
     release()
-    items.check("correct these rows, or leave them out")
+    is_repeated = np.bincount(found[found >= 0], minlength=1).max() > 1
+    by = "frame.groupby" if items.is_frame else "JSON"
+    lists = f"give each image one row, with lists of its boxes or labels ({by})"
+    items.check(lists if is_repeated else "correct these rows, or leave them out")
     if not (found >= 0).any():
         raise _no_image(items, every.keys[0])
     if not len(matched.images):
         what = f"every sample has a missing image, such as {matched.lost[0].detail}"
         raise SourceError(items.name, what, "correct the paths")
     others = {one: cells for one, cells in items.columns.items() if one not in _OF_ROWS}
+    others |= {one: items.columns["image"] for one in [items.titled("image")] if one != "image"}
     is_whole = np.array_equal(matched.rows, np.arange(len(items)))  # taking all would copy them
     columns = [one if is_whole else one.take(matched.rows) for one in others.values()]
-    written = {
-        title: items.columns[role].take(matched.rows)
-        for role, title in (items.titles.items() if rules.join else ())
-        if role in items.columns and (role == "image" or role != title)
-    }
     rows = Rows([matched.keys, *columns], len(matched.rows))
     files = np.unique([at for several in matched.files.values() for at in several]).astype(int)
     images = matched.images
@@ -174,10 +174,34 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
             *matched.lost,
             *(skipped(one, NOT_LISTED) for one in every.take(np.flatnonzero(~is_used))),
         ],
-        columns=Table(items.name, ("image", *others), rows, is_own=True, written=written),
+        columns=Table(items.name, ("image", *others), rows, is_own=True, titles=items.titles),
         files=MaskFiles(names, [], noun=noun) if column else None,
         notes=(*listing.notes, *items.notes),
     )
+
+
+def _joined(recipe: Recipe, listing: ImageListing) -> dict[str, Texts]:
+    """Return the columns of the tables of `--join`, with a cell for each row of `--items`."""
+    if not recipe.join:
+        return {}
+    items = read_titled(recipe)
+    found = _Finder(recipe, listing.images.keys, items).images()
+    keys = {items.titled("image"): _keys_of_rows(items, listing.images, found)}
+    columns = read_file(recipe, is_last=False).columns
+    rows = Rows([*columns.values()], len(items))
+    own = Table(items.name, tuple(columns), rows, is_own=True, keys=keys)
+    wanted = (*SINGLE, *LISTS) if recipe.columns else None
+    table = cast("Table", Documents(listing.others, recipe, own).joined_table(wanted))
+    titles = table.header[len(columns) :]
+    table.check_quotes(*titles)
+    return {title: table.cells(at) for at, title in enumerate(titles, len(columns))}
+
+
+def _keys_of_rows(items: GivenItems, every: Members, found: Ints) -> Texts:
+    """Return the key of the image of each row; without such an image, the text of the cell."""
+    is_lost = np.flatnonzero(found < 0)
+    keys = every.keys.take(np.maximum(found, 0))
+    return keys.replaced(is_lost, items.columns["image"].take(is_lost)) if len(is_lost) else keys
 
 
 def _are_in(number: int, places: list[Ints]) -> NDArray[np.bool_]:
@@ -200,10 +224,7 @@ class _Matched(NamedTuple):
 
 
 def _single(items: GivenItems, every: Members, found: Ints, beside: _Files) -> _Matched:
-    is_lost = np.flatnonzero(found < 0)
-    keys = every.keys.take(np.maximum(found, 0))
-    if len(is_lost):
-        keys = keys.replaced(is_lost, items.columns["image"].take(is_lost))
+    keys = _keys_of_rows(items, every, found)
     files = {keys[row]: several for row, several in beside.items()}
     used = np.flatnonzero(_are_in(len(every), [found[found >= 0]]))
     images = every if len(used) == len(every) else every.take(used)
@@ -290,6 +311,8 @@ class _Finder:
     def __init__(self, recipe: Recipe, keys: Texts, items: GivenItems) -> None:
         self._keys, self._items, self._index = keys, items, KeyIndex(keys)
         self._whole = Lookup(keys)
+        targets = recipe.rules.target_image
+        self._column_of_targets = targets.column if targets else ""
         source = recipe.source
         is_folder = not is_url(source) and Path(source).is_dir()
         both = (os.path.abspath(source), os.path.realpath(source))  # noqa: PTH100
@@ -318,10 +341,12 @@ class _Finder:
         """
         items, rows, paths = self._items, list[int](), list[str]()
         if title not in items.columns:
-            hint = f"use one of {some_of([*items.columns], 8)}"
+            hint = f"use one of {some_of([*map(items.titled, items.columns)], 8)}"
             raise SourceError(items.name, f"has no column {title!r}", hint)
         for row, cell in enumerate(items.columns[title]):
             several = cell_paths(cell)
+            if title == self._column_of_targets and len(several) > 1:
+                items.refuse(row, title, "names several target images: write one")
             paths += several
             rows += [row] * len(several)
         found = self._find(Texts.of(paths), np.array(rows, np.int64), title)

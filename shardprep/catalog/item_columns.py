@@ -19,18 +19,27 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from shardprep.catalog.items_file import LISTS, SINGLE, TARGET, GivenItems, cell_list, read_file
+from shardprep.catalog.items_file import (
+    LISTS,
+    SINGLE,
+    TARGET,
+    WRITE_LISTS,
+    GivenItems,
+    cell_list,
+    read_file,
+)
 from shardprep.catalog.labels import LABEL_COLUMNS
 from shardprep.catalog.names import given_split, natural_order
 from shardprep.catalog.objects.formats.coco import outline_of
 from shardprep.catalog.objects.object_table import NO_BOX
+from shardprep.catalog.selection import MOST_SHOWN
 from shardprep.catalog.tables.columns import RESERVED, mixed_note
 from shardprep.catalog.tables.row_matching import is_of_splits
 from shardprep.catalog.target_values import DECIMAL_COMMA
 from shardprep.catalog.targets import find_separator
 from shardprep.dataset.item_table import OWN
 from shardprep.dataset.schema import ROWS
-from shardprep.errors import OptionName, SourceError, counted, some_of
+from shardprep.errors import OptionName, SourceError, counted, shown, some_of
 from shardprep.image.signatures import IMAGE_SUFFIXES
 from shardprep.recipe.object_rules import PATHS
 from shardprep.recipe.options import BUILD_DEFAULTS
@@ -65,6 +74,10 @@ _NUMBER = r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*"
 _NUMBERS = rf"{_NUMBER}(\s{_NUMBER})+"
 _FILE = f"(?i:.*({'|'.join(map(re.escape, sorted(IMAGE_SUFFIXES)))}))"
 _RUNS = r"-1|(\d+ +\d+)( +\d+ +\d+)*"
+_PRINTED = (
+    r"^[\[(]\s*'|^\[+\s*(\{'|\(|array|[-+.\de]+\s+[-+.\d\[])|^\[.*[\[,]\s*(None|nan|True|False)\b"
+)
+"""Matches what may be a list or a tuple as Python or NumPy prints it: ['a' 'b'], [1. 2.]."""
 _RUN_TITLE = re.compile("rle|encod", re.IGNORECASE)
 _HALF, _MOST_OTHERS, _MOST_CELLS = 0.5, 8, 100
 _ALIKE = 0.8
@@ -79,12 +92,17 @@ def read_titled(recipe: Recipe) -> GivenItems:
     return _named(read_file(recipe, is_last=False), recipe)
 
 
-def read_items(recipe: Recipe) -> GivenItems:
+def read_items(recipe: Recipe, joined: dict[str, Texts]) -> GivenItems:
     """Return the table of `--items` with roles as titles; `points` becomes columns of x and y.
 
-    `faults` has the rows with a cell that its column does not allow.
+    `joined` are further columns, of tables of `--join`. `faults` has the rows with a cell that its
+    column does not allow.
     """
-    items = _with_lists(_named(read_file(recipe, is_last=True), recipe), recipe)
+    file = read_file(recipe, is_last=True)
+    items = replace(file, columns=file.columns | joined, joined=joined.keys())
+    items = _named(items, recipe)
+    _check_printed(items)
+    items = _with_vectors(_with_lists(items, recipe), recipe)
     _check_single(items, recipe)
     if "segmentation" in items.columns:
         _check_outlines(items)
@@ -110,6 +128,34 @@ def _with_lists(items: GivenItems, recipe: Recipe) -> GivenItems:
             if pc.any(pc.match_substring_regex(items.columns[title].array, "[|;, ]")).as_py():
                 _check_separators(items, title)
     return replace(items, columns=columns)
+
+
+def _with_vectors(items: GivenItems, recipe: Recipe) -> GivenItems:
+    """Return the items with numbers and blanks for JSON lists of numbers in columns of targets."""
+    columns = dict(items.columns)
+    titles = {*items.targets, *recipe.labels.removeprefix("column:").split(",")} - {*_ROLES}
+    for title in titles & columns.keys():
+        cells = columns[title]
+        rows = np.flatnonzero(booleans(pc.starts_with(cells.array, "[")))
+        for row in rows.tolist():
+            if not {*map(type, cell_list(cells[row]))} <= {int, float}:
+                items.refuse(row, title, "is neither a single value nor a list of numbers")
+        vectors = (" ".join(map(str, cell_list(cells[row]))) for row in rows.tolist())
+        columns[title] = cells.replaced(rows, Texts.of(vectors)) if len(rows) else cells
+    return replace(items, columns=columns)
+
+
+def _check_printed(items: GivenItems) -> None:
+    """Raise a SourceError for a list as Python or NumPy prints it, as in a CSV of pandas."""
+    for title in filter(items.columns.__contains__, (*LISTS, "label", *items.targets)):
+        cells = items.columns[title]
+        rows = np.flatnonzero(booleans(pc.match_substring_regex(cells.array, _PRINTED)))
+        for row in rows[:_MOST_CELLS].tolist():
+            if isinstance(cell_list(cells[row]), tuple):
+                cell = shown(cells[row], MOST_SHOWN)
+                what = f"row {row + 1:,}: {items.titled(title)} {cell!r} is not JSON"
+                hint = "give lists instead of texts" if items.is_frame else WRITE_LISTS
+                raise SourceError(items.name, what, hint)
 
 
 def _check_separators(items: GivenItems, title: str) -> None:
@@ -160,7 +206,8 @@ def _check_single(items: GivenItems, recipe: Recipe) -> None:
     if "split" in items.columns and not recipe.split:
         cells = items.columns["split"].coded()
         for row in np.flatnonzero(cells.fit(lambda cell: given_split([cell]) is None)).tolist():
-            flag = OptionName("split", f"column:split:{cells[row]}=train,…")
+            title = items.titled("split")
+            flag = OptionName("split", f"column:{title}:{cells[row]}=train,…")
             hint = f"; {flag} says what it is" if cells[row] else ""
             items.refuse(row, "split", f"is not train, validation or test{hint}")
 
@@ -171,7 +218,8 @@ def _is_no_place(cell: str, *, are_numbers: bool) -> bool:
 
 def _check_outlines(items: GivenItems) -> None:
     for row, cell in enumerate(items.columns["segmentation"]):
-        for one in cell_list(cell):
+        found = cell_list(cell)
+        for one in found if isinstance(found, list) else [cell]:
             try:
                 shape = json.loads(one) if isinstance(one, str) else one
                 if shape:
@@ -194,7 +242,7 @@ def _check_runs(items: GivenItems, roles: Mapping[str, str], recipe: Recipe) -> 
         is_named = title == roles.get("segmentation") or _RUN_TITLE.search(title) is not None
         if title not in recipe.columns and _are_runs(cells, is_named=is_named):
             are_lists = next(filter(None, cells)).startswith("[")
-            file = "runs.csv" if are_lists or items.name != recipe.items else recipe.items
+            file = "runs.csv" if are_lists or items.is_frame else recipe.items
             parts = [file, roles["image"], title, *filter(None, [roles.get("label")])]
             flag = OptionName("masks", f"rle:{':'.join(parts)}")
             rows = f"frame.explode({title!r})" if are_lists else "the frame"
@@ -236,7 +284,7 @@ def _check_boxes(items: GivenItems) -> None:
             items.refuse(row, "boxes", f"is not a list of {_CORNERS}")
             continue
         for title, values in zip(beside, others, strict=True):
-            if len(values) != len(boxes):
+            if len(values) != len(boxes) or isinstance(values, tuple):
                 what = f"is not a list as long as {first} ({len(boxes):,})"
                 items.refuse(row, title, what)
 
@@ -260,6 +308,9 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
         if title.lower() != role
     ]
     columns = dict(zip(names, items.columns.values(), strict=True))
+    if pc.any(pc.match_substring(columns["image"].array, "\0")).as_py():
+        what = f"column {roles['image']!r} has bytes, not paths"
+        raise SourceError(items.name, what, "give the paths of the images")
     targets = [one.removeprefix(TARGET) for one in items.columns if one.startswith(TARGET)]
     others, left_out = _others(columns, targets, recipe)
     lists = {one for one in others if one in columns and _are_lists(columns[one])}
@@ -270,13 +321,13 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
     notes = [
         *said,
         *_folds(columns, recipe),
-        *_mixed_labels(columns, recipe),
+        *_mixed_labels(columns, roles, recipe),
         *_without_meaning(items.name, columns, targets, recipe),
         *([] if recipe.columns else _stored(others, rows, left_out, roles)),
     ]
     others = [one for one in others if one not in lists]
     named = replace(items, columns=columns, targets=targets, others=others, notes=notes)
-    return replace(named, titles=roles)
+    return replace(named, titles=roles | {one: f"{TARGET}{one}" for one in targets})
 
 
 def _others(
@@ -302,6 +353,8 @@ def _unfit(title: str, cells: Texts) -> str:
     if _are_lists(cells):
         return ""
     are_nested = pc.any(pc.match_substring_regex(cells.array, r"^[\[{]")).as_py()
+    if are_nested and any(isinstance(cell_list(x), tuple) for x in cells if x.startswith("[")):
+        return "lists that are not JSON"
     return "lists" if are_nested or _share(_NUMBERS, cells) > _HALF else ""
 
 
@@ -371,7 +424,9 @@ def _title_of_images(items: GivenItems, titles: Mapping[str, str]) -> str:
         return "1"
     what = f"has no column of images: its columns are {some_of([*items.columns], 8)}"
     hint = "give the column of image paths the title image"
-    if titles and are_numbers:
+    if items.is_frame:
+        hint = "give the column or index of image paths the name image"
+    elif titles and are_numbers:
         flag = OptionName("labels", f"csv:{items.name}:1:2")
         hint = f"add a line of titles, such as image,label, or give {flag} instead"
     raise SourceError(items.name, what, hint)
@@ -382,7 +437,10 @@ def _roles(items: GivenItems, recipe: Recipe) -> dict[str, str]:
     titles = {title.lower(): title for title in reversed(items.columns)}
     roles = {role: titles[role] for role in _ROLES if role in titles}
     if "image" not in roles:
-        roles["image"] = _title_of_images(items, titles)
+        own = {
+            title.lower(): title for title in reversed(items.columns) if title not in items.joined
+        }
+        roles["image"] = _title_of_images(items, own)
     has_target = any(one in _TARGETS or one.startswith(TARGET) for one in titles)
     if not has_target and recipe.labels == BUILD_DEFAULTS["labels"]:
         usual = [titles[one] for one in LABEL_COLUMNS if one in titles]
@@ -410,11 +468,13 @@ def _folds(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
     return [f"column {title!r} makes no splits; {flag} divides the images by it"]
 
 
-def _mixed_labels(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
+def _mixed_labels(
+    columns: Mapping[str, Texts], roles: Mapping[str, str], recipe: Recipe
+) -> list[str]:
     if "label" not in columns or recipe.target != BUILD_DEFAULTS["target"]:
         return []
     cells = columns["label"].coded().map(lambda cell: "" if cell in recipe.null else cell)
-    note = mixed_note("the numbers in column 'label' are classes", cells)
+    note = mixed_note(f"the numbers in column {roles['label']!r} are classes", cells)
     return [note] if note else []
 
 

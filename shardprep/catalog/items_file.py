@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ import pyarrow.parquet as pq
 from shardprep.catalog.arrays.array_file import reading
 from shardprep.catalog.selection import MOST_SHOWN
 from shardprep.catalog.tables.metadata_files import check_text, read_table
-from shardprep.catalog.tables.table import parse_table
+from shardprep.catalog.tables.table import OpenQuoteError, parse_table
 from shardprep.errors import OptionName, RecipeError, SourceError, counted, shown
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.string_column import Texts, release
@@ -29,6 +31,8 @@ from shardprep.storage.text_file import decoded
 
 _CACHE = "items"
 """Folder in the cache for tables that were given as Python values."""
+_OF_FRAME = "items"
+"""Name, in messages, of a table that was given as a Python value."""
 LISTS = (
     "labels", "texts", "box_labels", "mask", "target_image", "segmentation", "keypoints", "points",
     "boxes", "iscrowd",
@@ -36,6 +40,7 @@ LISTS = (
 """Columns whose cells are lists."""
 SINGLE = ("image", "label", "text", "split", "group", "sample", "order", "box_format")
 """Columns whose cells are single values."""
+WRITE_LISTS = "write lists as JSON (json.dumps), or save the table as Parquet"
 TARGET = "target/"
 """Prefix of the title of a target column."""
 _JSON = (".json", ".jsonl", ".ndjson")
@@ -53,6 +58,8 @@ class GivenItems:
     """Columns without a role that are stored as features; () if the recipe has `--columns`."""
     titles: Mapping[str, str] = field(default_factory=dict)
     """Role → title in the file."""
+    joined: Collection[str] = ()
+    """Titles of the columns of `--join`."""
     has_boxes: bool = True
     """False if the table has outlines without boxes; then `boxes` has only boxes of NaN."""
     points: Sequence[str] = ()
@@ -61,12 +68,21 @@ class GivenItems:
     faults: dict[int, str] = field(default_factory=dict)
     """Row number from 0 → first fault of the row."""
 
+    @property
+    def is_frame(self) -> bool:
+        """Whether Python passed the table as an object."""
+        return self.name == _OF_FRAME
+
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
 
     def refuse(self, row: int, title: str, what: str, cell: str | None = None) -> None:
         cell = shown(self.columns[title][row] if cell is None else cell, MOST_SHOWN)
-        self.faults.setdefault(row, f"row {row + 1:,}: {title} {cell!r} {what}")
+        self.faults.setdefault(row, f"row {row + 1:,}: {self.titled(title)} {cell!r} {what}")
+
+    def titled(self, column: str) -> str:
+        """Return the title of a column as the file has it, for messages."""
+        return self.titles.get(column, column)
 
     def check(self, hint: str) -> None:
         """Raise a SourceError that lists the first rows with a fault."""
@@ -85,8 +101,7 @@ def kept(table: Any, option: str) -> str:
     """
     if isinstance(table, str | os.PathLike):
         return os.fspath(table)
-    if isinstance(table, Mapping):
-        table = _checked_columns(table, option)
+    table = [*table] if are_rows(table) else _as_columns(table, option)
     suffix = "parquet" if option == "items" else "csv"
     data = None if isinstance(table, list) else _of_columns(table, suffix)
     if data is None:
@@ -97,9 +112,28 @@ def kept(table: Any, option: str) -> str:
     return str(path)
 
 
+def are_rows(table: object) -> bool:
+    """Return whether a value is a list of dicts, which is a table."""
+    is_list = isinstance(table, list | tuple) and len(table) > 0
+    return is_list and all(isinstance(row, Mapping) for row in table)  # type: ignore[attr-defined]
+
+
+def _as_columns(table: Any, option: str) -> Any:
+    """Return a dict, or the ids of an exclude list, as columns; other tables unchanged."""
+    if isinstance(table, Mapping):
+        return _checked_columns(table, option)
+    if option != "exclude_list" or hasattr(table, "columns") or not hasattr(table, "__iter__"):
+        return table
+    ids = map(str, table)
+    return {"id": sorted(ids) if isinstance(table, AbstractSet) else [*ids]}
+
+
 def _checked_columns(table: Mapping[Any, Any], option: str) -> Mapping[Any, Any]:
-    """Return a dict of columns; a dict of labels becomes two columns, ids and labels."""
-    if option in ("labels", "relabel") and all(isinstance(x, str | float) for x in table.values()):
+    """Return a dict of columns; a dict of labels or of classes becomes two columns."""
+    if option == "class_map":
+        return {"old": [*map(str, table)], "new": [*map(str, table.values())]}
+    are_single = (isinstance(x, str) or not hasattr(x, "__len__") for x in table.values())
+    if option in ("labels", "relabel") and all(are_single):
         return {"id": [*map(str, table)], "label": [*table.values()]}
     sizes = {
         key: -1 if isinstance(x, str) else len(x) if hasattr(x, "__len__") else -1
@@ -119,13 +153,19 @@ def _checked_columns(table: Mapping[Any, Any], option: str) -> Mapping[Any, Any]
 
 
 def _of_columns(table: Any, suffix: str) -> bytes | None:
-    """Return a table as Parquet or CSV; None for columns of paths or of several types.
+    """Return a table as Parquet or CSV; None for columns of paths, periods or of several types.
 
     The numbers of an unnamed pandas index are left out, because they may be names of other images.
     """
     stream = io.BytesIO()
     try:
         columns = pa.table(table)
+        if any(isinstance(field.type, pa.BaseExtensionType) for field in columns.schema):
+            return None  # their numbers mean nothing
+        types = columns.schema.types
+        kinds = [pa.large_string() if pa.types.is_string_view(one) else one for one in types]
+        if kinds != types:
+            columns = columns.cast(pa.schema(zip(columns.column_names, kinds, strict=True)))
         names = [
             field.name
             for field in columns.schema
@@ -144,16 +184,21 @@ def _records(table: Any, option: str) -> list[Any]:
     if isinstance(table, Mapping):
         columns = [list(column) for column in table.values()]
         return [dict(zip(table, row, strict=True)) for row in zip(*columns, strict=True)]
-    if titles and hasattr(table, "to_dict"):
+    if titles and hasattr(table, "iloc"):
         return list(table.to_dict("records"))
+    with contextlib.suppress(pa.ArrowException, TypeError, ValueError):
+        return list(pa.table(table).to_pylist())
     what = f"a value of the type {type(table).__name__} is not a table"
     raise RecipeError(OptionName(option), what, "give a data frame, a list of dicts or a file")
 
 
 def _line(row: Any, number: int, option: str) -> str:
     """Return a row as a JSON object, with lists as JSON texts unless the option is `items`."""
+    if not isinstance(row, Mapping):
+        what = f"row {number:,} is not a dict"
+        raise RecipeError(OptionName(option), what, "give a data frame or a list of dicts")
     parts = []
-    for title, value in row.items() if isinstance(row, Mapping) else ():
+    for title, value in row.items():
         try:
             text = json.dumps(value, default=_plain)
         except (TypeError, ValueError, RecursionError) as error:
@@ -161,7 +206,7 @@ def _line(row: Any, number: int, option: str) -> str:
             raise RecipeError(OptionName(option), what, "give a text, number or list") from None
         is_list = option != "items" and text.startswith("[")
         parts.append(f"{json.dumps(str(title))}: {json.dumps(text) if is_list else text}")
-    return f"{{{', '.join(parts)}}}" if isinstance(row, Mapping) else "0"
+    return f"{{{', '.join(parts)}}}"
 
 
 def _plain(value: Any) -> Any:
@@ -208,7 +253,7 @@ def read_file(recipe: Recipe, *, is_last: bool) -> GivenItems:
 
 
 def _read_file(recipe: Recipe, file: Path) -> GivenItems:
-    name = "items" if file.is_relative_to(cache_root() / _CACHE) else recipe.items
+    name = _OF_FRAME if file.is_relative_to(cache_root() / _CACHE) else recipe.items
     suffix = file.suffix.lower()
     if not file.is_file():
         what = "is not a file on this machine"
@@ -217,16 +262,20 @@ def _read_file(recipe: Recipe, file: Path) -> GivenItems:
         with reading(name):
             table = pq.ParquetFile(file).read(use_threads=False)
         _check_titles(table.column_names, name)
-        items = GivenItems(name, _of_arrow(table, recipe))
+        items = GivenItems(name, _of_arrow(table))
         del table
         release()
         return items
     data = read_table(recipe.items, recipe.max_member_size)
     check_text(data, name)
     if suffix in _JSON:
-        return GivenItems(name, _of_objects(_json_objects(data, name), recipe))
+        return GivenItems(name, _of_objects(_json_objects(data, name)))
     table = parse_table(data, name, has_header=recipe.header, null=recipe.null, is_strict=True)
-    table.check_quotes(*table.header)
+    try:
+        table.check_quotes(*table.header)
+    except OpenQuoteError as error:
+        error.hint = f"{error.hint}; {WRITE_LISTS}"
+        raise
     _check_titles(table.header, name)
     return GivenItems(name, {title: table.cells(i) for i, title in enumerate(table.header)})
 
@@ -250,12 +299,12 @@ def _json_objects(data: bytes, name: str) -> list[Mapping[str, Any]]:
     return rows
 
 
-def _of_objects(rows: Sequence[Mapping[str, Any]], recipe: Recipe) -> dict[str, Texts]:
+def _of_objects(rows: Sequence[Mapping[str, Any]]) -> dict[str, Texts]:
     titles = dict.fromkeys(title for row in rows for title in row)
-    return {one: _texts((row.get(one) for row in rows), one, recipe) for one in titles}
+    return {one: Texts.of(_text(row.get(one)) for row in rows) for one in titles}
 
 
-def _of_arrow(table: Any, recipe: Recipe) -> dict[str, Texts]:
+def _of_arrow(table: Any) -> dict[str, Texts]:
     """Return the columns of a table as texts, except the unnamed index of pandas."""
     found = dict[str, Texts]()
     for title, column in zip(table.column_names, table.columns, strict=True):
@@ -263,12 +312,16 @@ def _of_arrow(table: Any, recipe: Recipe) -> dict[str, Texts]:
         if title.startswith("__index_level_"):
             continue
         try:
+            if pa.types.is_duration(kind):
+                column = column.cast(pa.duration("us"), safe=False)  # noqa: PLW2901
+                found[title] = Texts.of(map(_text, column.to_pylist()))
+                continue
             if pa.types.is_dictionary(kind):
                 kind = kind.value_type
                 column = column.cast(kind)  # noqa: PLW2901
             texts = pc.utf8_trim_whitespace(column.cast(pa.large_string()))
         except pa.ArrowException:  # lists and other types without a cast to text
-            found[title] = _texts(column.to_pylist(), title, recipe)
+            found[title] = Texts.of(map(_text, column.to_pylist()))
             continue
         if pa.types.is_floating(kind):  # whole numbers get ".0", as in a CSV of pandas
             is_whole = pc.match_substring_regex(texts, r"^-?\d+$")
@@ -280,22 +333,12 @@ def _of_arrow(table: Any, recipe: Recipe) -> dict[str, Texts]:
     return found
 
 
-def _texts(values: Iterable[Any], title: str, recipe: Recipe) -> Texts:
-    """Return the cells of a column as texts; a list of numbers is a vector only in a target."""
-    is_target = title.lower().startswith(TARGET) or (
-        title in recipe.labels.removeprefix("column:").split(",")
-        and title.lower() not in (*LISTS, *SINGLE)
-    )
-    return Texts.of(_text(one, may_be_vector=is_target) for one in values)
-
-
-def _text(value: Any, *, may_be_vector: bool) -> str:
-    """Return a value as text: a vector as numbers and blanks, other lists and dicts as JSON."""
+def _text(value: Any) -> str:
+    """Return a value as text; lists and dicts as JSON."""
     if value is None or value != value:  # noqa: PLR0124 - NaN
         return ""
     if isinstance(value, bool):
         return str(value).lower()
-    if not isinstance(value, list | dict):
-        return str(_plain(value)).strip()
-    is_vector = may_be_vector and all(isinstance(one, int | float) for one in value)
-    return " ".join(map(str, value)) if is_vector and value else json.dumps(value, default=_plain)
+    if isinstance(value, list | dict):
+        return json.dumps(value, default=_plain)
+    return str(_plain(value)).strip()

@@ -26,7 +26,6 @@ from shardprep.dataset.card import from_cell
 from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.recipe.rules import CsvRule
 from shardprep.source.string_column import Coded
-from shardprep.storage.cache import DATA_FRAME
 
 Ints = NDArray[np.int64]
 Column = tuple[str, Ints, Coded[str | None]]
@@ -106,9 +105,8 @@ def relabelled(
     try:
         fixes = label_by_table(WholeKeyIndex(keys), table, rule, "relabel")
     except TwoLabelsError as error:
-        hint = "give one row for each image"
-        hint += "" if separator is None else ", with several classes in one cell, as in a|b"
-        raise SourceError(error.place, error.what, hint) from error
+        hint = "" if separator is None else ", with several classes in one cell, as in a|b"
+        raise SourceError(error.place, error.what, f"give one row for each image{hint}") from error
     mapped = naming.class_map
     before = {new: old for old, new in mapped.items()}  # the table has the new names
     # A class keeps its number if its last image gets another class.
@@ -124,7 +122,8 @@ def relabelled(
     every = (*labelling.names.values, *fixes.names.values)
     if not is_new.any() or (separator is None and any(isinstance(one, tuple) for one in every)):
         what = f"no row of {table.name} gives one new label to an image that has one label"
-        hint = f"name the columns (csv:FILE:ID:LABEL), and use keys such as {keys[0]}"
+        named = "id and label" if table.is_frame else "csv:FILE:ID:LABEL"
+        hint = f"name the columns ({named}), and use keys such as {keys[0]}"
         if separator is not None:
             what = f"no row of {table.name} has labels for a labelled image"
             hint = f"write [] to remove all labels of an image, or {hint}"
@@ -156,9 +155,9 @@ def relabelled(
         flag = OptionName("classes", ",".join(stated))
         hint = f"correct them, or state all classes: {flag}"
         raise SourceError(option, what, f"correct them, or add them: {flag}" if adds else hint)
-    lost = labelling.rows_without_image + fixes.rows_without_image
-    unknown, _ = without_left_out(fixes.rows_without_image, left_out)
-    remarks = [remark, *unused_entries(table.name, unknown, len(table.rows), keys)]
+    unknown, remarks = without_left_out(fixes.rows_without_image, left_out)
+    remarks += [remark, *unused_entries(table.name, unknown, len(table.rows), keys)]
+    lost = (*labelling.rows_without_image, *unknown)
     table_names = frozenset(one if separator is None else (one,) for one in given)
     how = f"{labelling.how}; then {fixes.how}"
     labelling = replace(labelling, names=names, table_names=table_names, how=how)
@@ -269,8 +268,8 @@ def _of_images(
         image, cell = int(images[others[0]]), cells[int(rows[others[0]])]
         of = f" of {title!r}" if title else ""
         what = f"gives {keys[image]} two labels{of}, {cells.values[named[image]]!r} and {cell!r}"
-        hint = f"add {OptionName('pivot')} COLUMN for a row for each image and target"
-        texts = f"{OptionName('target')} multilabel for several classes, or texts for texts"
+        hint = f"add {OptionName('pivot', 'COLUMN')} for a row for each image and target"
+        texts = f"{OptionName('target', 'multilabel')} for several classes, or texts for texts"
         raise TwoLabelsError(table, what, f"give one row for each image, or {hint}, {texts}")
     return Coded(named, cells.values)
 
@@ -298,7 +297,7 @@ def _pivoted(match: TableMatch, pivot: str, columns: Sequence[Column]) -> Iterat
     table, option = match.table, OptionName("pivot")
     if len(columns) != 1:
         what = f"needs one column of values, but the labels are {len(columns)} columns"
-        raise SourceError(option, what, f"name one: {OptionName('labels')} csv:FILE:ID:VALUE")
+        raise SourceError(option, what, f"name one: {OptionName('labels', 'csv:FILE:ID:VALUE')}")
     ((title, key_of, values),) = columns
     names = table.checked_cells(table.column(pivot)).coded()
     known = sorted({*names.firsts().values()} - {""}, key=natural_order)
@@ -382,5 +381,5 @@ def find_label_column(table: Table, id_title: str = "", option: str = "") -> str
     several = ", ".join(one for one in table.header if one != id_title) or f"only {id_title}"
     what = f"it is not clear which column is the label: {several}"
     flag = OptionName(option or "labels", table.label_rule(id_title, ["LABEL"]))
-    hint = "call the column label" if table.name == DATA_FRAME else f"name the columns: {flag}"
+    hint = "call the column label" if table.is_frame else f"name the columns: {flag}"
     raise SourceError(table.name, what, hint)

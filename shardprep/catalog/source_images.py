@@ -256,7 +256,7 @@ def _labelled(view: View) -> SourceImages:
     tables = [] if is_alone else documents.label_tables()
     rule = LabelRule("none") if is_alone else recipe.label_rule
     if recipe.pivot and rule.kind != "csv":
-        hint = f"use {OptionName('labels')} csv:FILE:ID:VALUE"
+        hint = f"use {OptionName('labels', 'csv:FILE:ID:VALUE')}"
         raise SourceError(OptionName("pivot"), "needs a named table of labels", hint)
     labelling = view.automatic if rule.kind == "auto" else label_keys(index, rule, tables)
     if recipe.may_be_annotated and labelling.rule == "none" and not view.members.are_stacks.any():
@@ -332,7 +332,7 @@ def no_image(source: str, listing: ImageListing) -> SourceError:
         return SourceError(source, what, "docs/kaggle.md has the lines that convert CIFAR's")
     if listing.notes:
         what += f"; looked into {some_of(listing.notes)}"
-        hint = f"{OptionName('images')} FILE:COLUMN names an array"
+        hint = f"{OptionName('images', 'FILE:COLUMN')} names an array"
         hint = "run shardprep repack instead" if listing.notes == (OWN_DATASET,) else hint
         return SourceError(source, what, hint)
     return SourceError(source, what, "name a source with images")

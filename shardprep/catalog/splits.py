@@ -42,8 +42,6 @@ class GivenSplits(NamedTuple):
 
     splits: Coded[str | None]
     notes: Sequence[str] = ()
-    unused: Sequence[str] = ()
-    """Entries of lists that match no image."""
 
 
 def given_splits(
@@ -100,7 +98,7 @@ def _splits_by_table(
 ) -> Iterator[str | None]:
     if match is None:
         what = "needs a label table, but the source has none"
-        hint = f"use {OptionName('labels')} csv:FILE or {OptionName('join')} FILE"
+        hint = f"use {OptionName('labels', 'csv:FILE')} or {OptionName('join', 'FILE')}"
         raise SourceError(OptionName("split", rule.kind), what, hint)
     if rule.kind == "tables":
         tables = _splits_of_tables(match.table.parts_of_rows())
@@ -156,7 +154,7 @@ def _root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
 
 def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> GivenSplits:
     splits: list[str | None] = [None] * len(index.keys)
-    notes, every = list[str](), list[str]()
+    notes = list[str]()
     for file, split in rule.places.items():
         if file == REST:
             continue
@@ -165,7 +163,6 @@ def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> Gi
         places = index.find_all(Texts.of(ids), file, Coded.constant(origin, len(ids)))
         unused = [text for text, at in zip(ids, places.tolist(), strict=True) if at < 0]
         notes += unused_entries(file, unused, len(ids), index.keys)
-        every += unused
         for place in places[places >= 0].tolist():
             if (other := splits[place]) not in (None, split):
                 what = f"{index.keys[place]} is in two splits, {other} and {split}"
@@ -176,7 +173,7 @@ def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> Gi
             hint = f"write keys such as {shown(index.keys[0], _MOST_CHARACTERS)}"
             raise SourceError(file, f"names no image of the source{line}", hint)
     rest = rule.places.get(REST)
-    return GivenSplits(Coded.of(one or rest for one in splits), notes, every)
+    return GivenSplits(Coded.of(one or rest for one in splits), notes)
 
 
 def _column_split(cell: str, rule: SplitRule) -> str:
@@ -209,7 +206,7 @@ def group_keys(keys: Sequence[str], rule: GroupRule, match: TableMatch | None) -
         groups = Texts.of(keys).folders.map(lambda one: "/".join(one.split("/")[: -above or None]))
     elif match is None:
         what = "needs a label table with this column, but the source has no label table"
-        hint = f"use {OptionName('labels')} csv:FILE, {OptionName('join')} FILE, or "
+        hint = f"use {OptionName('labels', 'csv:FILE')}, {OptionName('join', 'FILE')}, or "
         hint += f"{OptionName('group')} 'regex:PATTERN'"
         raise SourceError(option, what, hint)
     else:
@@ -234,7 +231,7 @@ def divided_groups(items: Items, ratios: Mapping[str, float]) -> list[str]:
     """Return a remark on groups in several splits; `ratios` as in `group_findings`."""
     mixed = _num_mixed(items, items.group.fit(bool), ratios)
     what = f"{counted(mixed, 'group', 'is', 'are')} in several of the given splits, a leak: "
-    return [f"{what}{OptionName('split')} RATIOS that name these divide them"] if mixed else []
+    return [f"{what}{OptionName('split', 'RATIOS')} that name these divide them"] if mixed else []
 
 
 def divided_patients(

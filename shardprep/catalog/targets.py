@@ -50,6 +50,10 @@ _NOTHING = frozenset({"na", "n/a", "#n/a", "nan", "null", "none", "nil", "?", "-
 """Case-folded class names that probably mean an empty cell."""
 _MOST_NAMES = 10
 _CLASSES, _CLASS_MAP = OptionName("classes"), OptionName("class_map")
+_SEVERAL = re.compile(
+    r"""\[\s*[-+.\d]+[\s,]+[-+.\d].*\]|[\[(]\s*(['"]).*\1[\s,]+['"].*[\])]""", re.DOTALL
+)
+"""Matches a list of several numbers or texts as Python or NumPy prints it: ['a' 'b']."""
 _MAP_HINT = 'write {"0": "cat", "1": "dog"}, or a line OLD,NEW for each name'
 _TARGET = OptionName("target")
 _SINGLE = "needs one label for each image, or one list with a number for each class"
@@ -169,7 +173,7 @@ def _several_targets(
     if spec.kind == "texts":
         found = text_targets(keys, Coded.of(cells))
     elif not columns:
-        hint = f"name the columns: {OptionName('labels')} csv:FILE:ID:A,B"
+        hint = f"name the columns: {OptionName('labels', 'csv:FILE:ID:A,B')}"
         raise SourceError(_TARGET, f"{spec.kind} needs columns of a table", hint)
     else:
         found = column_targets(keys, columns, spec.kind, spec.separator, names)
@@ -340,7 +344,15 @@ def _text(cell: Cell) -> str:
 
 
 def _with_lists(cells: Sequence[Cell | None], kind: str) -> Sequence[Cell | None]:
-    return Coded.of(cells).map(_listed) if kind in ("auto", "multilabel", "texts") else cells
+    if kind not in ("auto", "multilabel", "texts"):
+        return cells
+    found = Coded.of(cells).map(_listed)
+    texts = (one for one in found.counts() if isinstance(one, str) and kind != "texts")
+    if several := next(filter(_SEVERAL.fullmatch, texts), ""):
+        flag = OptionName("target", "class")
+        hint = f'write lists as JSON, such as ["a", "b"], or give {flag}'
+        raise SourceError("labels", f"{several!r} is one class or several", hint)
+    return found
 
 
 def _listed(cell: Cell | None) -> Cell | None:

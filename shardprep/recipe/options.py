@@ -7,11 +7,13 @@ modules, because `shardprep --help` imports it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
+from shardprep.errors import as_keywords
 from shardprep.recipe.values import (
     read_colour,
     read_depth_range,
@@ -405,3 +407,18 @@ BUILD_DEFAULTS: dict[str, Any] = {
     **{declared.name: declared.default for declared in fields(BuildOptions)},
     **RunOptions._field_defaults,
 }
+
+
+def spelled(options: Mapping[str, Any]) -> str:
+    """Return options as their caller gives them: `--masks '{stem}_mask.png' --exclude 'old/*'`."""
+    words = []
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words.append(flag if value else f"--no-{flag[2:]}")
+            continue
+        several = value if isinstance(value, tuple) else (value,)
+        if len(several) > 1 and not BUILD_OPTIONS[name].is_repeated:
+            several = (",".join(several),)
+        words += [f"{flag} {shlex.quote(str(one))}" for one in several]
+    return as_keywords(options) or " ".join(words)

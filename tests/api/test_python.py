@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import shardprep
-from shardprep.errors import name_options_as_flags
+from shardprep.errors import QuestionError, ShardprepError, name_options_as_flags
 from shardprep.progress import Progress
-from tests.support.builders import animals, tree, write, zip_bytes
+from shardprep.recipe.options import spelled
+from tests.support.builders import animals, jpeg, tree, write, write_folder, zip_bytes
 from tests.support.command import run
 from tests.support.processes import loaded, run_program
 
@@ -326,3 +328,55 @@ def test_true_shows_progress_on_stderr_alone(capfd: pytest.CaptureFixture[str]) 
     shown = capfd.readouterr()
     assert shown.out == ""
     assert shown.err.startswith("24 images to 1 shard")
+
+
+FRAME = pd.DataFrame({"image_id": ["q1", "q2"], "kind": ["a", "b"]})
+PAIRS = pd.DataFrame({"one": ["cat.0", "cat.1"], "two": ["cat.1", "cat.0"], "label": [0, 1]})
+TOLD: dict[str, dict[str, Any]] = {
+    "the data frame: none of its columns has names of images in the source: image_id (q1), kind "
+    "(a); write names such as train/cat.0.jpg": {"labels": FRAME},
+    "the data frame: columns 'one' and 'two' name different images in a row; drop one of these "
+    "columns": {"labels": PAIRS},
+    'group="site": needs a label table with this column, but the source has no label table; use '
+    "labels=frame, join=frame, or group 'regex:PATTERN'": {"labels": "none", "group": "site"},
+    "columns: needs a label table; use join=frame": {"labels": "none", "columns": "age"},
+    'split="column": needs a label table, but the source has none; use labels=frame or '
+    "join=frame": {"labels": "none", "split": "column:fold"},
+    "items: has no column of images: its columns are 0, 1; give the column or index of image "
+    "paths the name image": {"items": pd.DataFrame([["cat.0.jpg", "a"]])},
+}
+
+
+@pytest.mark.parametrize("says", TOLD)
+@pytest.mark.usefixtures("here")
+def test_a_call_is_told_of_frames_and_keywords_and_not_of_files_and_flags(says: str) -> None:
+    with pytest.raises(ShardprepError) as caught:
+        shardprep.build("pets.zip", dry_run=True, **TOLD[says])
+    assert str(caught.value) == says
+
+
+@pytest.mark.usefixtures("here")
+def test_ids_of_a_frame_of_corrections_that_name_no_image_are_shown_beside_a_key() -> None:
+    built, says = shardprep.build("pets.zip", size=16, workers=1), next(iter(TOLD))
+    with pytest.raises(ShardprepError, match=re.escape(says)):
+        shardprep.build("pets.zip", dry_run=True, relabel=FRAME)
+    with pytest.raises(ShardprepError, match=re.escape(says.rpartition("train/")[0])):
+        shardprep.repack(built.path, "again", relabel=FRAME)
+
+
+def test_the_readings_of_a_question_are_keywords_in_python(here: Path) -> None:
+    table = "id,kind,colour\n" + "".join(
+        f"{i},{'ab'[i % 2]},{'rg'[i // 2 % 2]}\n" for i in range(6)
+    )
+    images = {f"{i}.jpg": jpeg(seed=i) for i in range(6)}
+    source = write_folder(here / "s", images | {"t.csv": table.encode()})
+    with pytest.raises(QuestionError) as caught:
+        shardprep.build(source, dry_run=True)
+    flags = [one.flags for one in caught.value.choices]
+    assert flags == ['labels="csv:t.csv:id:kind"', 'labels="csv:t.csv:id:colour"']
+    assert caught.value.lines[-1] == "Repeat the call with the options of one of them."
+    plan = shardprep.build(source, dry_run=True, labels="csv:t.csv:id:kind")
+    assert plan.labels == ["a", "b"]
+    assert (
+        spelled({"instances": True, "exclude": ("a", "b")}) == 'instances=True, exclude=["a", "b"]'
+    )

@@ -415,6 +415,15 @@ ROWS = [
         labels,
         {"a.jpg": ("x", "y"), "b.jpg": ("y",)},
     ),
+    Row(
+        'write lists as JSON, such as ["a", "b"], or give --target class',
+        images("a.jpg", "b.jpg")
+        | {"t.csv": table("id,label", "a,\"['x', 'y']\"", "b,\"['x', 'z']\"")},
+        {"labels": "csv:t.csv:id:label"},
+        {"target": "class"},
+        labels,
+        {"a.jpg": "['x', 'y']", "b.jpg": "['x', 'z']"},
+    ),
     # --- tables, splits and groups
     Row(
         "use --labels csv:FILE or --join FILE",
@@ -478,7 +487,7 @@ ROWS = [
         {"a.jpg": ("Bern",), "b.jpg": ("Rome",)},
     ),
     Row(
-        "give --… csv:FILE:ID:…",
+        "give --… …",
         pics("a.jpg", "b.jpg")
         | {
             "t.csv": table("id,box", "a.jpg,10 10 30 30", "b.jpg,10 10 30 30"),

@@ -397,7 +397,7 @@ def test_a_column_with_another_word_than_splits_is_noted(tmp_path: Path) -> None
 def test_a_table_with_labels_that_names_no_image_is_noted(tmp_path: Path) -> None:
     rows = [f"other-{i},{i % 2}" for i in range(8)]
     found = _outcome(tmp_path, _NAMES, {"meta.csv": ["id,label", *rows]})
-    what = "none of its columns has names of images in the source"
+    what = "none of its columns has names of images in the source: id (other-0), label (0)"
     assert f"meta.csv is not used: {what}" in found.notes
 
 

@@ -26,7 +26,15 @@ from shardprep.errors import BuildError, ShardprepError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.storage.cache import cache_root
 from shardprep.writer.plan.fingerprint import source_signature
-from tests.support.builders import animals, encoded, jpeg, write, write_folder, zip_bytes
+from tests.support.builders import (
+    animals,
+    encoded,
+    jpeg,
+    tar_bytes,
+    write,
+    write_folder,
+    zip_bytes,
+)
 from tests.support.quick_command import encode_here
 from tests.writer.records import records
 
@@ -284,6 +292,20 @@ def _mask() -> bytes:
     return encoded(Image.fromarray(np.eye(48, 64, dtype=np.uint8)), "PNG")
 
 
+def test_images_may_share_a_file_and_have_one_target_image() -> None:
+    for column, file in (("mask", "m/x.png"), ("target_image", "x"), ("target_image", ["x"])):
+        rows = [{"image": f"{i}.jpg", column: file} for i in (0, 1)]
+        found = items_of(planned(rows, PHOTOS | {"m/x.png": _mask()}))
+        files = {key: [one.key for one in item.companions] for key, item in found.items()}
+        assert files == {"a/0.jpg": ["m/x.png"], "b/1.jpg": ["m/x.png"]}
+    stated: dict[str, Any] = {"target_image": "paths:target_image"}
+    for options in ({}, stated):
+        with pytest.raises(
+            SourceError, match=r"row 1: target_image .* names several target images"
+        ):
+            planned([{"image": "0.jpg", "target_image": ["4.jpg", "5.jpg"]}], **options)
+
+
 def test_a_mask_in_a_file_of_arrays_is_a_path_as_any_other() -> None:
     masks = {f"m/{i}.npy": np.eye(48, 64, dtype=np.uint8) * (i + 1) for i in (0, 1)}
     write_folder(Path("set"), PHOTOS | {key: _npy(one) for key, one in masks.items()})
@@ -529,7 +551,7 @@ WRONG: list[tuple[Rows, str]] = [
     ([{"image": "0.jpg", "labels": ["a", None]}], "row 1: labels .* is not a list of texts"),
     ([{"image": "0.jpg", "labels": [{"a": 1}]}], "row 1: labels .* is not a list of texts"),
     (
-        [{"image": "0.jpg", "labels": "['a', 'b']"}],
+        [{"image": "0.jpg", "labels": "[a, b]"}],
         r'1: labels .* is not a list of texts, such as \["a"',
     ),
     ([{"image": "0.jpg", "label": "a", "split": ""}], "row 1: split '' is not train, validation"),
@@ -1102,6 +1124,144 @@ def test_a_frame_without_a_clear_label_is_an_error_without_a_file(option: str) -
     assert str(caught.value) == f"the data frame: {what}"
 
 
+BOX = [[1, 2, 30, 40]]
+PRINTED: dict[str, list[Any]] = {
+    "labels": [["a", "b"], ("a", "b"), np.array(["a", "b"]), ["a", None]],
+    "label": [["a", "b"], ("a", "b")],
+    "category": [np.array(["a", "b"])],
+    "texts": [["a", "b's"]],
+    "boxes": [[(1, 2, 30, 40)], [np.array([1, 2, 30, 40])]],
+    "box_labels": [["a"]],
+    "segmentation": [[{"size": [48, 64], "counts": "abc"}]],
+    "mask": [["1.jpg"]],
+    "points": [[[1, 2], None]],
+    "target/age": [np.array([1.5, 2.0])],
+}
+
+
+@pytest.mark.parametrize("title", PRINTED)
+def test_a_list_that_pandas_wrote_to_a_csv_is_refused_with_the_way_to_write_it(title: str) -> None:
+    """A list of one text was lost beside one box, and a vector was a class."""
+    for value in PRINTED[title]:
+        beside = {} if title == "boxes" else {"boxes": "[[1, 2, 30, 40]]"}
+        frame = pd.DataFrame([{"image": "0.jpg", title: value, **beside}])
+        frame.to_csv("printed.csv", index=False)
+        for items, hint in (
+            ("printed.csv", "write lists as JSON (json.dumps), or save the table as Parquet"),
+            (pd.read_csv("printed.csv"), "give lists instead of texts"),
+        ):
+            with pytest.raises(SourceError, match=rf"row 1: {title} .* is not JSON; ") as caught:
+                planned(items)
+            assert str(caught.value).endswith(hint)
+
+
+def test_lists_of_numpy_of_several_lines_are_refused_with_the_way_to_write_them() -> None:
+    frame = pd.DataFrame([{"image": "0.jpg", "boxes": np.array(BOX * 2)}])
+    frame.to_csv("printed.csv", index=False)
+    with pytest.raises(
+        SourceError, match=r"a quote opens .*; write lists as JSON .json.dumps., or"
+    ):
+        planned("printed.csv")
+
+
+SEVERAL: dict[str, list[Any]] = {
+    "Python": [["a", "b"]], "NumPy": [np.array(["a", "b"])], "tuple": [("a", "b")], "int": [[1, 2]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", SEVERAL)
+def test_a_printed_list_in_a_table_of_labels_is_a_question(form: str) -> None:
+    source, keys = write_folder(Path("set"), PHOTOS), sorted(PHOTOS)
+    frame = pd.DataFrame({"id": keys, "label": SEVERAL[form] * len(keys)})
+    frame.to_csv("labels.csv", index=False)
+    for labels in ("csv:labels.csv", pd.read_csv("labels.csv")):
+        with pytest.raises(SourceError, match="one class or several; write lists as JSON, such as"):
+            shardprep.build(source, labels=labels, dry_run=True)
+        made = shardprep.build(source, labels=labels, target="class", dry_run=True)
+        assert len(made.labels) == 1
+    intervals = frame.assign(label=pd.cut(range(6), 2))
+    assert len(shardprep.build(source, labels=intervals, dry_run=True).labels) == 2
+
+
+def test_durations_and_periods_are_texts_and_not_numbers_without_a_unit() -> None:
+    frame = pd.DataFrame(ROWS).assign(
+        long=pd.to_timedelta([90] * 4, unit="s"),
+        month=pd.period_range("2024-01", periods=4, freq="M"),
+    )
+    for items, long in ((frame, "0 days 00:01:30"), (frame.drop(columns="month"), "0:01:30")):
+        found = items_of(planned(items))["a/0.jpg"].columns
+        assert found == (long, "2024-01")[: len(items.columns) - 3]
+    frame.drop(columns="month").to_parquet("items.parquet")
+    assert items_of(planned("items.parquet"))["a/0.jpg"].columns == ("0:01:30",)
+
+
+def test_a_dict_of_numbers_is_a_table_of_labels() -> None:
+    source = write_folder(Path("set"), PHOTOS)
+    for values in ([0, 1], [np.int64(0), np.int64(1)], [False, True]):
+        labels: Any = {key: values[at % 2] for at, key in enumerate(sorted(PHOTOS))}
+        assert len(shardprep.build(source, labels=labels, dry_run=True).labels) == 2
+
+
+def test_frames_with_views_and_categories_of_arrow_are_tables_of_every_option() -> None:
+    """Polars gives such columns, which CSV and Parquet cannot hold."""
+    keys = pa.array(WANTED, pa.string_view())
+    codes = pa.array([0, 1, 0, 1], pa.uint32())
+    names = pa.DictionaryArray.from_arrays(codes, pa.array(["x", "y"], pa.string_view()))
+    for label in (names, pa.array([*"xyxy"], pa.string_view())):
+        frame = SimpleNamespace(
+            __arrow_c_stream__=pa.table({"id": keys, "label": label}).__arrow_c_stream__
+        )
+        assert labels_of(planned(frame)) == labels_of(
+            planned(pa.table({"id": keys, "label": label}))
+        )
+        made = shardprep.build("set", labels=frame, dry_run=True)
+        assert labels_of(made) == {key: WANTED[key] for key in WANTED}
+
+
+@pytest.mark.parametrize(("form", "by"), [(_pandas, "frame.groupby"), (_csv, "JSON")])
+def test_a_table_with_a_row_for_each_box_is_told_to_use_lists(
+    form: Callable[[Rows], Any], by: str
+) -> None:
+    rows = [{"image": "0.jpg", "label": "x", "xmin": i} for i in range(2)]
+    with pytest.raises(SourceError, match=r"row 2: image '0.jpg' is in row 1 too; ") as caught:
+        planned(form(rows))
+    hint = f"give each image one row, with lists of its boxes or labels ({by})"
+    assert str(caught.value).endswith(hint)
+
+
+def test_bytes_of_images_are_no_paths() -> None:
+    for rows in ([{"image": jpeg()}], pd.DataFrame([{"image": jpeg()}])):
+        with pytest.raises(SourceError, match="column 'image' has bytes, not paths; give the pat"):
+            planned(rows)
+
+
+@pytest.mark.parametrize("option", ["items", "labels", "relabel"])
+def test_rows_that_are_no_dicts_are_refused_by_number(option: str) -> None:
+    source = write_folder(Path("set"), PHOTOS)
+    given: dict[str, Any] = {"labels": "folder", option: [{"id": "0"}, ("1", "x")]}
+    with pytest.raises(ShardprepError, match="row 2 is not a dict; give a data frame or a list of"):
+        shardprep.build(source, dry_run=True, **given)
+
+
+def test_a_list_of_numbers_in_a_target_is_a_vector_in_every_file() -> None:
+    rows = [{"image": f"{i}.jpg", "target/at": [i, 0.5]} for i in range(4)]
+    texts = [row | {"target/at": json.dumps(row["target/at"])} for row in rows]
+    forms: tuple[Any, ...] = (
+        rows,
+        pd.DataFrame(rows),
+        pd.DataFrame(texts),
+        _lines(rows),
+        _parquet(rows),
+    )
+    pd.DataFrame(texts).to_csv("items.csv", index=False)
+    for form in (*forms, "items.csv"):
+        targets = {key: item.target.numbers for key, item in items_of(planned(form)).items()}
+        assert targets == {key: (float(Path(key).stem), 0.5) for key in WANTED}
+    for wrong in (["a"], [True], [1, None]):
+        with pytest.raises(SourceError, match=r"target/at .* is neither a single value nor a list"):
+            planned([*rows, {"image": "4.jpg", "target/at": wrong}])
+
+
 def test_numbers_of_any_length_are_cells_and_other_values_are_named() -> None:
     """As in a CSV, whole numbers of more than 18 digits are stored as text."""
     rows: Rows = [row | {"age": 10**20 + i} for i, row in enumerate(ROWS)]
@@ -1126,7 +1286,15 @@ IDS: dict[str, Callable[[list[str]], Any]] = {
     "a frame": lambda ids: pd.DataFrame({"fold": range(len(ids)), "id": ids}),
     "a CSV of pandas": lambda ids: _of_pandas(pd.DataFrame({"id": ids, "label": "x"})),
     "a CSV of pandas with another title": lambda ids: _of_pandas(pd.DataFrame({"bad": ids})),
+    "a frame of paths": lambda ids: pd.DataFrame({"id": [*map(Path, ids)]}),
     "rows": lambda ids: [{"id": one, "why": "bad"} for one in ids],
+    "rows of different keys": lambda ids: [
+        {"id": ids[0], "why": "x"},
+        *({"id": x} for x in ids[1:]),
+    ],
+    "JSON lines": lambda ids: write(
+        Path("out.jsonl"), "\n".join(json.dumps({"id": one}) for one in ids).encode()
+    ),
     "a path": lambda ids: write(Path("out.txt"), "\n".join(ids).encode()),
 }
 
@@ -1171,6 +1339,76 @@ def test_a_table_joins_by_the_titles_and_cells_of_the_table_of_items(title: str,
     alone: tuple[Any, ...] = (names, [names], pd.DataFrame(names), pa.Table.from_pylist(names))
     columns = [planned(rows, join=one, columns="title").plan.columns for one in alone]
     assert columns == [("title",)] * 4
+
+
+FAULTS: dict[str, Rows] = {
+    "row 2: image_id '0' is in row 1 too": [{"image_id": "0"}, {"image_id": "0"}],
+    "row 1: image_id '' names no image": [{"image_id": ""}, {"image_id": "0"}],
+    "row 1: category 'x|y' is one class or": [{"image_id": "0", "category": "x|y"}],
+    "row 1: Boxes '[[1, 2]]' is not a list": [{"image_id": "0", "Boxes": [[1, 2]]}],
+    "row 1: Split 'x' is not train, validation or test; --split 'column:Split:x=train,…'": [
+        {"image_id": "0", "Split": "x"}
+    ],
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_message_has_the_titles_of_the_file(fault: str) -> None:
+    with pytest.raises(SourceError, match=re.escape(f"items: {fault}")):
+        planned(FAULTS[fault])
+
+
+def test_a_column_of_items_is_found_by_its_title_in_the_file() -> None:
+    rows = [{"image_id": f"{i}", "category": "xy"[i % 2], "Subset": "train"} for i in range(4)]
+    made = planned(rows, columns="image_id,category")
+    found = {key: item.columns for key, item in items_of(made).items()}
+    assert found == {key: (int(Path(key).stem), name) for key, name in WANTED.items()}
+    with pytest.raises(SourceError, match=r"column 'n'; use one of image_id, category, Subset$"):
+        planned(rows, columns="n")
+
+
+@pytest.mark.parametrize("form", [_pandas, _csv])
+def test_a_joined_column_is_a_column_of_the_items(form: Callable[[Rows], Any]) -> None:
+    """It has the role of its title, or is stored; the images are those of the items."""
+    items = pd.DataFrame(
+        {"image_id": range(4), "who": [*"pqpq"], "age": range(4), "hue": [*"uvuv"]}
+    )
+    facts = {"label": ["x", "y"], "split": ["train", "test"], "path": ["n/0", "n/1"], "n": [5, 6]}
+    people = pd.DataFrame({"who": ["p", "q"], **facts})
+    source, keys = write_folder(Path("set"), PHOTOS), dict[str, Any](size=16, workers=1)
+    joined = form(
+        [dict(zip(map(str, people), row, strict=True)) for row in people.to_numpy().tolist()]
+    )
+    one = shardprep.build(source, "one", items=items, join=joined, **keys)
+    two = shardprep.build(source, "two", items=items.merge(people.drop(columns="path")), **keys)
+    columns = [column for column in reader.table(one.path).column_names if column != "path"]
+    assert {"n", "age", "hue", "who"} <= {*columns}
+    assert reader.table(one.path).select(columns) == reader.table(two.path)
+    assert one.manifest.splits.keys() == {"train", "test"}
+    made = planned(items, join=joined, columns="n,hue")
+    assert made.plan.columns == ("n", "hue")
+    assert labels_of(made) == WANTED
+
+
+def test_columns_of_items_are_stored_beside_a_table_of_labels() -> None:
+    """Splits, groups and columns are of the items, and columns of both tables may be named."""
+    rows = [{"image": f"{i}.jpg", "age": i, "split": ["train", "test"][i % 2]} for i in range(4)]
+    labels = pd.DataFrame({"id": [*WANTED], "label": [*WANTED.values()], "site": [*"pqpq"]})
+    made = planned(rows, labels=labels)
+    assert (labels_of(made), made.images) == (WANTED, {"train": 2, "test": 2})
+    assert made.plan.columns == ("age",)
+    grouped = planned(rows, labels=labels, columns="site,age", group="site")
+    found = {key: (item.group, item.columns) for key, item in items_of(grouped).items()}
+    assert found == {key: ("pq"[at % 2], ("pq"[at % 2], at)) for at, key in enumerate(WANTED)}
+
+
+def test_columns_of_items_are_found_beside_a_joined_table_of_the_source() -> None:
+    """The joined table alone lacks the column, and is read before archives are opened."""
+    people = {"people.csv": b"who,n\np,5\nq,6\n"}
+    write_folder(Path("set"), people | {"photos.tar.gz": tar_bytes(PHOTOS, "gz")})
+    items = [{"image": f"{i}.jpg", "label": "x", "who": "pq"[i % 2], "age": i} for i in range(4)]
+    made = planned(items, join="people.csv", columns=["age", "n"])
+    assert made.plan.columns == ("age", "n")
 
 
 @pytest.mark.parametrize(

@@ -460,7 +460,7 @@ def test_decoding_far_larger_images_than_needed_is_advised_against(tmp_path: Pat
 
 
 def test_missing_labels_are_advised_against(tmp_path: Path) -> None:
-    """Not with `as_supervised=False`, where they are not counted."""
+    """Not with `as_supervised=False`, where they are not counted; nor to predict a whole split."""
     members = {"train/cat.1.jpg": jpeg(), "train/dog.1.jpg": jpeg(), "test/1.jpg": jpeg()}
     source = write(tmp_path / "pets.zip", zip_bytes(members))
     folder = build(source, tmp_path / "out", size="8x8").path
@@ -474,6 +474,9 @@ def test_missing_labels_are_advised_against(tmp_path: Path) -> None:
         warnings.simplefilter("error", reader.Advice)
         reader.load(folder, "train", batch_size=2)
         reader.load(folder, "test", batch_size=2, as_supervised=False)
+        reader.load(folder, "test", batch_size=2)
+    with pytest.warns(reader.Advice, match="1 of 1 records of test have no label"):
+        reader.load(folder, "test", batch_size=2, shuffle=True)
 
 
 @pytest.mark.filterwarnings("error::shardprep.reader.Advice")

@@ -244,4 +244,4 @@ def test_advice_counts_the_records_of_a_selection(tmp_path: Path) -> None:
     source = write(tmp_path / "set.zip", zip_bytes(members))
     folder = build(source, tmp_path / "out", size=8, labels="prefix").path
     with pytest.warns(reader.Advice, match="^2 of 2 records of test have no label"):
-        reader.load(folder, reader.select(folder, "test")[:2], batch_size=2)
+        reader.load(folder, reader.select(folder, "test")[:2], batch_size=2, shuffle=True)

@@ -26,6 +26,7 @@ from shardprep.catalog.tables.table import Rows, Table
 from shardprep.errors import Choice, OptionName, QuestionError, SourceError, counted, some_of
 from shardprep.image.spec import DepthRange
 from shardprep.machine import limited_memory
+from shardprep.recipe.options import spelled
 from shardprep.recipe.recipe import Recipe
 from shardprep.recipe.rules import TABLE_SUFFIXES
 from shardprep.source.byte_range import RefusedExtent
@@ -108,8 +109,8 @@ def _of_one_set(files: ArrayFiles) -> Sequence[ChosenColumn]:
     elif len(globs) > 1:
         flags = dict.fromkeys(globs, "alone") | {("*.csv",): "all files together"}
     if flags and not files.proposes:
-        words = {one: " ".join(map(str, (OptionName("images", x) for x in one))) for one in flags}
-        choices = [Choice({"images": one}, words[one], why) for one, why in flags.items()]
+        readings = [({"images": one}, why) for one, why in flags.items()]
+        choices = [Choice(options, spelled(options), why) for options, why in readings]
         raise QuestionError.of(OptionName("images"), choices)
     if flags:
         files.proposals["images"] = tuple(one[0] for one in flags)
@@ -258,7 +259,8 @@ def _sample_ranges(
         pattern = Pattern(rule.pattern, OptionName("stack"), rule.text, "key", is_whole=True)
         samples = pattern.search(keys)
         if rows := [one.flag for one in taken if one.is_scaled and one.layout.has_samples]:
-            what = f"is not possible if --stack joins rows of an array, such as {rows[0]}"
+            stack = OptionName("stack")
+            what = f"is not possible if {stack} joins rows of an array, such as {rows[0]}"
             raise SourceError(option, what, "give MIN,MAX")
     ranges = {
         sample: ValueRange()

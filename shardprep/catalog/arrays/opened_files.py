@@ -383,7 +383,7 @@ class ArrayFiles:
                     dtype = several[0].column.dtype
                     is_float = dtype is not None and dtype.kind == "f"
                     if is_float and self.recipe.depth_range == "full":
-                        hint += f" {OptionName('depth_range')} auto"
+                        hint += f" {OptionName('depth_range', 'auto')}"
                     raise OptionError(_OPTION, what, hint)
                 self.proposals["images"] = tuple(flags)
                 yield self._with_layout(several[0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -26,7 +25,7 @@ from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import united
 from shardprep.catalog.tables.table import Table
-from shardprep.recipe.options import BUILD_DEFAULTS, BUILD_OPTIONS
+from shardprep.recipe.options import BUILD_DEFAULTS, spelled
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member, Members
@@ -60,18 +59,7 @@ class Reading:
 
     @property
     def flags(self) -> str:
-        """The options as a user types them: `--masks '{stem}_mask.png' --exclude 'preview/*'`."""
-        words = []
-        for key, value in self.options.items():
-            flag = f"--{key.replace('_', '-')}"
-            if isinstance(value, bool):
-                words.append(flag if value else f"--no-{flag[2:]}")
-                continue
-            several = value if isinstance(value, tuple) else (value,)
-            if len(several) > 1 and not BUILD_OPTIONS[key].is_repeated:
-                several = (",".join(several),)
-            words += [f"{flag} {shlex.quote(str(one))}" for one in several]
-        return " ".join(words)
+        return spelled(self.options)
 
 
 def head_of(document: Member, most: int = HEAD) -> str:

@@ -71,7 +71,7 @@ def recognised(
             fit += [replace(one, instances=False) for one in fit if one.instances]
         if len(fit) > 1:
             choices = [Choice(one.options, one.flag, one.how) for one in fit]
-            alone = Choice({"labels": "none"}, f"{OptionName('labels')} none", "images alone")
+            alone = Choice({"labels": "none"}, str(OptionName("labels", "none")), "images alone")
             choices += [] if key else [alone]
             raise QuestionError.of(OptionName(key or "labels", "auto"), choices)
     rules: dict[str, str | bool] = {one.key: one.option for one in signs}
@@ -84,7 +84,7 @@ def mask_findings(keys: Sequence[str]) -> list[str]:
         return []
     globs = " ".join(str(OptionName("exclude", f"{name}/*")) for name in masks)
     number = counted(sum(masks.values()), "image")
-    hint = f"{OptionName('masks')} PATTERN stores them, {globs} leaves them out"
+    hint = f"{OptionName('masks', 'PATTERN')} stores them, {globs} leaves them out"
     return [f"{number} in folders {', '.join(masks)} may be masks; {hint}"]
 
 

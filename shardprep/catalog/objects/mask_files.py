@@ -109,7 +109,7 @@ def masks_beside(
     column = "" if pattern is None else pattern.column
     if pattern is not None and column and paired is None:
         what = f"names the column {column!r}, but there are no items"
-        raise SourceError(pattern.option, what, f"add {OptionName('items')} FILE")
+        raise SourceError(pattern.option, what, f"add {OptionName('items', 'FILE')}")
     masks = masks_by_folder(list(by_key)) if recipe.is_annotated and not column else {}
     others = {key for keys in masks.values() for key in keys}
     if pattern is None:

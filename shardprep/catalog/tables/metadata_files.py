@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -103,8 +103,8 @@ class Documents:
             return self._with(tables[0], self._recipe.rules.join)
         names = some_of([table.name for table in tables]) or "none"
         what = f"needs the columns of an array file, or one table; the tables are {names}"
-        hint = f"give {OptionName(option)} csv:FILE:ID:{','.join(columns)}"
-        raise SourceError(OptionName(option, "column"), what, hint)
+        flag = OptionName(option, f"csv:FILE:ID:{','.join(columns)}")
+        raise SourceError(OptionName(option, "column"), what, f"give {flag}")
 
     @cached_property
     def tables(self) -> list[Table]:
@@ -141,10 +141,13 @@ class Documents:
                 return {key: getattr(made, key) for key in given}
         return {}
 
-    def joined_table(self) -> Table | None:
-        """Return the table for options other than labels: array columns, joined tables, or None."""
+    def joined_table(self, wanted: Collection[str] | None = ()) -> Table | None:
+        """Return the table for options other than labels: array columns, joined tables, or None.
+
+        Rows of one key must not differ in a column of `wanted`, or in any if it is None.
+        """
         if self._columns is not None:
-            return self._with(self._columns, self._recipe.rules.join)
+            return self._with(self._columns, self._recipe.rules.join, wanted)
         if not self._recipe.rules.join:
             return None
         first, *others = self._recipe.rules.join
@@ -154,7 +157,8 @@ class Documents:
         """Raise a SourceError if a table in the source lacks a column that the recipe names."""
         rules, named = self._recipe.rules, self._recipe.rules.labels.table
         files = [*named.files, *(one.file for one in rules.join)]
-        is_beside = rules.images or rules.labels.kind == "column"  # these columns are read later
+        # These columns are read later.
+        is_beside = rules.images or rules.labels.kind == "column" or self._recipe.items
         if files and not is_beside and self._has(files):
             table = self.label_tables()[0] if named.files else self.joined_table()
             ids = [] if "{" in named.id_column else [named.id_column]
@@ -225,17 +229,20 @@ class Documents:
         The column is `listed_column`, or without `index` the first column.
         """
         data = self.read(file)
-        if file.lower().endswith(TABLE_SUFFIXES):
+        if file.lower().endswith((*TABLE_SUFFIXES, *_JSON)):
             table = self._parse(data, file)
             column = table.header[0] if index is None else listed_column(index, table)
             return [from_cell(one) for one in row_ids(table, column)[1]]
         lines = [line.strip() for line in decoded(data).splitlines() if line.strip()]
         return [_NUMBERED.sub(r"\1", line) for line in lines]
 
-    def _with(self, table: Table, others: Sequence[JoinRule]) -> Table:
+    def _with(
+        self, table: Table, others: Sequence[JoinRule], wanted: Collection[str] | None = ()
+    ) -> Table:
         for other in others:
             further = self._table(other.file, self._wanted)
-            table = joined(table, further, other.key, self._wanted)
+            checked = further.header if wanted is None else (*self._wanted, *wanted)
+            table = joined(table, further, other.key, checked)
         return table
 
     def _table(self, file: str, columns: Sequence[str] = ()) -> Table:

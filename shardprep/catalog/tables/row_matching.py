@@ -26,7 +26,6 @@ from shardprep.catalog.tables.table import Rows, Table, stacked
 from shardprep.errors import OptionName, SourceError, shown, some_of
 from shardprep.recipe.rules import SLICE, letters_of
 from shardprep.source.string_column import Coded, Texts, booleans, positions
-from shardprep.storage.cache import DATA_FRAME
 from shardprep.storage.text_file import INDEX
 
 _FIELD = re.compile(rf"\{{(?P<column>[^{{}}\[\]]+)(\[{SLICE}\])?\}}")
@@ -63,6 +62,16 @@ class TableMatch:
             such = shown(self.rows_without_image[0]) if self.table.rows else "none"
             what = f"has no id of an image of the source ({such})"
             raise SourceError(self.table.name, what, f"write ids such as {shown(key)}")
+
+    def with_columns(self, other: TableMatch | None, names: Collection[str]) -> TableMatch:
+        """Return the match with columns of `names` that only the rows of `other` have."""
+        if other is None or other.table.is_own:
+            return self
+        header = other.table.header
+        new = [i for i, title in enumerate(header) if {title} & {*names} - {*self.table.header}]
+        rows = np.append(other.row_of, -1)[self.key_of]  # key −1 gets the appended row
+        rows = np.where(rows < 0, len(other.table.rows), rows)
+        return replace(self, table=self.table.with_columns(other.table, new, rows))
 
     def cells(self, column: str) -> Coded[str]:
         """Return the cell of a column for each key, or "" for a key without a row."""
@@ -169,10 +178,10 @@ def joined(table: Table, other: Table, key: str, wanted: Collection[str] = ()) -
         other = replace(other, header=tuple(titles.get(one, one) for one in other.header))
     key = key or _shared_column(table, other)
     theirs = other.checked_cells(other.column(key))
-    ours = table.written.get(key) or table.checked_cells(table.column(key))
+    ours = table.checked_cells(table.column(key))
     found, _ = positions(ours, theirs)
-    if key in table.written and key in table.header:  # paths, which are keys in the header's column
-        by_key, _ = positions(table.checked_cells(table.column(key)), theirs)
+    if key in table.keys:
+        by_key, _ = positions(table.keys[key], theirs)
         found = np.where(found < 0, by_key, found)
     splits, others = (_origins(one).map(lambda origin: origin.split) for one in (table, other))
     if splits.are_there.any() and others.are_there.any():
@@ -191,16 +200,15 @@ def joined(table: Table, other: Table, key: str, wanted: Collection[str] = ()) -
 
 
 def _shared_column(table: Table, other: Table) -> str:
-    known = [*dict.fromkeys((*table.written, *table.header))]
-    shared = [title for title in known if title in other.header]
+    shared = [title for title in table.header if title in other.header]
     if len(shared) == 1:
         return shared[0]
-    what = f"shares no column with {table.name}, which has {some_of(known, 8)}"
+    what = f"shares no column with {table.name}, which has {some_of(table.header, 8)}"
     hint = "give the column that joins the tables the same title in both"
     if shared:
         what = f"shares {len(shared)} columns with {table.name}: {some_of(shared)}"
         hint = "drop or rename all but one of these columns"
-        if other.name != DATA_FRAME:
+        if not other.is_frame:
             hint = f"name the column that joins: {OptionName('join', f'{other.name}:COLUMN')}"
     raise SourceError(other.name, what, hint)
 
@@ -360,7 +368,11 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
             if ids := _ids_before_ending(index, title, table.cells(i)[::step]):
                 return ids
         what = "none of its columns has names of images in the source"
-        raise NoIdsError(table.name, what, "name the columns, as in csv:FILE:ID:LABEL")
+        hint = f"write names such as {shown(index.keys[0])}"
+        hint += "" if table.is_frame else ", or name the columns, as in csv:FILE:ID:LABEL"
+        firsts = table.rows[0] if table.rows else [""] * len(table.header)
+        cells = [f"{a} ({shown(b, 40)})" for a, b in zip(table.header, firsts, strict=True)]
+        raise NoIdsError(table.name, f"{what}: {some_of(cells, 8)}", hint)
     best = hits.index(max(hits))
     named = [best, *(i for i in range(len(hits)) if i != best and _are_pairs(table, best, i, hits))]
     titles = [table.header[i] for i in named]
@@ -368,6 +380,7 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
     if len(titles) > 1 and len(usual) != 1:
         what = f"columns {' and '.join(map(repr, titles[:2]))} name different images in a row"
         hint = f"say which has the ids, as in csv:{table.files}:{titles[0]}:LABEL"
+        hint = "drop one of these columns" if table.is_frame else hint
         raise AmbiguousIdError(table.name, what, hint)
     return usual[0] if len(titles) > 1 else titles[0]
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from shardprep.dataset.card import from_cell
 from shardprep.errors import SourceError, counted
 from shardprep.source.string_column import Coded, Texts, release
+from shardprep.storage.cache import DATA_FRAME
 from shardprep.storage.text_file import WHOLE, CsvRows, decoded, text_lines
 
 DELIMITERS = ",;\t|"
@@ -91,8 +92,10 @@ class Table:
     """Column with a cell that spans lines → file and problem; "" if rows are missing."""
     is_own: bool = False
     """Whether the table is of array files or items, so that its first column has keys of images."""
-    written: Mapping[str, Texts] = field(default_factory=dict)
-    """Title in the file of `--items` → its original cells, for joins with other tables."""
+    titles: Mapping[str, str] = field(default_factory=dict)
+    """Column of a table of items → its title in the file, if it differs from the header's."""
+    keys: Mapping[str, Texts] = field(default_factory=dict)
+    """Title of the column of images in `--items` → key of each row, for joins by keys."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", Rows.of(self.rows, len(self.header)))
@@ -101,6 +104,11 @@ class Table:
         """Return the value of `--labels` that names columns of this table."""
         names = ",".join(columns)
         return f"column:{names}" if self.is_own else f"csv:{self.files}:{id_column}:{names}"
+
+    @property
+    def is_frame(self) -> bool:
+        """Whether Python passed the table as an object, so that no option names its columns."""
+        return self.name == DATA_FRAME
 
     @property
     def file_names(self) -> list[str]:
@@ -172,12 +180,12 @@ class Table:
 
     def column(self, name: str) -> int:
         """Return the index of a column, by its exact name or regardless of case; or SourceError."""
+        titles = [self.titles.get(title, title) for title in self.header]
         lowered = [title.lower() for title in self.header]
-        if name in self.header:
-            return self.header.index(name)
-        if name.lower() in lowered:
-            return lowered.index(name.lower())
-        hint = f"use one of {', '.join(self.header)}"
+        for known, one in ((self.header, name), (titles, name), (lowered, name.lower())):
+            if one in known:
+                return known.index(one)
+        hint = f"use one of {', '.join(dict.fromkeys(titles))}"
         raise SourceError(self.name, f"has no column {name!r}", hint)
 
     def check_quotes(self, *names: str) -> None:

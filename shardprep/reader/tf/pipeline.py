@@ -192,7 +192,9 @@ def _advice(subset: Subset, request: Request, *, is_cached: bool) -> Iterator[st
         )
     if not request.as_supervised or not schema.has_target:
         return
-    for name, num_unlabelled, num_records in _unlabelled(subset, request):
+    splits = [*_unlabelled(subset, request)]
+    is_to_predict = not request.is_shuffled and all(none == every for _, none, every in splits)
+    for name, num_unlabelled, num_records in () if is_to_predict else splits:
         if num_unlabelled:
             feature = schema.target or "class"
             yield (

@@ -25,7 +25,7 @@ from shardprep.catalog.splits import (
     group_keys,
 )
 from shardprep.catalog.tables.columns import column_notes, make_columns
-from shardprep.catalog.tables.key_index import KeyIndex, without_left_out
+from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import NoIdsError, TableMatch, match_table
 from shardprep.catalog.tables.table import Rows, Table
@@ -183,7 +183,7 @@ def _without_listed(given: ChangedItems, recipe: Recipe, documents: Documents) -
     found = select(members, recipe, ids, ())
     reasons = {one.key: one.reason for one in found.left_out}
     out = {at: reasons[key] for at, key in enumerate(members.keys) if key in reasons}
-    return given.without(out).noted(found.notes, found.unused)
+    return given.without(out).noted(found.notes)
 
 
 def _with_labels(given: ChangedItems, recipe: Recipe, documents: Documents) -> ChangedItems:
@@ -230,8 +230,7 @@ def _with_labels(given: ChangedItems, recipe: Recipe, documents: Documents) -> C
         schema=schema.model_copy(update={"labels": tuple(classes)}),
         labels_from=found.how,
     )
-    lost, remarks = without_left_out(found.rows_without_image, [one.key for one in given.skipped])
-    made = made.noted([*remarks, *found.remarks], lost)
+    made = made.noted(found.remarks, found.rows_without_image)
     return made.with_rows(**{schema.target: pa.array(codes, old.type)}, is_new=is_new)
 
 
@@ -254,7 +253,7 @@ def _with_splits(given: ChangedItems, stated: GivenSplits) -> ChangedItems:
     out = np.flatnonzero(~stated.splits.are_there).tolist()
     items = replace(given.items, split=cast("Coded[str]", stated.splits))
     made = replace(given, items=items).without(dict.fromkeys(out, _NO_SPLIT))
-    return made.noted(stated.notes, stated.unused)
+    return made.noted(stated.notes)
 
 
 def _cut(given: ChangedItems, ratios: Mapping[str, float], seed: int) -> ChangedItems:

@@ -117,8 +117,7 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watch, num_workers: int =
         number, keys = num_used + len(unlisted), items.members.keys
         remarks += unused_entries(recipe.exclude_list, unlisted, number, keys)
         findings, copies = findings + remarks, [*copies, *listed]
-        every = (*catalog.rows_without_image, *unlisted)
-        catalog = replace(catalog.in_tiles(), rows_without_image=every)
+        catalog = catalog.in_tiles()
     spoilers = [Skipped(item.key, NO_LABEL, item.extent.num_bytes) for item in left_out]
     estimate = _records_bytes(items, spec)
     found_by, without_image = [catalog.labels_from], catalog.rows_without_image

@@ -5,7 +5,6 @@ A shared document describes many images. Other documents describe one image, wit
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.recipe.object_rules import FormatRule
+from shardprep.recipe.options import spelled
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member
 from shardprep.source.names import composed
@@ -72,11 +72,7 @@ class Sign:
 
     @property
     def flag(self) -> str:
-        flags = (
-            f"--{key}" if value is True else f"--{key} {shlex.quote(str(value))}"
-            for key, value in self.options.items()
-        )
-        return " ".join(flags)
+        return spelled(self.options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -300,7 +300,9 @@ class _Reader:
                     raise SourceError(key, what, hint) from error
         if not kinds >= {"images", "annotations"}:
             what = "is not a COCO document: it has no lists 'images' and 'annotations'"
-            raise SourceError(key, what, f"name a COCO document: {OptionName('boxes')} coco:FILE")
+            raise SourceError(
+                key, what, f"name a COCO document: {OptionName('boxes', 'coco:FILE')}"
+            )
         self._keys.append(key)
         places = self._place(key, document.images)
         self._count_unmatched(key, document, places, start)
@@ -431,13 +433,13 @@ class _Reader:
             findings.append(f"no image of {some_of(self._idle)} is in the source")
         for key, count in (+self._unread).items():
             objects = counted(count, "object")
-            hint = f"; {OptionName('points')} coco stores them" if key == "keypoints" else ""
+            hint = f"; {OptionName('points', 'coco')} stores them" if key == "keypoints" else ""
             findings.append(f"{key} of {objects} are not stored{hint}")
         num_crowds, number = self._table.num_crowds
         if num_crowds > _MANY_CROWDS * number and not self._is_panoptic:
             what = f"{num_crowds:,} of {counted(number, 'object')} are crowds (iscrowd 1)"
             how = "training ignores them, and their pixels are 255 in class masks"
-            hint = f"{OptionName('crowds')} objects stores them as other objects"
+            hint = f"{OptionName('crowds', 'objects')} stores them as other objects"
             findings.append(f"{what}: {how}; {hint}")
         return self._table.found(
             f"COCO, {some_of(self._keys, 3)}",

@@ -143,7 +143,7 @@ def tell_order(cells: Mapping[int, Sequence[str]], size_of: SizeOf) -> tuple[Run
         why = "all images are square" if num_told == 0 else "both orders fit alike"
         return (
             "column",
-            f"run lengths are read down each column: {why}; {OptionName('rle')} row reads rows",
+            f"run lengths are read down each column: {why}; {OptionName('rle', 'row')} reads rows",
         )
     return max(scores, key=lambda order: scores[order]), ""
 
