@@ -313,10 +313,9 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
         several = counted(len(automatic.names.counts()), "class", "classes")
         readings = [*readings[: _MOST_SHOWN - 1], Reading({"labels": rule}, several)]
     if len(readings) > 1:
-        if pairs := _renamed(first[0], folders) if is_folder else "":
-            readings.insert(
-                1, Reading({"labels": "folder"}, f"the folders, with other names: {pairs}")
-            )
+        pairs = _renamed(first[0], folders) * is_folder
+        own = Reading({"labels": "folder"}, f"the folders, with other names: {pairs}")
+        readings[1:1] = [own] * bool(pairs)
         rest = [*(one for one in found if one not in shown), *(others if is_open else ())]
         readings += [Reading(_with_splits(view, x, x.options[0]), x.why) for x in rest]
     number, num_rows = _num_empty(first[0]), (first[0].match.row_of >= 0).sum()
