@@ -313,7 +313,7 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
         several = counted(len(automatic.names.counts()), "class", "classes")
         readings = [*readings[: _MOST_SHOWN - 1], Reading({"labels": rule}, several)]
     if len(readings) > 1:
-        pairs = _renamed(first[0], folders) * is_folder
+        pairs = _renamed(first[0], folders) if is_folder else ""
         own = Reading({"labels": "folder"}, f"the folders, with other names: {pairs}")
         readings[1:1] = [own] * bool(pairs)
         rest = [*(one for one in found if one not in shown), *(others if is_open else ())]
