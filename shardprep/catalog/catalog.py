@@ -292,7 +292,7 @@ def _splits(
         pairs = zip(annotated.splits, splits, strict=True)
         splits = [None if own is None and one == "train" else one for own, one in pairs]
     note = f"{counted(splits.count(None), 'image', 'is', 'are')} in no list of a split"
-    hint = f"{OptionName('unlisted')} train takes them"
+    hint = f"{OptionName('unlisted', 'train')} takes them"
     return GivenSplits(Coded.of(splits), [f"{note}; {hint}"] if None in splits else [])
 
 
@@ -317,7 +317,7 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
     if rule.kind not in ("auto", "none") and not labelling.names.are_there.any():
         example = shown(keys[0], MOST_SHOWN)
         what = f"finds no label for any of {counted(len(keys), 'image')}, such as {example}"
-        hint = f"try {OptionName('labels')} auto"
+        hint = f"try {OptionName('labels', 'auto')}"
         if rule.kind == "csv":
             hint = "name the column of ids, or a path of columns such as {study}/{series}"
         if rule.kind == "column":
@@ -363,7 +363,7 @@ def _without(items: Items, lacks: Coded[str], source: str) -> tuple[Items, list[
         return items, []
     if out.all():
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in lacks.counts().items())
-        what = f"all {len(items):,} images are left out ({reasons})"
+        what = f"every image is left out ({reasons})"
         raise SourceError(source, what, f"keep images such as {shown(items.members.keys[0])}")
     left = np.flatnonzero(out)
     pairs = zip(items.members.take(left), lacks.take(left), strict=True)
@@ -391,7 +391,7 @@ def _findings(found: Found, items: Items, unlabelled: Sequence[Skipped]) -> list
         findings += annotated.findings
         lost = sum(one.reason in (NO_ANNOTATION, NO_MASK) for one in unlabelled)
         if lost:
-            unlisted = f"; {OptionName('unlisted')} background takes them"
+            unlisted = f"; {OptionName('unlisted', 'background')} takes them"
             hint = unlisted if annotated.has_background else ""
             findings.append(f"skipped {counted(lost, 'image')} that no annotation lists{hint}")
     elif recipe.labels == "auto":

@@ -264,9 +264,13 @@ def _of_images(
         image, cell = int(images[others[0]]), cells[int(rows[others[0]])]
         of = f" of {title!r}" if title else ""
         what = f"gives {keys[image]} two labels{of}, {cells.values[named[image]]!r} and {cell!r}"
-        hint = f"add {OptionName('pivot')} COLUMN for a row for each image and target"
-        texts = f"{OptionName('target')} multilabel for several classes, or texts for texts"
-        raise TwoLabelsError(table, what, f"give one row for each image, or {hint}, {texts}")
+        many, texts = OptionName("target", "multilabel"), OptionName("target", "texts")
+        pivot = OptionName("pivot", "COLUMN")
+        hint = (
+            f"give one row for each image. Or keep several rows with {many} (classes), "
+            f"{texts} (texts) or {pivot} (a row for each image and target)"
+        )
+        raise TwoLabelsError(table, what, hint)
     return Coded(named, cells.values)
 
 
@@ -293,7 +297,8 @@ def _pivoted(match: TableMatch, pivot: str, columns: Sequence[Column]) -> Iterat
     table, option = match.table, OptionName("pivot")
     if len(columns) != 1:
         what = f"needs one column of values, but the labels are {len(columns)} columns"
-        raise SourceError(option, what, f"name one: {OptionName('labels')} csv:FILE:ID:VALUE")
+        flag = OptionName("labels", "csv:FILE:ID:VALUE")
+        raise SourceError(option, what, f"name one column: {flag}")
     ((title, key_of, values),) = columns
     names = table.checked_cells(table.column(pivot)).coded()
     known = sorted({*names.firsts().values()} - {""}, key=natural_order)
@@ -339,8 +344,8 @@ def _are_flags(table: str, columns: Mapping[str, Collection[str]], target: str) 
     for title, cell in others.items():
         what = f"column {title!r} has {cell!r}"
         hint = "with one column per class, use only 1, 0 or -1"
-        more = f", or add {OptionName('target')} {' or '.join(OF_COLUMNS)} for other numbers"
-        raise SourceError(table, what, hint + more)
+        flags = " or ".join(str(OptionName("target", one)) for one in OF_COLUMNS)
+        raise SourceError(table, what, f"{hint}, or add {flags} for other numbers")
     return True
 
 

@@ -256,7 +256,7 @@ def _labelled(view: View) -> SourceImages:
     tables = [] if is_alone else documents.label_tables()
     rule = LabelRule("none") if is_alone else recipe.label_rule
     if recipe.pivot and rule.kind != "csv":
-        hint = f"use {OptionName('labels')} csv:FILE:ID:VALUE"
+        hint = f"use {OptionName('labels', 'csv:FILE:ID:VALUE')}"
         raise SourceError(OptionName("pivot"), "needs a named table of labels", hint)
     labelling = view.automatic if rule.kind == "auto" else label_keys(index, rule, tables)
     if recipe.may_be_annotated and labelling.rule == "none" and not view.members.are_stacks.any():
@@ -321,7 +321,8 @@ def _with_other_labels(
 def no_image(source: str, listing: ImageListing) -> SourceError:
     """Return the error for a source without any image."""
     if num_links := num_links_outside(listing):
-        what = f"holds no image, but {num_links:,} links that lead out of it"
+        links = "1 link that leads" if num_links == 1 else f"{num_links:,} links that lead"
+        what = f"holds no image, but {links} out of it"
         return SourceError(source, what, f"add {OptionName('follow_links')} to follow them")
     suffixes = Counter(Path(member.key).suffix or "no suffix" for member in listing.others)
     found = ", ".join(f"{count} {suffix}" for suffix, count in suffixes.most_common(4))
@@ -329,10 +330,10 @@ def no_image(source: str, listing: ImageListing) -> SourceError:
     pickles = [one.removesuffix(PICKLE).rstrip() for one in listing.notes if one.endswith(PICKLE)]
     if pickles and len(pickles) == len(listing.notes):
         what = f"holds no image, but Python pickles, which are never read: {some_of(pickles)}"
-        return SourceError(source, what, "docs/kaggle.md has the lines that convert CIFAR's")
+        return SourceError(source, what, "convert them as docs/kaggle.md shows for CIFAR")
     if listing.notes:
         what += f"; looked into {some_of(listing.notes)}"
-        hint = f"{OptionName('images')} FILE:COLUMN names an array"
+        hint = f"{OptionName('images', 'FILE:COLUMN')} names an array"
         hint = "run shardprep repack instead" if listing.notes == (OWN_DATASET,) else hint
         return SourceError(source, what, hint)
     return SourceError(source, what, "name a source with images")

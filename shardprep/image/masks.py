@@ -212,7 +212,8 @@ def _binary(mask: MaskFile) -> NDArray[np.uint8]:
         return pixels.astype(np.uint8)
     half = 128 if highest <= 255 else 128 << 8
     if highest < half and not mask.is_lossy:
-        raise MaskError(f"has values up to {highest}, but other masks of the source have two")
+        what = f"has values up to {highest}, but other masks of the source are black and white"
+        raise MaskError(f"{what}: save it with the values 0 and 255")
     return (pixels >= half).view(np.uint8)
 
 

@@ -143,8 +143,10 @@ class StoredImages:
         return stored_pixels(data, self._size, least_side)
 
     def damaged(self, number: int, error: Exception) -> RecordError:
-        what = error.what if isinstance(error, RecordError) else " ".join(str(error).split())
-        return self._records.damaged(number, f"its image cannot be decoded ({what[:200]})")
+        if isinstance(error, RecordError):
+            return self._records.damaged(number, error.what)
+        what = " ".join(str(error).split())[:200] or type(error).__name__
+        return self._records.damaged(number, f"its image cannot be decoded ({what})")
 
 
 def sharpness(pixels: Pixels) -> float:

@@ -127,8 +127,8 @@ def _damaged_records(contents: Contents, measured: ScanResult | None) -> list[Fi
         return []
     number, reason = len(measured.damaged), next(iter(measured.damaged.values())).what
     what = (
-        f"{counted(number, 'image')} cannot be decoded, the first because: {reason}; "
-        "shardprep verify --repair --source SOURCE rebuilds them"
+        f"{counted(number, 'record', 'is', 'are')} damaged; of the first, {reason}; "
+        "shardprep verify --repair --source SOURCE rebuilds damaged records"
     )
     keys = contents.keys_of([*measured.damaged])
     return [Finding("damaged-records", "serious", number, len(measured.numbers), what, keys)]

@@ -247,9 +247,10 @@ def _write_documents(folders: Folders, outline: Outline) -> Manifest:
 def _warn_of_darkness(manifest: Manifest, num_dark: Mapping[str, int], spec: ImageSpec) -> None:
     hint = ""
     if spec.window not in ("auto", "full"):
-        hint = "; for DICOM, another --window may show more"
+        hint = f"; for DICOM, another {OptionName('window')} may show more"
     elif spec.depth_range == "full":
-        hint = "; if 16-bit grey files contain 12-bit values, add --depth-range 0,4095"
+        flag = OptionName("depth_range", "0,4095")
+        hint = f"; if 16-bit grey files contain 12-bit values, add {flag}"
     for name, split in manifest.splits.items():
         if num_dark[name] > _MANY * split.num_records:
             line = "%s: %s of %s images are nearly black%s"
@@ -258,12 +259,12 @@ def _warn_of_darkness(manifest: Manifest, num_dark: Mapping[str, int], spec: Ima
 
 def _warn_of_sizes(manifest: Manifest) -> None:
     if manifest.num_rescaled:
-        _log.warning(
+        line = (
             "%s of %s images have another size than their annotations state, so their annotations "
-            "were scaled; --annotated-size image takes them as pixels of the image",
-            f"{manifest.num_rescaled:,}",
-            f"{manifest.totals.num_written:,}",
+            "were scaled; "
+            f"{OptionName('annotated_size', 'image')} takes them as pixels of the image"
         )
+        _log.warning(line, f"{manifest.num_rescaled:,}", f"{manifest.totals.num_written:,}")
 
 
 def _tables(

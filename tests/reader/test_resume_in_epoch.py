@@ -266,7 +266,7 @@ def test_a_dataset_made_from_the_batches_is_refused(folder: Path, tmp_path: Path
     resume = reader.ResumeInEpoch(tmp_path / "s", data)
     for options in ({}, {"class_weight": {0: 1.0, 1: 1.0}}):
         with pytest.raises(
-            DatasetError, match="has None steps per epoch, but there are 12 batches"
+            DatasetError, match="fit reads other data than the batches of this callback"
         ):
             model_of().fit(data.unbatch().batch(4), verbose=0, callbacks=[resume], **options)
 
@@ -416,9 +416,14 @@ def test_an_invalid_state_file_is_refused(folder: Path, saved: Path, tmp_path: P
 def test_fit_must_get_all_of_the_same_batches(folder: Path, tmp_path: Path) -> None:
     data = batches(folder)
     resume = reader.ResumeInEpoch(tmp_path / "state", data)
-    with pytest.raises(DatasetError, match="fit has 5 steps per epoch, but there are 12 batches; "):
+    with pytest.raises(
+        DatasetError, match="fit has 5 steps per epoch, but this callback has 12 batches; "
+    ):
         model_of().fit(data, steps_per_epoch=5, verbose=0, callbacks=[resume])
-    with pytest.raises(DatasetError, match="fit has other batches than this callback; give both"):
+    with pytest.raises(
+        DatasetError,
+        match=r"reader\.ResumeInEpoch: fit reads other data than the batches of this callback",
+    ):
         used().fit(batches(folder), verbose=0, callbacks=[resume])
     assert not (tmp_path / "state").exists()
 

@@ -66,13 +66,13 @@ def recognised(
     for key in wanted or [""]:
         fit = [one for one in signs if key in ("", one.key)]
         if key and not fit:
-            hint = f"say where they are: {OptionName(key)} …"
+            hint = f"say where they are with {OptionName(key)}"
             raise SourceError(OptionName(key, "auto"), f"no {key} are recognised", hint)
         if not is_said:
             fit += [replace(one, instances=False) for one in fit if one.instances]
         if len(fit) > 1:
             choices = [Choice(one.options, one.flag, one.how) for one in fit]
-            alone = Choice({"labels": "none"}, f"{OptionName('labels')} none", "images alone")
+            alone = Choice({"labels": "none"}, str(OptionName("labels", "none")), "images alone")
             choices += [] if key else [alone]
             raise QuestionError.of(OptionName(key or "labels", "auto"), choices)
     rules: dict[str, str | bool] = {one.key: one.option for one in signs}
@@ -85,7 +85,7 @@ def mask_findings(keys: Sequence[str]) -> list[str]:
         return []
     globs = " ".join(str(OptionName("exclude", f"{name}/*")) for name in masks)
     number = counted(sum(masks.values()), "image")
-    hint = f"{OptionName('masks')} PATTERN stores them, {globs} leaves them out"
+    hint = f"{OptionName('masks', 'PATTERN')} stores them, {globs} leaves them out"
     return [f"{number} in folders {', '.join(masks)} may be masks; {hint}"]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from shardprep.catalog.names import natural_order
 from shardprep.dataset.schema import MOST_POINTS
-from shardprep.errors import SourceError
+from shardprep.errors import OptionName, SourceError
 from shardprep.image.annotation_types import Points, Skeleton
 from shardprep.image.boxes import united
 
@@ -95,7 +95,8 @@ class PointList:
         slots = sorted(used | {(i, 0) for i in order.values()})
         if len(slots) > MOST_POINTS:
             what = f"has {len(slots):,} keypoints of all images together, more than {MOST_POINTS:,}"
-            raise SourceError(where, what, "give the boxes of objects instead, with --boxes")
+            hint = f"give the boxes of objects instead, with {OptionName('boxes')}"
+            raise SourceError(where, what, hint)
         titles = [f"{ordered[i]} {number + 1}" if number else ordered[i] for i, number in slots]
         slot_of = {one: i for i, one in enumerate(slots)}
         points = {image: np.zeros((len(slots), 3), np.float32) for image in self.listed}

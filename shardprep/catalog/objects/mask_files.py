@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -109,7 +108,7 @@ def masks_beside(
     column = "" if pattern is None else pattern.column
     if pattern is not None and column and paired is None:
         what = f"names the column {column!r}, but there are no items"
-        raise SourceError(pattern.option, what, f"add {OptionName('items')} FILE")
+        raise SourceError(pattern.option, what, f"add {OptionName('items', 'FILE')}")
     masks = masks_by_folder(list(by_key)) if recipe.is_annotated and not column else {}
     others = {key for keys in masks.values() for key in keys}
     if pattern is None:
@@ -213,7 +212,7 @@ def _advised(
         except (SourceError, OptionError):
             continue
         if masks <= files.keys and masks.isdisjoint(files.without_image):
-            hint = f"{pattern.option} {shlex.quote(text)} tells them apart by their folders"
+            hint = f"{replace(pattern.option, value=text)} tells them apart by their folders"
             return SourceError(error.where, error.what, hint)
     return error
 

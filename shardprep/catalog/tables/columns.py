@@ -70,7 +70,7 @@ def make_columns(
     if not names:
         return (), ()
     if match is None:
-        raise SourceError(_COLUMNS, "needs a label table", f"use {OptionName('join')} FILE")
+        raise SourceError(_COLUMNS, "needs a label table", f"use {OptionName('join', 'FILE')}")
     columns: list[Column] = []
     values: list[Coded[Value]] = []
     for name in names:

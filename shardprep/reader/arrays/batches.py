@@ -121,7 +121,7 @@ class ArrayBatches:
         num_epochs = self._options.epochs
         if num_epochs is not None and saved.epoch > num_epochs:
             what = f"epoch={saved.epoch}, but there are {num_epochs} epochs"
-            raise DatasetError(_STATE, what, "give batches() more epochs")
+            raise DatasetError(_STATE, what, "give a larger number of epochs")
         if saved.seed != self._source.order.seed:
             order = replace(self._source.order, seed=saved.seed)
             self._source = replace(self._source, order=order)

@@ -323,7 +323,8 @@ def _check_request(request: Request) -> None:
         hint = "give batch_size, and neither repeat nor drop_remainder"
         raise _refused("pad_batches pads the last batch of a single epoch", hint)
     if request.crop is not None and config.image_size is not None:
-        raise _refused("image_size and a crop are both given", "give one: a crop has its own size")
+        hint = "leave out image_size: a crop has its own size"
+        raise _refused("image_size and a crop are both given", hint)
 
 
 def _refused(what: str, hint: str) -> DatasetError:

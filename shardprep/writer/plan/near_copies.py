@@ -21,7 +21,7 @@ from shardprep.catalog.items import Item, Items
 from shardprep.dataset.leak_check import LeakCheck, kept_rank
 from shardprep.dataset.schema import Schema
 from shardprep.dataset.stored_size import check_stored
-from shardprep.errors import counted, shown
+from shardprep.errors import OptionName, counted, shown
 from shardprep.image.decode import stored_pixels
 from shardprep.image.near_pairs import METHOD, Pairs, Thumbnails, joined, near_groups
 from shardprep.image.process import Rejection, process_image
@@ -128,7 +128,7 @@ class NearCopies:
             kept = counted(len(sizes), "image")
             return [f"left out: {len(self._kept_of):,} near {copies} of {kept}{odd}"]
         text = f"{counted(len(sizes), 'group')} of near copies, {sum(sizes):,} images in all"
-        hint = ["the dataset has one split: give --split to divide it"]
+        hint = [f"the dataset has one split: give {OptionName('split')} to divide it"]
         are_parted = len({item.split for item in final}) > 1
         more = self._across(final) if are_parted else hint
         return [f"{text}; the largest has {max(sizes):,}", *more]
@@ -164,8 +164,8 @@ class NearCopies:
             return []
         first, second = (shown(key, _MOST_SHOWN) for key in sorted(parted[0].values())[:2])
         text = f"{len(parted):,} of these are in several given splits, such as {first} and {second}"
-        cuts = "--split RATIOS that name these splits divide labelled images again"
-        return [f"{text}: {cuts}, and --dedup near leaves copies out"]
+        cuts = f"{OptionName('split', 'RATIOS')} for these splits divides labelled images again"
+        return [f"{text}: {cuts}, and {OptionName('dedup', 'near')} leaves copies out"]
 
 
 _VERSION = 2

@@ -79,7 +79,7 @@ def find_workspace(where: str) -> Workspace:
     if not meant:
         hint = f"give the folder or address that was the value of {OptionName('out')}"
         raise DatasetError(where, "holds no dataset, finished or not", hint)
-    what = "several unfinished builds" if unfinished else "no unfinished build, only"
+    what = "several unfinished builds" if unfinished else "only finished datasets"
     names = some_of([one.location for one in meant])
     raise DatasetError(where, f"holds {what}: {names}", "name one of them")
 

@@ -25,7 +25,7 @@ from shardprep.catalog.objects.formats.annotated_source import (
     shared_texts,
 )
 from shardprep.catalog.objects.formats.json_stream import elements
-from shardprep.catalog.objects.formats.pairing import Pairing
+from shardprep.catalog.objects.formats.pairing import Pairing, two_entries
 from shardprep.catalog.objects.object_table import (
     MALFORMED,
     MOST_SIDE,
@@ -298,7 +298,8 @@ class _Reader:
                     raise SourceError(key, what, hint) from error
         if not kinds >= {"images", "annotations"}:
             what = "is not a COCO document: it has no lists 'images' and 'annotations'"
-            raise SourceError(key, what, f"name a COCO document: {OptionName('boxes')} coco:FILE")
+            flag = OptionName("boxes", "coco:FILE")
+            raise SourceError(key, what, f"name a COCO document: {flag}")
         self._keys.append(key)
         places = self._place(key, document.images)
         self._count_unmatched(key, document, places, start)
@@ -398,8 +399,7 @@ class _Reader:
             places[id_] = -1 if found is None else found
             if found is not None:
                 if (other := names.setdefault(found, name)) != name:
-                    what = f"{name!r} and {other!r} both belong to {self._source.index.keys[found]}"
-                    raise SourceError(key, what, "add the image of each, or delete one entry")
+                    raise two_entries(key, self._source.index.keys[found], repr(other), repr(name))
                 self._table.list_image(found, size)
                 self._splits[found] = split or None
         there = [one for one in places.values() if one >= 0]
@@ -429,13 +429,13 @@ class _Reader:
             findings.append(f"no image of {some_of(self._idle)} is in the source")
         for key, count in (+self._unread).items():
             objects = counted(count, "object")
-            hint = f"; {OptionName('points')} coco stores them" if key == "keypoints" else ""
+            hint = f"; {OptionName('points', 'coco')} stores them" if key == "keypoints" else ""
             findings.append(f"{key} of {objects} are not stored{hint}")
         num_crowds, number = self._table.num_crowds
         if num_crowds > _MANY_CROWDS * number and not self._is_panoptic:
             what = f"{num_crowds:,} of {counted(number, 'object')} are crowds (iscrowd 1)"
             how = "training ignores them, and their pixels are 255 in class masks"
-            hint = f"{OptionName('crowds')} objects stores them as other objects"
+            hint = f"{OptionName('crowds', 'objects')} stores them as other objects"
             findings.append(f"{what}: {how}; {hint}")
         return self._table.found(
             f"COCO, {some_of(self._keys, 3)}",

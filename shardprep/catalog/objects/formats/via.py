@@ -66,7 +66,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         keys.append(key)
         if not is_lines and has_many_values(data):
             what = f"has more than {MOST_VALUES:,} values"
-            hint = f"export it from VIA in parts: {OptionName('boxes')} via:FILE,FILE"
+            hint = f"export it from VIA in parts: {OptionName('boxes', 'via:FILE,FILE')}"
             raise SourceError(key, what, hint)
         try:
             entries = _entries_of_lines(data) if is_lines else _entries(data)

@@ -94,11 +94,11 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         table.missing[text.key] = _read_lines(text.data, shape).number
     if num_poses and not source.keypoints:
         what = f"keypoints of {counted(num_poses, 'object')} are not stored, their boxes are"
-        findings.append(f"{what}; {OptionName('points')} yolo stores both")
+        findings.append(f"{what}; {OptionName('points', 'yolo')} stores both")
     if num_likely > _MOST_LIKE_POSES * len(table):
         findings.append(
             f"{counted(num_likely, 'line')} may be poses without flags, and are read as polygons; "
-            f"{OptionName('points')} yolo reads them as poses"
+            f"{OptionName('points', 'yolo')} reads them as poses"
         )
     if names is None:
         findings.append("classes of YOLO have no names: no data.yaml, obj.names or classes.txt")
