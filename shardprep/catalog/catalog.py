@@ -316,7 +316,7 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
     rule = recipe.rules.labels
     if rule.kind not in ("auto", "none") and not labelling.names.are_there.any():
         example = shown(keys[0], MOST_SHOWN)
-        what = f"finds no label for any of {counted(len(keys), 'image')}, such as {example}"
+        what = f"finds a label for none of the images ({len(keys):,}), such as {example}"
         hint = f"try {OptionName('labels', 'auto')}"
         if rule.kind == "csv":
             hint = "name the column of ids, or a path of columns such as {study}/{series}"

@@ -303,7 +303,8 @@ def _pivoted(match: TableMatch, pivot: str, columns: Sequence[Column]) -> Iterat
     names = table.checked_cells(table.column(pivot)).coded()
     known = sorted({*names.firsts().values()} - {""}, key=natural_order)
     if title == table.header[table.column(pivot)] or not 0 < len(known) <= _MOST_TARGETS:
-        what = f"column {pivot!r} has {len(known):,} names of targets, for the values of {title!r}"
+        names_of = counted(len(known), "name")
+        what = f"column {pivot!r} has {names_of} of targets, for the values of {title!r}"
         hint = f"choose a column without the values, and with 1 to {_MOST_TARGETS:,} names"
         raise SourceError(option, what, hint)
     if lost := int((names.fit(lambda name: not name) & values.are_there).sum()):

@@ -23,7 +23,7 @@ from typing import Annotated, Any, NamedTuple, Self
 import keras
 import numpy as np
 
-from shardprep.errors import DatasetError
+from shardprep.errors import DatasetError, counted
 from shardprep.reader.order.order import State
 from shardprep.reader.validators import Count, File, like, validated
 from shardprep.storage.atomic_file import DurableFile
@@ -103,9 +103,11 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         if steps != len(self._batches) and not self._ends_epochs:
             if steps is None:
                 raise _other_data()
-            own = f"this callback has {len(self._batches)} batches"
+            own = f"this callback has {counted(len(self._batches), 'batch')}"
             hint = "give fit the batches of this callback, without steps_per_epoch"
-            raise DatasetError(_WHERE, f"fit has {steps} steps per epoch, but {own}", hint)
+            raise DatasetError(
+                _WHERE, f"fit has {counted(steps, 'step')} per epoch, but {own}", hint
+            )
         self._saved = saved = self._saved or self._read()
         self._place = (0, 0)
         if saved is not None:

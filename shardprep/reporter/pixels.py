@@ -26,7 +26,7 @@ from shardprep.dataset.example import ExampleDecoder
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import BOX, BOX_LABEL, HEIGHT, MAX_SIDE, WIDTH, Schema
 from shardprep.dataset.stored_size import check_stored
-from shardprep.errors import RecordError
+from shardprep.errors import RecordError, counted
 from shardprep.image.decode import stored_pixels
 from shardprep.image.near_pairs import METHOD, PAIR, near_pairs
 from shardprep.image.thumbnail import LEAST_SIDE, LUMA, THUMBNAIL, thumbnail
@@ -122,7 +122,8 @@ class StoredImages:
         )
         sides = features.get(BOX, ())
         if len(sides) % 4:
-            raise ValueError(f"{BOX} has {len(sides):,} values, which is not a multiple of 4")
+            what = f"{BOX} has {counted(len(sides), 'value')}, which is not a multiple of 4"
+            raise RecordError("", what)
         boxes = np.empty(len(sides) // 4, BOXES)
         boxes["record"] = number
         boxes["corners"] = np.array(sides, np.float32).reshape(-1, 4)

@@ -350,7 +350,7 @@ def test_a_state_beyond_the_last_epoch_is_an_error(folder: Path) -> None:
     for _ in three:
         pass
     two = reader.Dataset(folder).batches(8, epochs=2)
-    assert "epoch=3, but there are 2 epochs" in refused(
+    assert "the state has epoch=3, but the iterator has epochs=2" in refused(
         lambda: two.load_state_dict(three.state_dict())
     )
 

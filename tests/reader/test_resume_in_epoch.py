@@ -6,6 +6,7 @@ import json
 import random
 import signal
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -396,6 +397,36 @@ def test_a_state_of_other_batches_or_another_model_is_refused(
     assert str(caught.value).startswith(f"{saved}: {said}")
     assert "remove the file to start again" in str(caught.value)
     assert saved.read_bytes() == before
+
+
+def _with_place(saved: Path, change: Callable[[dict[str, Any]], None], to: Path) -> Path:
+    """Write a copy of a state whose position is changed."""
+    with np.load(saved) as file:
+        arrays = {name: file[name] for name in file.files}
+    head = json.loads(arrays["head"].tobytes())
+    change(head["place"])
+    arrays["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
+    with to.open("wb") as stream:
+        np.savez(stream, **arrays)
+    return to
+
+
+def test_a_refused_state_says_once_how_to_start_again(
+    folder: Path, saved: Path, tmp_path: Path
+) -> None:
+    def age(place: dict[str, Any]) -> None:
+        place["of"] = f"1 {place['of'].partition(' ')[2]}"
+
+    old = _with_place(saved, age, tmp_path / "old")
+    with pytest.raises(DatasetError) as caught:
+        reader.ResumeInEpoch(old, batches(folder))
+    hint = "finish its epoch with that version, or remove the file to start again"
+    assert str(caught.value).endswith(
+        f"earlier version, which had another order of records; {hint}"
+    )
+    cut = _with_place(saved, lambda place: place.pop("seed"), tmp_path / "cut")
+    with pytest.raises(DatasetError, match="is not a ResumeInEpoch state; remove the file"):
+        reader.ResumeInEpoch(cut, batches(folder))
 
 
 def test_an_invalid_state_file_is_refused(folder: Path, saved: Path, tmp_path: Path) -> None:

@@ -200,8 +200,8 @@ class ArrayFiles:
                 there = [some_of([one.key for one in wanted], _MOST_SHOWN)] if wanted else []
                 there += [OWN_DATASET] if self._datasets else []
                 what = f"no array file is called {some_of([rule.file for rule in rules])}"
-                hint = f"the source has {' and '.join(there) or 'no array file'}"
-                raise OptionError(_OPTION, what, hint)
+                hint = f"use a file of the source: {', and '.join(there)}"
+                raise OptionError(_OPTION, what, hint if there else "leave this option out")
             near = {key.rpartition("/")[0] for key in named}
             wanted = [one for one in wanted if one.key.rpartition("/")[0] in near]
         for member in wanted:

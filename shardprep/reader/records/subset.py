@@ -13,7 +13,7 @@ from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset, open_dataset
 from shardprep.dataset.remote_files import RemoteFiles
 from shardprep.dataset.schema import BOX_LABEL, MASK, TARGET_IMAGE, Schema
-from shardprep.errors import DatasetError
+from shardprep.errors import DatasetError, counted
 from shardprep.reader.array_types import Ints
 from shardprep.reader.config import ReadConfig, ReadOptions, Request, seed_of
 from shardprep.reader.decode.targets import check_options
@@ -344,5 +344,6 @@ def _check_stack_request(subset: Subset, request: Request) -> None:
 def check_hosts(where: str, num_records: int, num_hosts: int) -> None:
     """Raise DatasetError if there are fewer records than hosts."""
     if num_records < num_hosts:
-        what = f"{num_records} records cannot be shared by {num_hosts} readers"
-        raise DatasetError(where, what, f"use at most {num_records} readers")
+        records, readers = counted(num_records, "record"), counted(num_records, "reader")
+        what = f"{records} cannot be shared by {num_hosts} readers"
+        raise DatasetError(where, what, f"use at most {readers}")
