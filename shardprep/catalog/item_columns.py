@@ -248,7 +248,9 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
     new = {title: role for role, title in roles.items()}
     names = [new.get(title, title).removeprefix(TARGET) for title in items.columns]
     if twice := next((one for one in names if names.count(one) > 1), ""):
-        raise SourceError(items.name, f"has two columns for {twice!r}", "rename or drop one")
+        raise SourceError(
+            items.name, f"has two columns for {twice!r}", "rename or drop one of them"
+        )
     said = [
         f"column {title!r} of {items.name} is the {role}"
         for role, title in roles.items()
@@ -260,7 +262,9 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
     lists = {one for one in others if one in columns and _are_lists(columns[one])}
     rows = {one: f"{ROWS}{one.removeprefix(ROWS)}" for one in lists}
     if twice := next((one for one, row in rows.items() if one != row in columns), ""):
-        raise SourceError(items.name, f"has two columns for '{ROWS}{twice}'", "rename or drop one")
+        raise SourceError(
+            items.name, f"has two columns for '{ROWS}{twice}'", "rename or drop one of them"
+        )
     columns = {rows.get(title, title): cells for title, cells in columns.items()}
     notes = [
         *said,
@@ -446,7 +450,7 @@ def options_stated(items: GivenItems, recipe: Recipe) -> dict[str, Any]:
     if len(targets) > 1 and recipe.labels == BUILD_DEFAULTS["labels"]:
         what = f"has several targets: {' and '.join(targets)}"
         flag = OptionName("labels", f"column:{targets[0]}")
-        hint = f"drop one, or choose with {flag}, and store others with {OptionName('columns')}"
+        hint = f"drop one of them, or use {flag}, and store others with {OptionName('columns')}"
         raise SourceError(items.name, what, hint)
     stated["labels"] = f"column:{targets[0]}" if targets else "none"
     if targets and recipe.labels == BUILD_DEFAULTS["labels"]:

@@ -150,7 +150,9 @@ def relabelled(
         stated = [c for c in (*classes, *added) if not (adds and c in known)]
         flag = OptionName("classes", ",".join(stated))
         hint = f"correct them, or state all classes: {flag}"
-        raise SourceError(option, what, f"correct them, or add them: {flag}" if adds else hint)
+        raise SourceError(
+            option, what, f"correct them, or add them as classes: {flag}" if adds else hint
+        )
     lost = labelling.rows_without_image + fixes.rows_without_image
     unknown, _ = without_left_out(fixes.rows_without_image, left_out)
     remarks = [remark, *unused_entries(table.name, unknown, len(table.rows), keys)]

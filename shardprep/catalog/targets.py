@@ -355,7 +355,7 @@ def _listed(cell: Cell | None) -> Cell | None:
 def _several(key: str, cell: Cell, kind: TargetKind, separator: str) -> tuple[str, ...]:
     if isinstance(cell, tuple):
         if kind == "class" and len(cell) != 1:
-            what = f"has {len(cell)} classes ({', '.join(cell) or 'none'}), not one"
+            what = f"has {len(cell)} classes ({', '.join(cell) or 'none'}), not one class"
             raise SourceError(key, what, f"use {OptionName('target', 'multilabel')}")
         return cell
     if kind == "class":

@@ -121,7 +121,7 @@ def export_dataset(
     manifest, schema = dataset.manifest, dataset.schema
     writer: Layout = import_module(f"shardprep.exporter.{LAYOUTS[layout]}").WRITERS[layout]
     if writer.needs_boxes and BOX_LABEL not in schema.features:
-        what = f"{layout!r} is a layout of boxes, but {manifest.name} has none"
+        what = f"{layout!r} is a layout of boxes, but {manifest.name} has no boxes"
         raise RecipeError(OptionName("to"), what, "use folder, webdataset or parquet")
     noun = "target images" if TARGET_IMAGE in schema.features else "stacks"
     if (schema.is_stack or TARGET_IMAGE in schema.features) and not writer.takes_stacks:

@@ -318,7 +318,7 @@ class MaskFiles:
     def ids(self) -> tuple[NDArray[np.uint32], Frame]:
         """Return segment ids and frame of the only mask file; MaskError for none or several."""
         if len(self.data) != 1:
-            raise MaskError(f"has {len(self.data)} mask files, but a panoptic image needs one")
+            raise MaskError(f"has {len(self.data)} mask files, but a panoptic image needs one file")
         height, width = self.placement.upright
         with fault_of("the mask"):
             most = max(MAX_PIXELS, height * width)

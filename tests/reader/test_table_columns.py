@@ -148,7 +148,7 @@ def test_an_empty_cell_fulfils_only_is_none(folder: Path, text: Any, fits: Any) 
         ("sex == 3", "3 is not a text like the values of column sex; write it as a text: '3'"),
         ("label == 'dog'", "'dog' is not the number of a class; label= of reader.select"),
         ("labels == 3", "column labels has lists; select by label="),
-        ("fold in 3", "3 is not a list of values; give several: fold in (1, 2)"),
+        ("fold in 3", "3 is not a list of values; give several values: fold in (1, 2)"),
         ("fold is 3", "3 cannot be compared this way; use == or !=, or fold is None"),
         ("not " * 3000 + "fold == 1", "is not a condition"),
         ("fold == {[1]}", "is not a value"),

@@ -50,7 +50,7 @@ class Datasets:
         """
         mix = path if isinstance(path, Mix) else None
         if mix is not None and not isinstance(split, str | EvenSplit):
-            what = f"{split.name!r} is a selection of one dataset, but a mix has several"
+            what = f"{split.name!r} is a selection of one dataset, but a mix has several datasets"
             raise DatasetError("reader", what, "give a split name, or a part of even_splits")
         places = path.paths if isinstance(path, Mix) else (path,)
         opened = tuple(one if isinstance(one, OpenDataset) else open_dataset(one) for one in places)

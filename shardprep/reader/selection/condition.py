@@ -149,7 +149,7 @@ class _Parser:
             raise self._refused(left, "is compared, but is not a column", _there(self._types))
         if isinstance(op, ast.In | ast.NotIn):
             if name is None or not isinstance(right, ast.Tuple | ast.List | ast.Set):
-                hint = f"give several: {column} in (1, 2)"
+                hint = f"give several values: {column} in (1, 2)"
                 raise self._refused(right, "is not a list of values", hint)
             found = self._is_in(name, [self._value(one, column) for one in right.elts])
             return found if isinstance(op, ast.In) else ~found

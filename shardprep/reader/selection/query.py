@@ -149,8 +149,8 @@ def _condition(value: Any) -> Any:
     raise TypeError
 
 
-Labels = Annotated[Any, Kind(_several((str, int)), ("the name of a class or a list of them",))]
-Keys = Annotated[Any, Kind(_keys, ("a list of keys or the path of a file of them",))]
+Labels = Annotated[Any, Kind(_several((str, int)), ("the name of a class or a list of names",))]
+Keys = Annotated[Any, Kind(_keys, ("a list of keys or the path of a file of keys",))]
 Where = Annotated[
     Any, Kind(_condition, ("a text, a dict of columns and values or a pyarrow.compute.Expression",))
 ]
