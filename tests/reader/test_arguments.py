@@ -369,6 +369,12 @@ def test_the_length_counts_the_batches_of_all_epochs(folder: Path) -> None:
         len(dataset.batches(8, epochs=None))
 
 
+def test_distribute_asks_for_a_batch_size(folder: Path) -> None:
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    said = refused(lambda: reader.distribute(strategy, folder, batch_size=None))
+    assert said.startswith("reader.distribute: no batch_size is given; use a multiple of 1")
+
+
 def test_readers_have_class_names_element_spec_and_length(folder: Path) -> None:
     """Class names are in label order, as in Keras's `image_dataset_from_directory`."""
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])

@@ -183,7 +183,7 @@ class _Parser:
             hint = "select by label= or an expression of pyarrow"
             raise refused(self._text, f"column {name} has lists", hint)
         if name in OWN and f"column/{name}" in self._types:
-            hint = f"write column/{name} for your column, or pc.field({name!r}) for the other"
+            hint = f"write column/{name} for your table, or pc.field({name!r}) for items.parquet"
             raise refused(self._text, f"{name} is in your table and in items.parquet", hint)
         self.used[name] = None
         return name
