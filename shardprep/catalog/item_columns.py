@@ -248,9 +248,7 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
     new = {title: role for role, title in roles.items()}
     names = [new.get(title, title).removeprefix(TARGET) for title in items.columns]
     if twice := next((one for one in names if names.count(one) > 1), ""):
-        raise SourceError(
-            items.name, f"has two columns for {twice!r}", "rename or drop one of them"
-        )
+        raise SourceError(items.name, f"has two columns for {twice!r}", "rename or drop one")
     said = [
         f"column {title!r} of {items.name} is the {role}"
         for role, title in roles.items()
@@ -262,9 +260,7 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
     lists = {one for one in others if one in columns and _are_lists(columns[one])}
     rows = {one: f"{ROWS}{one.removeprefix(ROWS)}" for one in lists}
     if twice := next((one for one, row in rows.items() if one != row in columns), ""):
-        raise SourceError(
-            items.name, f"has two columns for '{ROWS}{twice}'", "rename or drop one of them"
-        )
+        raise SourceError(items.name, f"has two columns for '{ROWS}{twice}'", "rename or drop one")
     columns = {rows.get(title, title): cells for title, cells in columns.items()}
     notes = [
         *said,

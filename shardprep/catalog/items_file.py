@@ -235,7 +235,7 @@ def _read_file(recipe: Recipe, file: Path) -> GivenItems:
 
 def _check_titles(titles: Sequence[str], name: str) -> None:
     if twice := next((one for one in titles if titles.count(one) > 1), ""):
-        raise SourceError(name, f"has two columns {twice!r}", "rename or drop one of them")
+        raise SourceError(name, f"has two columns {twice!r}", "rename or drop one")
 
 
 def _json_objects(data: bytes, name: str) -> list[Mapping[str, Any]]:

@@ -27,9 +27,7 @@ _DECODERS = ("PNG", "GIF", "JPEG", "TIFF", "BMP", "WEBP", "PPM", "TGA", "PCX")
 _STRETCHED = re.compile(r"L;([24])")
 """Raw modes of 2 and 4 bits, whose values Pillow spreads over 0 to 255."""
 _NAMED = 3
-_BLACK_AND_WHITE = (
-    "but other masks of the source are black and white: save it in grey with the values 0 and 255"
-)
+_OTHERS = "but other masks of the source are black and white: save it with the values 0 and 255"
 
 
 class MaskError(ValueError):
@@ -208,14 +206,14 @@ def _binary(mask: MaskFile) -> NDArray[np.uint8]:
     pixels = mask.pixels
     if pixels.ndim == 3:
         if not mask.is_lossy:
-            raise MaskError(f"has colours, {_BLACK_AND_WHITE}")
+            raise MaskError(f"has colours, {_OTHERS}")
         pixels = np.asarray(Image.fromarray(pixels).convert("L"))
     highest = int(pixels.max())
     if highest <= 1 and not mask.is_lossy:
         return pixels.astype(np.uint8)
     half = 128 if highest <= 255 else 128 << 8
     if highest < half and not mask.is_lossy:
-        raise MaskError(f"has values up to {highest}, {_BLACK_AND_WHITE}")
+        raise MaskError(f"has values up to {highest}, {_OTHERS}")
     return (pixels >= half).view(np.uint8)
 
 

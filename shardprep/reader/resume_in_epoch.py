@@ -105,9 +105,8 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
                 raise _other_data()
             own = f"this callback has {counted(len(self._batches), 'batch')}"
             hint = "give fit the batches of this callback, without steps_per_epoch"
-            raise DatasetError(
-                _WHERE, f"fit has {counted(steps, 'step')} per epoch, but {own}", hint
-            )
+            what = f"fit has {counted(steps, 'step')} per epoch, but {own}"
+            raise DatasetError(_WHERE, what, hint)
         self._saved = saved = self._saved or self._read()
         self._place = (0, 0)
         if saved is not None:

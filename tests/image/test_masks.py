@@ -177,7 +177,7 @@ def test_unknown_values_and_colours_are_named() -> None:
     assert "the colour (255, 0, 1), which" in fault(colours, values=some)
     assert "no mask values are given" in fault(colours)
     assert "single numbers" in fault(colours, values={0: 0})
-    hint = "but other masks of the source are black and white: save it in grey with the values 0"
+    hint = "but other masks of the source are black and white: save it with the values 0 and"
     assert fault(colours, is_binary=True).startswith(f"has colours, {hint}")
     assert fault(data, is_binary=True).startswith(f"has values up to 3, {hint}")
     assert "JPEG" in fault(jpeg())

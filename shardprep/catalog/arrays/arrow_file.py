@@ -76,9 +76,7 @@ def open_parquet(place: PlainExtent, name: str) -> ArrayFile:
     with reading(name), opened_file(place) as whole, pq.ParquetFile(whole) as file:
         schema, num_rows = file.schema_arrow, file.metadata.num_rows
     if twice := next((one for one in schema.names if schema.names.count(one) > 1), ""):
-        raise SourceError(
-            name, f"has several columns called {twice!r}", "rename or drop one of them"
-        )
+        raise SourceError(name, f"has several columns called {twice!r}", "rename or drop one")
     return _Rows(schema, num_rows, batches, _class_names(schema)).array_file()
 
 

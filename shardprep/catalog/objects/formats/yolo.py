@@ -167,9 +167,7 @@ def _names(source: AnnotatedSource, argument: str) -> NameFile | None:
     if any(one.names != files[0].names for one in files[1:]):
         both = some_of([one.key for one in files], 3)
         what = f"several files name the classes in different ways: {both}"
-        raise SourceError(
-            _YOLO, what, f"name one of them: {OptionName('boxes', f'yolo:{files[0].key}')}"
-        )
+        raise SourceError(_YOLO, what, f"name one: {OptionName('boxes', f'yolo:{files[0].key}')}")
     return next(iter(files), None)
 
 
