@@ -31,9 +31,9 @@ from shardprep.catalog.objects.mask_files import skipped
 from shardprep.catalog.selection import MOST_SHOWN
 from shardprep.catalog.source_images import (
     SourceImages,
+    links_outside,
     list_images,
     no_image,
-    num_links_outside,
     source_images,
 )
 from shardprep.catalog.splits import (
@@ -374,8 +374,7 @@ def _findings(found: Found, items: Items, unlabelled: Sequence[Skipped]) -> list
     wanted, targets, annotated = found.wanted, found.targets, found.annotated
     recipe, listing, labelling = wanted.recipe, wanted.listing, wanted.labelling
     findings = [*listing.notes, *labelling.remarks, *targets.findings]
-    if num_links := num_links_outside(listing):
-        links = "1 link that leads" if num_links == 1 else f"{num_links:,} links that lead"
+    if links := links_outside(listing):
         findings.append(f"skipped {links} outside; {OptionName('follow_links')} follows links")
     unmapped = targets.unmapped
     if annotated is not None:

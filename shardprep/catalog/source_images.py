@@ -36,6 +36,7 @@ from shardprep.errors import (
     QuestionError,
     ShardprepError,
     SourceError,
+    counted,
     shown,
     some_of,
 )
@@ -320,8 +321,7 @@ def _with_other_labels(
 
 def no_image(source: str, listing: ImageListing) -> SourceError:
     """Return the error for a source without any image."""
-    if num_links := num_links_outside(listing):
-        links = "1 link that leads" if num_links == 1 else f"{num_links:,} links that lead"
+    if links := links_outside(listing):
         what = f"holds no image, but {links} out of it"
         return SourceError(source, what, f"add {OptionName('follow_links')} to follow them")
     suffixes = Counter(Path(member.key).suffix or "no suffix" for member in listing.others)
@@ -339,6 +339,7 @@ def no_image(source: str, listing: ImageListing) -> SourceError:
     return SourceError(source, what, "name a source with images")
 
 
-def num_links_outside(listing: Listing) -> int:
-    """Return the number of skipped links whose targets are outside the source."""
-    return sum(one.reason == LEADS_OUTSIDE for one in listing.skipped)
+def links_outside(listing: Listing) -> str:
+    """Return in words how many skipped links lead outside the source; "" if none."""
+    number = sum(one.reason == LEADS_OUTSIDE for one in listing.skipped)
+    return counted(number, "link", "that leads", "that lead") if number else ""

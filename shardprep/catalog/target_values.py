@@ -32,7 +32,7 @@ Ints = NDArray[np.int64]
 
 OF_COLUMNS = ("vector", "soft", "classes")
 """Kinds of targets that consist of several columns."""
-_NULL, _TARGET = OptionName("null"), OptionName("target")
+_NULL = OptionName("null")
 DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 _SEPARATORS = (";", ",", "|", " ")
 _SLACK = 1e-3
