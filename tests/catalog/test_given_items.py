@@ -512,7 +512,7 @@ WRONG: list[tuple[Rows, str]] = [
     ),
     ([{"image": "0.jpg", "label": [1, 2]}], "row 1: label .* is not a single value: call"),
     ([{"image": "0.jpg", "label": {"a": 1}}], "row 1: label .* is not a single value"),
-    ([{"image": "0.jpg", "label": None}], "finds no label for any .* fill the column"),
+    ([{"image": "0.jpg", "label": None}], "finds a label for none .* fill the column"),
     ([{"image": "0.jpg", "split": "held"}], "row 1: split 'held' is not train, validation or"),
     ([{"image": "0.jpg", "sample": None}], "row 1: sample '' is empty"),
     ([{"image": "0.jpg", "mask": "[broken"}], "row 1: mask '' is not an image of the source"),
