@@ -98,7 +98,8 @@ def _splits_by_table(
 ) -> Iterator[str | None]:
     if match is None:
         what = "needs a label table, but the source has none"
-        hint = f"use {OptionName('labels', 'csv:FILE')} or {OptionName('join', 'FILE')}"
+        hint = f"use {OptionName('join', 'FILE')}"
+        hint = hint if rule.column else f"use {OptionName('labels', 'csv:FILE')}"
         raise SourceError(OptionName("split", rule.kind), what, hint)
     if rule.kind == "tables":
         tables = _splits_of_tables(match.table.parts_of_rows())
@@ -209,8 +210,7 @@ def group_keys(keys: Sequence[str], rule: GroupRule, match: TableMatch | None) -
         groups = Texts.of(keys).folders.map(lambda one: "/".join(one.split("/")[: -above or None]))
     elif match is None:
         what = "needs a label table with this column, but the source has no label table"
-        hint = f"use {OptionName('labels', 'csv:FILE')}, {OptionName('join', 'FILE')}, or "
-        hint += f"{OptionName('group', 'regex:PATTERN')}"
+        hint = f"use {OptionName('join', 'FILE')}, or {OptionName('group', 'regex:PATTERN')}"
         raise SourceError(option, what, hint)
     else:
         groups = match.single(rule.text)

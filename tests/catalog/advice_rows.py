@@ -419,7 +419,16 @@ ROWS = [
     ),
     # --- tables, splits and groups
     Row(
-        "use --labels csv:FILE or --join FILE",
+        "use --labels csv:FILE",
+        images("a.jpg", "b.jpg")
+        | {"train.csv": table("id,label", "a,x"), "val.csv": table("id,label", "b,x")},
+        {"labels": "none", "split": "tables"},
+        {"labels": Own("csv:train.csv,val.csv")},
+        splits,
+        {"a.jpg": "train", "b.jpg": "validation"},
+    ),
+    Row(
+        "use --join FILE",
         images(*ABC)
         | {"t.csv": table("id,fold", *(f"{n},{'train' if n < 'd' else 'val'}" for n in ABC))},
         {"labels": "none", "split": "column:fold"},
@@ -428,7 +437,7 @@ ROWS = [
         {n: "train" if n < "d" else "validation" for n in ABC},
     ),
     Row(
-        "use --labels csv:FILE, --join FILE, or ",
+        "use --join FILE, or --group regex:PATTERN",
         images(*ABC) | {"t.csv": table("id,who", *(f"{n},{n < 'd'}" for n in ABC))},
         {"labels": "none", "group": "who"},
         {"join": Own(("t.csv",))},
@@ -436,7 +445,7 @@ ROWS = [
         {n: str(n < "d") for n in ABC},
     ),
     Row(
-        "--group regex:PATTERN",
+        "use --join FILE, or --group regex:PATTERN",
         images("p1_a.jpg", "p1_b.jpg", "p2_c.jpg"),
         {"labels": "none", "group": "who"},
         {"group": Own("regex:(p\\d)_")},
