@@ -158,7 +158,7 @@ class Team:
             if self._source.options.num_workers is not None:
                 raise
             self._num_workers, self._pool = 0, None
-            warn(f"{error}. Threads fill the batches of this iterator")
+            warn(f"{error}; threads fill the batches of this iterator")
             return None
 
     def _let_workers_start(self) -> None:
