@@ -98,7 +98,7 @@ def counted(number: int, noun: str, single: str = "", several: str = "") -> str:
 
     Appends `single` after 1, otherwise `several`: "1 image is a copy", "2 images are copies".
     """
-    ending = "" if number == 1 else "es" if noun.endswith(("s", "x")) else "s"
+    ending = "" if number == 1 else "es" if noun.endswith(("s", "x", "ch")) else "s"
     return f"{number:,} {noun}{ending} {single if number == 1 else several}".rstrip()
 
 

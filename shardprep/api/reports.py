@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardprep.api.arguments import answering, dataset_at, number, with_files
 from shardprep.api.display import watched
-from shardprep.errors import DatasetError, OptionName, RecipeError, SourceError
+from shardprep.errors import DatasetError, OptionName, RecipeError, SourceError, counted
 from shardprep.progress import Show, Watch
 from shardprep.recipe.options import BUILD_DEFAULTS, DATASET, MAX_SEED, RUN_OPTIONS, Option
 from shardprep.storage.url import local_path
@@ -238,7 +238,8 @@ def _with_predictions(options: ReportOptions, contents: Contents, text: str) -> 
     if titles == ("*",):
         titles = tuple(title for title in table.header if title != match.id_column)
     if len(titles) != len(classes):
-        what = f"has {len(titles):,} columns of probabilities for {len(classes):,} classes"
+        given, wanted = counted(len(titles), "column"), counted(len(classes), "class")
+        what = f"has {given} of probabilities for {wanted}"
         raise SourceError(table.name, what, "name a column for each class, in label order")
     columns = (map(_probability, table.cells(table.column(title))) for title in titles)
     rows = [np.append(np.fromiter(column, float), np.nan) for column in columns]

@@ -16,7 +16,7 @@ from typing import Any
 
 from PIL import ExifTags, Image, ImageDraw
 
-from shardprep.errors import SourceError
+from shardprep.errors import SourceError, counted
 from shardprep.recipe.document import RECIPE_FILE, key_lines
 from shardprep.storage.atomic_file import write_durably
 
@@ -58,7 +58,7 @@ def write_sample(directory: Path, *, num_images: int = 600, seed: int = 0) -> Pa
     other bytes (of another seed or Pillow version), `num_images` is below 40, or a write fails.
     """
     if num_images < MIN_IMAGES:
-        what = f"{num_images} images are not enough"
+        what = counted(num_images, "image", "is not enough", "are not enough")
         raise SourceError("sample", what, f"ask for at least {MIN_IMAGES}")
     archive = directory / ARCHIVE_NAME
     recipe = "\n\n".join("\n".join(key_lines(key, value)) for key, value in RECIPE.items()) + "\n"

@@ -31,9 +31,9 @@ from shardprep.catalog.objects.mask_files import skipped
 from shardprep.catalog.selection import MOST_SHOWN
 from shardprep.catalog.source_images import (
     SourceImages,
+    links_outside,
     list_images,
     no_image,
-    num_links_outside,
     source_images,
 )
 from shardprep.catalog.splits import (
@@ -324,7 +324,7 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
     rule = recipe.rules.labels
     if rule.kind not in ("auto", "none") and not labelling.names.are_there.any():
         example = shown(keys[0], MOST_SHOWN)
-        what = f"finds no label for any of {counted(len(keys), 'image')}, such as {example}"
+        what = f"finds a label for none of the images ({len(keys):,}), such as {example}"
         hint = f"try {OptionName('labels', 'auto')}"
         if rule.kind == "csv":
             hint = "name the column of ids, or a path of columns such as {study}/{series}"
@@ -371,7 +371,7 @@ def _without(items: Items, lacks: Coded[str], source: str) -> tuple[Items, list[
         return items, []
     if out.all():
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in lacks.counts().items())
-        what = f"all {len(items):,} images are left out ({reasons})"
+        what = f"every image is left out ({reasons})"
         raise SourceError(source, what, f"keep images such as {shown(items.members.keys[0])}")
     left = np.flatnonzero(out)
     pairs = zip(items.members.take(left), lacks.take(left), strict=True)
@@ -382,8 +382,7 @@ def _findings(found: Found, items: Items, unlabelled: Sequence[Skipped]) -> list
     wanted, targets, annotated = found.wanted, found.targets, found.annotated
     recipe, listing, labelling = wanted.recipe, wanted.listing, wanted.labelling
     findings = [*listing.notes, *labelling.remarks, *targets.findings]
-    if num_links := num_links_outside(listing):
-        links = "1 link that leads" if num_links == 1 else f"{num_links:,} links that lead"
+    if links := links_outside(listing):
         findings.append(f"skipped {links} outside; {OptionName('follow_links')} follows links")
     unmapped = targets.unmapped
     if annotated is not None:

@@ -66,7 +66,8 @@ def source_of(file: str) -> str:
     are_absolute = {*map(os.path.isabs, folders)}
     if len(are_absolute) > 1:
         what = f"{items.name} mixes absolute and relative paths"
-        raise RecipeError(OptionName("items"), what, "name the folder of all images as SOURCE")
+        hint = f"name the folder of all images as {OptionName('SOURCE')}"
+        raise RecipeError(OptionName("items"), what, hint)
     own = os.path.abspath(table)  # noqa: PTH100 - links stay
     common = os.path.commonpath([os.path.normpath(os.path.join(own, x)) for x in folders] or [own])  # noqa: PTH118
     return str(table) if True not in are_absolute and f"{common}/".startswith(f"{own}/") else common
@@ -88,7 +89,8 @@ def listed_files(recipe: Recipe) -> tuple[str, ...] | None:
         return None
     every = sorted({path for two in _paths(recipe) for path in two})
     if not (files := tuple(path[1:] for path in every if _is_file(path))):
-        what = f"none of the paths exists on this machine; the first is {next(iter(every), '')!r}"
+        what = "none of the paths exists on this machine"
+        what = f"{what}; the first is {every[0]!r}" if every else "the table names no path"
         raise SourceError(OptionName("items"), what, "correct the paths")
     return files
 

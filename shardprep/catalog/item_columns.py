@@ -514,7 +514,7 @@ def options_stated(items: GivenItems, recipe: Recipe) -> dict[str, Any]:
     if len(targets) > 1 and recipe.labels == BUILD_DEFAULTS["labels"]:
         what = f"has several targets: {' and '.join(targets)}"
         flag = OptionName("labels", f"column:{targets[0]}")
-        hint = f"drop one, or choose with {flag}, and store others with {OptionName('columns')}"
+        hint = f"drop one of them, or use {flag}, and store others with {OptionName('columns')}"
         raise SourceError(items.name, what, hint)
     stated["labels"] = f"column:{targets[0]}" if targets else "none"
     if targets and recipe.labels == BUILD_DEFAULTS["labels"]:

@@ -154,7 +154,9 @@ def relabelled(
         stated = [c for c in (*classes, *added) if not (adds and c in known)]
         flag = OptionName("classes", ",".join(stated))
         hint = f"correct them, or state all classes: {flag}"
-        raise SourceError(option, what, f"correct them, or add them: {flag}" if adds else hint)
+        raise SourceError(
+            option, what, f"correct them, or add them as classes: {flag}" if adds else hint
+        )
     unknown, remarks = without_left_out(fixes.rows_without_image, left_out)
     remarks += [remark, *unused_entries(table.name, unknown, len(table.rows), keys)]
     lost = (*labelling.rows_without_image, *unknown)
@@ -268,9 +270,13 @@ def _of_images(
         image, cell = int(images[others[0]]), cells[int(rows[others[0]])]
         of = f" of {title!r}" if title else ""
         what = f"gives {keys[image]} two labels{of}, {cells.values[named[image]]!r} and {cell!r}"
-        hint = f"add {OptionName('pivot', 'COLUMN')} for a row for each image and target"
-        texts = f"{OptionName('target', 'multilabel')} for several classes, or texts for texts"
-        raise TwoLabelsError(table, what, f"give one row for each image, or {hint}, {texts}")
+        many, texts = OptionName("target", "multilabel"), OptionName("target", "texts")
+        pivot = OptionName("pivot", "COLUMN")
+        hint = (
+            f"give one row for each image. Or keep several rows with {many} (classes), "
+            f"{texts} (texts) or {pivot} (a row for each image and target)"
+        )
+        raise TwoLabelsError(table, what, hint)
     return Coded(named, cells.values)
 
 
@@ -297,12 +303,14 @@ def _pivoted(match: TableMatch, pivot: str, columns: Sequence[Column]) -> Iterat
     table, option = match.table, OptionName("pivot")
     if len(columns) != 1:
         what = f"needs one column of values, but the labels are {len(columns)} columns"
-        raise SourceError(option, what, f"name one: {OptionName('labels', 'csv:FILE:ID:VALUE')}")
+        flag = OptionName("labels", "csv:FILE:ID:VALUE")
+        raise SourceError(option, what, f"name one column: {flag}")
     ((title, key_of, values),) = columns
     names = table.checked_cells(table.column(pivot)).coded()
     known = sorted({*names.firsts().values()} - {""}, key=natural_order)
     if title == table.header[table.column(pivot)] or not 0 < len(known) <= _MOST_TARGETS:
-        what = f"column {pivot!r} has {len(known):,} names of targets, for the values of {title!r}"
+        names_of = counted(len(known), "name")
+        what = f"column {pivot!r} has {names_of} of targets, for the values of {title!r}"
         hint = f"choose a column without the values, and with 1 to {_MOST_TARGETS:,} names"
         raise SourceError(option, what, hint)
     if lost := int((names.fit(lambda name: not name) & values.are_there).sum()):
@@ -343,8 +351,8 @@ def _are_flags(table: str, columns: Mapping[str, Collection[str]], target: str) 
     for title, cell in others.items():
         what = f"column {title!r} has {cell!r}"
         hint = "with one column per class, use only 1, 0 or -1"
-        more = f", or add {OptionName('target')} {' or '.join(OF_COLUMNS)} for other numbers"
-        raise SourceError(table, what, hint + more)
+        flags = " or ".join(str(OptionName("target", one)) for one in OF_COLUMNS)
+        raise SourceError(table, what, f"{hint}, or add {flags} for other numbers")
     return True
 
 

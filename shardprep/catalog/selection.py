@@ -77,7 +77,7 @@ def select(
             unused = [text for text in unused if not every.find(printable(text))]
         if len(unused) == len(excluded) and not recipe.tile:
             first = shown(unused[0], MOST_SHOWN)
-            what = f"none of its {len(unused):,} entries fits an image; the first is {first}"
+            what = f"none of its entries ({len(unused):,}) fits an image; the first is {first}"
             raise SourceError(file, what, f"write keys such as {shown(images[0].key, MOST_SHOWN)}")
         if not recipe.tile:  # with tiles, unused entries may name tiles
             notes += unused_entries(file, unused, len(excluded), images.keys)
@@ -88,7 +88,7 @@ def select(
     if not wanted:
         reasons = Counter(one.reason for one in left_out)
         counted = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
-        what = f"all {len(images):,} images are left out ({counted})"
+        what = f"every image is left out ({counted})"
         hint = f"keep images such as {shown(images[0].key, MOST_SHOWN)}"
         raise SourceError(recipe.source, what, hint)
     return Selected(wanted, left_out, notes, unused)

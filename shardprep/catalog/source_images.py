@@ -36,6 +36,7 @@ from shardprep.errors import (
     QuestionError,
     ShardprepError,
     SourceError,
+    counted,
     shown,
     some_of,
 )
@@ -320,8 +321,8 @@ def _with_other_labels(
 
 def no_image(source: str, listing: ImageListing) -> SourceError:
     """Return the error for a source without any image."""
-    if num_links := num_links_outside(listing):
-        what = f"holds no image, but {num_links:,} links that lead out of it"
+    if links := links_outside(listing):
+        what = f"holds no image, but {links} out of it"
         return SourceError(source, what, f"add {OptionName('follow_links')} to follow them")
     suffixes = Counter(Path(member.key).suffix or "no suffix" for member in listing.others)
     found = ", ".join(f"{count} {suffix}" for suffix, count in suffixes.most_common(4))
@@ -329,7 +330,7 @@ def no_image(source: str, listing: ImageListing) -> SourceError:
     pickles = [one.removesuffix(PICKLE).rstrip() for one in listing.notes if one.endswith(PICKLE)]
     if pickles and len(pickles) == len(listing.notes):
         what = f"holds no image, but Python pickles, which are never read: {some_of(pickles)}"
-        return SourceError(source, what, "docs/kaggle.md has the lines that convert CIFAR's")
+        return SourceError(source, what, "convert them as docs/kaggle.md shows for CIFAR")
     if listing.notes:
         what += f"; looked into {some_of(listing.notes)}"
         hint = f"{OptionName('images', 'FILE:COLUMN')} names an array"
@@ -338,6 +339,7 @@ def no_image(source: str, listing: ImageListing) -> SourceError:
     return SourceError(source, what, "name a source with images")
 
 
-def num_links_outside(listing: Listing) -> int:
-    """Return the number of skipped links whose targets are outside the source."""
-    return sum(one.reason == LEADS_OUTSIDE for one in listing.skipped)
+def links_outside(listing: Listing) -> str:
+    """Return in words how many skipped links lead outside the source; "" if none."""
+    number = sum(one.reason == LEADS_OUTSIDE for one in listing.skipped)
+    return counted(number, "link", "that leads", "that lead") if number else ""

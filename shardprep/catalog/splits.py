@@ -98,7 +98,8 @@ def _splits_by_table(
 ) -> Iterator[str | None]:
     if match is None:
         what = "needs a label table, but the source has none"
-        hint = f"use {OptionName('labels', 'csv:FILE')} or {OptionName('join', 'FILE')}"
+        hint = f"use {OptionName('join', 'FILE')}"
+        hint = hint if rule.column else f"use {OptionName('labels', 'csv:FILE')}"
         raise SourceError(OptionName("split", rule.kind), what, hint)
     if rule.kind == "tables":
         tables = _splits_of_tables(match.table.parts_of_rows())
@@ -111,7 +112,8 @@ def _splits_by_table(
     if unused := rule.places.keys() - known - {REST}:
         there = some_of(_natural(known - {""}), _MOST_SHOWN)
         what = f"no image has {', '.join(_natural(unused))} in column {rule.column!r}"
-        raise SourceError(OptionName("split", "column"), what, f"use cells such as {there}")
+        hint = f"use cells such as {there}" if there else "fill the column, or name another column"
+        raise SourceError(OptionName("split", "column"), what, hint)
     given = cells.map(lambda cell: _column_split(cell, rule) if cell else None)
     return _filled(given, match, by_folder)
 
@@ -120,9 +122,9 @@ def _splits_of_tables(names: Coded[str]) -> Coded[str]:
     splits = {name: origin_of(name).split for name in names.values}
     nameless = [name for name, split in splits.items() if split is None]
     if nameless and "train" in splits.values():
-        what = f"the name of {some_of(nameless)} has no word for a split, but other names have"
-        hint = f"give the split of each: {OptionName('split', 'list:train=FILE,validation=FILE')}"
-        raise SourceError(OptionName("split", "tables"), what, hint)
+        what = f"the name of {some_of(nameless)} has no word for a split, but other names have one"
+        flag = OptionName("split", "list:train=FILE,validation=FILE")
+        raise SourceError(OptionName("split", "tables"), what, f"give each split its list: {flag}")
     return names.map(lambda name: splits[name] or "train")
 
 
@@ -146,7 +148,8 @@ def _root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
             splits[i] = split if is_below else None
         if not any(fits):
             folders = _natural({folder for key in keys for folder in key.split("/")[:-1]})
-            hint = f"write folders as in the source: {some_of(folders, _MOST_SHOWN) or 'none'}"
+            there = some_of(folders, _MOST_SHOWN)
+            hint = f"write folders as in the source: {there}" if there else "leave this option out"
             what = f"{split}={glob} matches no image, or only images of an earlier split"
             raise SourceError(OptionName("split", "roots"), what, hint)
     return splits
@@ -206,13 +209,16 @@ def group_keys(keys: Sequence[str], rule: GroupRule, match: TableMatch | None) -
         groups = Texts.of(keys).folders.map(lambda one: "/".join(one.split("/")[: -above or None]))
     elif match is None:
         what = "needs a label table with this column, but the source has no label table"
-        hint = f"use {OptionName('labels', 'csv:FILE')}, {OptionName('join', 'FILE')}, or "
-        hint += f"{OptionName('group')} 'regex:PATTERN'"
+        hint = f"use {OptionName('join', 'FILE')}, or {OptionName('group', 'regex:PATTERN')}"
         raise SourceError(option, what, hint)
     else:
         groups = match.single(rule.text)
     if not any(groups.firsts().values()):
-        raise SourceError(option, "gives no image a group", f"give a rule that fits {keys[0]}")
+        hint = "fill the column, or name another column"
+        if rule.kind in ("regex", "folder"):
+            what = "pattern" if rule.kind == "regex" else "folder"
+            hint = f"give a {what} that fits {keys[0]}"
+        raise SourceError(option, "gives no image a group", hint)
     return groups
 
 
@@ -230,8 +236,9 @@ def group_findings(items: Items, rule: str, ratios: Mapping[str, float]) -> list
 def divided_groups(items: Items, ratios: Mapping[str, float]) -> list[str]:
     """Return a remark on groups in several splits; `ratios` as in `group_findings`."""
     mixed = _num_mixed(items, items.group.fit(bool), ratios)
-    what = f"{counted(mixed, 'group', 'is', 'are')} in several of the given splits, a leak: "
-    return [f"{what}{OptionName('split', 'RATIOS')} that name these divide them"] if mixed else []
+    what = f"{counted(mixed, 'group', 'is', 'are')} in several of the given splits, a leak"
+    hint = f"{OptionName('split', 'RATIOS')} for these splits keeps each group in one split"
+    return [f"{what}: {hint}"] if mixed else []
 
 
 def divided_patients(

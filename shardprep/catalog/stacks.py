@@ -87,7 +87,7 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
         what = f"{shown(rule.text)} finds no stack among {counted(len(names), 'image')}"
         if rows_of:
             what += f" ({counted(len(rows_of), 'sample')} without a file for each channel)"
-        raise SourceError(_OPTION, what, f"use one that fits {shown(names[0], _MOST_SHOWN)}")
+        raise SourceError(_OPTION, what, f"use a pattern that fits {shown(names[0], _MOST_SHOWN)}")
     every = sorted([*listing.skipped, *lost], key=lambda one: one.key)
     made.sort(key=lambda one: one.key)
     return replace(listing, images=Members.of(made), skipped=every)
@@ -155,7 +155,7 @@ def check_stacks(recipe: Recipe, members: Members) -> None:
         stacks = (members.keys[i] for i in np.flatnonzero(members.are_stacks).tolist())
         are_apart = ends.isdisjoint(f"*{PurePosixPath(name).suffix}" for name in stacks)
         globs = [str(OptionName("exclude", one)) for one in (sorted(ends) if are_apart else names)]
-        hint = f"leave one kind out, as with {' '.join(globs[:3])}"
+        hint = f"leave stacks or single images out, as with {' '.join(globs[:3])}"
         raise SourceError(recipe.source, what, hint)
     for key in ("boxes", "points", "target_image", "tile"):
         if getattr(recipe, key) not in ("", "none", None):
@@ -239,9 +239,8 @@ def stack_masks(masks: Iterable[str]) -> str:
     paths = [PurePosixPath(one) for one in masks]
     found = {f"{{id}}/{path.parent.name}/*{path.suffix}" for path in paths}
     if len(found) != 1:
-        option = OptionName("masks", "auto")
-        hint = f"say where they are: {replace(option, value='')} '{{id}}/masks/*.png'"
-        raise SourceError(option, "no masks of stacks are recognised", hint)
+        hint = f"say where they are, as in {OptionName('masks', '{id}/masks/*.png')}"
+        raise SourceError(OptionName("masks", "auto"), "no masks of stacks are recognised", hint)
     return found.pop()
 
 

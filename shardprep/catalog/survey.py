@@ -340,7 +340,7 @@ def _large(members: Members) -> list[str]:
     some = members[:: -(-len(members) // _LOOKED_AT)]
     sizes = [size for one in some if (size := image_size(one.extent))]
     height, width = max(sizes, key=math.prod, default=(0, 0))
-    large = f"an image has {width}x{height} pixels; {OptionName('tile')} 512 would cut it"
+    large = f"an image has {width}x{height} pixels; {OptionName('tile', '512')} would cut it"
     return [large] if height * width >= _LARGE else []
 
 

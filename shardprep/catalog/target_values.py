@@ -32,7 +32,7 @@ Ints = NDArray[np.int64]
 
 OF_COLUMNS = ("vector", "soft", "classes")
 """Kinds of targets that consist of several columns."""
-_NULL, _TARGET = OptionName("null"), OptionName("target")
+_NULL = OptionName("null")
 DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 _SEPARATORS = (";", ",", "|", " ")
 _SLACK = 1e-3
@@ -173,8 +173,9 @@ def column_targets(
         remarks += _soften(keys, list(numbers), matrix, is_asked=kind == "soft")
     elif kind == "auto" and numbers and np.all((matrix == np.floor(matrix)) | np.isnan(matrix)):
         remarks.append(
-            f"{some_of(list(numbers))}: only whole numbers, stored as numbers; {_TARGET} classes "
-            f"stores class numbers, {_TARGET} soft stores shares of votes"
+            f"{some_of(list(numbers))}: only whole numbers, stored as numbers; "
+            f"{OptionName('target', 'classes')} stores class numbers, "
+            f"{OptionName('target', 'soft')} stores shares of votes"
         )
     features: dict[str, Feature] = {}
     if numbers:
@@ -258,7 +259,7 @@ def _soften(
     if (wrong := np.argwhere(matrix < 0)).size:
         row, column = wrong[0].tolist()
         what = f"column {names[column]!r} has {matrix[row, column]:g}, but votes must be 0 or more"
-        raise SourceError(keys[row], what, f"use {_TARGET} vector")
+        raise SourceError(keys[row], what, f"use {OptionName('target', 'vector')}")
     sums = matrix.sum(axis=1)
     is_sum = sums > 0
     lacking = int((~is_sum & ~np.isnan(matrix).all(axis=1)).sum())
@@ -268,7 +269,7 @@ def _soften(
         remarks.append(f"soft labels: the {len(names)} columns are divided by their sum")
     elif not is_asked:
         what = f"soft labels: the {len(names)} columns sum to 1"
-        remarks.append(f"{what}; {_TARGET} vector stores them as plain numbers")
+        remarks.append(f"{what}; {OptionName('target', 'vector')} stores them as plain numbers")
     matrix[~is_sum] = np.nan
     matrix[is_sum] /= sums[is_sum, np.newaxis]
     return remarks
@@ -305,11 +306,12 @@ def checked_number(key: str, what: str, text: str) -> float:
             raise SourceError(key, f"{what} has a decimal comma", hint)
         raise _not_number(key, what, "class")
     if is_beyond_float32(number):
-        hint = f"name this cell with {_NULL}, or use {_TARGET} text"
+        hint = f"name this cell with {_NULL}, or use {OptionName('target', 'text')}"
         raise SourceError(key, f"{what} is a number that float32 cannot hold", hint)
     return number
 
 
 def _not_number(key: str, what: str, kind: str) -> SourceError:
-    hint = f"list the text in {_NULL} if it means a missing value, or use {_TARGET} {kind}"
+    flag = OptionName("target", kind)
+    hint = f"list the text in {_NULL} if it means a missing value, or use {flag}"
     return SourceError(key, f"{what} is not a number", hint)

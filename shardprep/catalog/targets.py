@@ -150,7 +150,8 @@ def _many_numbers(names: Sequence[str]) -> tuple[str, ...]:
     if len(names) <= _MANY_VALUES or not all(map(str.isdigit, names)):
         return ()
     what = f"labels are {len(names):,} classes, which are whole numbers"
-    return (f"{what}; {_TARGET} vector or regression stores them as numbers",)
+    flags = f"{OptionName('target', 'vector')} or {OptionName('target', 'regression')}"
+    return (f"{what}; {flags} stores them as numbers",)
 
 
 def _several_targets(
@@ -309,8 +310,8 @@ def _check_commas(texts: Collection[str]) -> None:
     found = [text for text in texts if DECIMAL_COMMA.fullmatch(text)]
     if len(found) > _MANY_VALUES and 2 * len(found) > len(texts):
         what = f"{found[0]!r} may be a number with a decimal comma, or several classes"
-        hint = f"write {found[0].replace(',', '.')}, or give {OptionName('target', 'multilabel')}"
-        raise SourceError("labels", what, f"{hint} or class")
+        flags = f"{OptionName('target', 'multilabel')} or {OptionName('target', 'class')}"
+        raise SourceError("labels", what, f"write {found[0].replace(',', '.')}, or give {flags}")
 
 
 def find_separator(texts: Collection[str]) -> str:
@@ -369,8 +370,8 @@ def _listed(cell: Cell | None) -> Cell | None:
 def _several(key: str, cell: Cell, kind: TargetKind, separator: str) -> tuple[str, ...]:
     if isinstance(cell, tuple):
         if kind == "class" and len(cell) != 1:
-            what = f"has {len(cell)} classes ({', '.join(cell) or 'none'}), not one"
-            raise SourceError(key, what, f"use {_TARGET} multilabel")
+            what = f"has {len(cell)} classes ({', '.join(cell) or 'none'}), not one class"
+            raise SourceError(key, what, f"use {OptionName('target', 'multilabel')}")
         return cell
     if kind == "class":
         return (cell,)
@@ -417,7 +418,7 @@ def _names(
     unmapped = tuple(name for name in renamed if name not in there)
     if renamed and len(unmapped) == len(renamed):
         classes = some_of(list(dict.fromkeys(whole[name] for name in ordered)), _MOST_NAMES)
-        what = f"none of its {len(renamed):,} names is a class; the first is {unmapped[0]!r}"
+        what = f"none of its names ({len(renamed):,}) is a class; the first is {unmapped[0]!r}"
         raise SourceError(_CLASS_MAP, what, f"rename classes such as {classes}")
     names = {name: renamed.get(name, renamed.get(whole[name], whole[name])) for name in ordered}
     return names, unmapped

@@ -172,7 +172,7 @@ def _explained(error: BaseException, *, is_resumable: bool) -> tuple[ShardprepEr
         return ShardprepError(name, what, f"see {name} --help"), error.exit_code
     if is_short_of_memory(error):
         what = "there is not enough memory"
-        return ShardprepError("shardprep", what, "free some, or raise the limit (ulimit -v)"), 1
+        return ShardprepError("shardprep", what, "free memory, or raise the limit (ulimit -v)"), 1
     if isinstance(error, OSError):
         where = str(error.filename or "shardprep")
         return ShardprepError(where, (error.strerror or str(error)).lower()), EXIT_ERROR

@@ -99,7 +99,7 @@ def annotated_picture(payload: bytes, schema: Schema) -> AnnotatedPicture:
         )
     except Exception as error:  # decoders raise anything
         what = " ".join(str(error).split())[:200] or type(error).__name__
-        raise RecordError("", f"cannot be drawn ({what})") from error
+        raise RecordError("", f"its image or annotations cannot be drawn ({what})") from error
 
 
 def _points(values: dict[str, Any], schema: Schema) -> dict[str, np.ndarray[Any, Any]]:

@@ -25,7 +25,6 @@ from shardprep.errors import DatasetError, OptionName, counted
 from shardprep.storage.regular_file import read_regular
 
 MANIFEST_FILE = "manifest.json"
-_HINT = f"copy the dataset again, or build it again with {OptionName('overwrite')}"
 
 
 class Shard(Document):
@@ -323,7 +322,7 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
     """Return the parsed manifest; DatasetError if it is malformed or its hash or sums are wrong."""
     manifest = decode_manifest(data, where)
     for what in contradictions(manifest, data):
-        raise DatasetError(where, what, _HINT)
+        raise DatasetError(where, what, _hint())
     return manifest
 
 
@@ -401,4 +400,8 @@ def _too_many(where: str, images: Mapping[str, int], most: int) -> Iterator[str]
 
 
 def _unreadable(where: str, what: str, hint: str = "") -> DatasetError:
-    return DatasetError(where, f"cannot be read ({what})", hint or _HINT)
+    return DatasetError(where, f"cannot be read ({what})", hint or _hint())
+
+
+def _hint() -> str:
+    return f"copy the dataset again, or build it again with {OptionName('overwrite')}"

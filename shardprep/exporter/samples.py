@@ -51,7 +51,7 @@ from shardprep.dataset.schema import (
     Feature,
     Schema,
 )
-from shardprep.errors import DatasetError, RecordError, some_of
+from shardprep.errors import DatasetError, RecordError, counted, some_of
 
 Buffer = bytes | memoryview
 """Stored bytes. A view keeps its block of the shard in memory."""
@@ -324,7 +324,8 @@ def _keypoints(
     number = len(schema.features[places].points)
     flat, seen = values[places], values[visible]
     if not number or len(flat) != 2 * len(seen) or len(seen) % number:
-        raise ValueError(f"{places} has {len(flat)} values, not {2 * number} for each object")
+        values_of = counted(len(flat), "value")
+        raise ValueError(f"{places} has {values_of}, not {2 * number} for each object")
     if not all(map(math.isfinite, flat)):
         raise ValueError("a coordinate of a keypoint is not a finite number")
     points = [*zip(flat[::2], flat[1::2], seen, strict=True)]

@@ -143,7 +143,7 @@ class Scene:
             return Rejection("bad_annotation", f"the annotation was made for an image {found}")
         has_layers = bool(mask_files) and not spec.is_panoptic
         if spec.masks == "instances" and has_layers and len(annotation.boxes):
-            reason = f"it is unknown which of its {len(mask_files)} masks belongs to which box"
+            reason = "it is unknown to which box each of its masks belongs"
             return Rejection("bad_annotation", reason)
         labels = () if len(annotation.boxes) else annotation.labels
         return cls(

@@ -27,6 +27,7 @@ _DECODERS = ("PNG", "GIF", "JPEG", "TIFF", "BMP", "WEBP", "PPM", "TGA", "PCX")
 _STRETCHED = re.compile(r"L;([24])")
 """Raw modes of 2 and 4 bits, whose values Pillow spreads over 0 to 255."""
 _NAMED = 3
+_OTHERS = "but other masks of the source are black and white: save it with the values 0 and 255"
 
 
 class MaskError(ValueError):
@@ -206,14 +207,14 @@ def _binary(mask: MaskFile) -> NDArray[np.uint8]:
     pixels = mask.pixels
     if pixels.ndim == 3:
         if not mask.is_lossy:
-            raise MaskError("has colours, but other masks of the source are black and white")
+            raise MaskError(f"has colours, {_OTHERS}")
         pixels = np.asarray(Image.fromarray(pixels).convert("L"))
     highest = int(pixels.max())
     if highest <= 1 and not mask.is_lossy:
         return pixels.astype(np.uint8)
     half = 128 if highest <= 255 else 128 << 8
     if highest < half and not mask.is_lossy:
-        raise MaskError(f"has values up to {highest}, but other masks of the source have two")
+        raise MaskError(f"has values up to {highest}, {_OTHERS}")
     return (pixels >= half).view(np.uint8)
 
 
@@ -316,7 +317,7 @@ class MaskFiles:
     def ids(self) -> tuple[NDArray[np.uint32], Frame]:
         """Return segment ids and frame of the only mask file; MaskError for none or several."""
         if len(self.data) != 1:
-            raise MaskError(f"has {len(self.data)} mask files, but a panoptic image needs one")
+            raise MaskError(f"has {len(self.data)} mask files, but a panoptic image needs one file")
         height, width = self.placement.upright
         with fault_of("the mask"):
             most = max(MAX_PIXELS, height * width)

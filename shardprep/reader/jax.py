@@ -34,7 +34,7 @@ def with_shard(options: BatchOptions, schema: Schema) -> BatchOptions:
     own = processes.get(jax.process_index(), ())
     shards = sorted(set(processes.values()))
     if (options.shard_index, options.num_shards) != (0, 1):
-        what, hint = "sharding already decides num_shards and shard_index", "leave them out"
+        what, hint = "sharding already decides num_shards and shard_index", "leave out both"
     elif not own:
         what = f"process {jax.process_index()} has no device of the sharding"
         hint = "use a mesh with devices of all processes"

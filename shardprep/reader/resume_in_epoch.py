@@ -23,7 +23,8 @@ from typing import Annotated, Any, NamedTuple, Self
 import keras
 import numpy as np
 
-from shardprep.errors import DatasetError
+from shardprep.errors import DatasetError, counted
+from shardprep.reader.order.order import State
 from shardprep.reader.validators import Count, File, like, validated
 from shardprep.storage.atomic_file import DurableFile
 
@@ -37,6 +38,7 @@ _END_OF_EPOCH = object()
 """Value of `Model.stop_training` that ends only the epoch."""
 _CAN_SKIP_STEPS = keras.backend.backend() == "tensorflow"
 """Whether `fit` accepts an epoch without a step. With other backends, Keras raises an error."""
+_WHERE = "reader.ResumeInEpoch"
 _START_AGAIN = "remove the file to start again"
 _HEAD = "head"
 """Name of the array in the file that contains all other values as JSON."""
@@ -61,7 +63,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
     in the validation of an epoch repeats that validation on TensorFlow, and skips it elsewhere.
     """
 
-    @validated("reader.ResumeInEpoch")
+    @validated(_WHERE)
     def __init__(self, path: File, batches: KerasData, *, save_every: Count | None = None) -> None:
         """Read the saved state, if any.
 
@@ -99,10 +101,12 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
             and fit.f_locals.get("x") is self._batches
         )
         if steps != len(self._batches) and not self._ends_epochs:
-            raise self._refused(
-                f"fit has {steps} steps per epoch, but there are {len(self._batches)} batches",
-                "give fit the batches of this callback, without steps_per_epoch",
-            )
+            if steps is None:
+                raise _other_data()
+            own = f"this callback has {counted(len(self._batches), 'batch')}"
+            hint = "give fit the batches of this callback, without steps_per_epoch"
+            what = f"fit has {counted(steps, 'step')} per epoch, but {own}"
+            raise DatasetError(_WHERE, what, hint)
         self._saved = saved = self._saved or self._read()
         self._place = (0, 0)
         if saved is not None:
@@ -147,9 +151,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         """Count the step, and save the state if a save is due."""
         del logs
         if not self._batches.is_begun:
-            raise self._refused(
-                "fit has other batches than this callback", "give both the same batches"
-            )
+            raise _other_data()
         epoch, before = self._place
         done = min(self._began + batch + 1, len(self._batches))
         self._place = (epoch, done)
@@ -223,7 +225,8 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
                 raise self._refused(what, "give the same seed")
             self._batches.load_state_dict(saved.place)
         except DatasetError as error:
-            raise self._refused(error.what, f"{error.hint}, or {_START_AGAIN}") from None
+            remedy = error.hint.partition(", or ")[0]  # its other one is also to start again
+            raise self._refused(error.what, f"{remedy}, or {_START_AGAIN}") from None
         return saved
 
     def _build(self, saved: Checkpoint) -> None:
@@ -277,6 +280,11 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         return DatasetError(str(self._path), what, hint)
 
 
+def _other_data() -> DatasetError:
+    what = "fit reads other data than the batches of this callback"
+    return DatasetError(_WHERE, what, "give fit the batches of this callback")
+
+
 class Checkpoint(NamedTuple):
     """Content of the file: the state of the batches, and the values of variables."""
 
@@ -318,6 +326,8 @@ class Checkpoint(NamedTuple):
         try:
             with np.load(path, allow_pickle=False) as file:
                 head = json.loads(file[_HEAD].tobytes())
+                if missing := {*State._fields} - {*head["place"]}:
+                    raise KeyError(*missing)
                 arrays = {
                     name: [file[f"{name}/{i}"] for i in range(len(kinds))]
                     for name, kinds in head["kinds"].items()

@@ -50,7 +50,9 @@ def read_recipe(path: Path) -> dict[str, Any]:
         text = read_named(path, _MOST_FILE_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         text = getattr(error, "strerror", None) or str(error)
-        raise RecipeError(where, f"cannot be read ({text})", "save it as UTF-8 text") from error
+        is_unread = isinstance(error, OSError)
+        hint = "make it a readable file" if is_unread else "save it as UTF-8 text"
+        raise RecipeError(where, f"cannot be read ({text})", hint) from error
     plain = _STRINGS.sub('"', text).replace(" ", "").replace("\t", "")
     if any(part.count(".") >= _MOST_PARTS for part in _BETWEEN_KEYS.split(plain)):
         raise RecipeError(where, f"has a key of more than {_MOST_PARTS} parts", "use a short key")

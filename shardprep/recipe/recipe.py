@@ -122,7 +122,7 @@ _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ..
     ),
     (
         "size", "fit", lambda size, fit: fit == "none" and size != "none",
-        "{} contradicts the fit none", "leave one of them out",
+        "{} contradicts the fit none", "leave out the size or the fit",
     ),
     (
         "format", "fit", lambda form, fit: form == "raw" and fit in ("none", "within"),
@@ -139,7 +139,7 @@ _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ..
     *(
         (
             key, other, lambda rule, value: bool(value) and rule not in ("", "none", None),
-            f"is not supported {noun}", "leave one of them out",
+            f"is not supported {noun}", "leave out one of the two options",
         )
         for other, noun in (("stack", "for stacks"), ("target_image", "with target images"))
         for key in ("points", "boxes", "masks", "target_image", "tile")

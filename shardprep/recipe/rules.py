@@ -391,4 +391,5 @@ def _split_name(name: str, option: OptionName) -> str:
 
 def _renamed(splits: Iterable[str]) -> list[str]:
     names = dict.fromkeys(one for one in splits if one in _USUAL)
-    return [f"{OptionName('split')}: {one} is stored as the split {_USUAL[one]}" for one in names]
+    option = OptionName("split")
+    return [f"{option}: {one} is stored as the split {_USUAL[one]}" for one in names]

@@ -26,7 +26,7 @@ from shardprep.dataset.example import ExampleDecoder
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import BOX, BOX_LABEL, HEIGHT, MAX_SIDE, WIDTH, Schema
 from shardprep.dataset.stored_size import check_stored
-from shardprep.errors import RecordError
+from shardprep.errors import RecordError, counted
 from shardprep.image.decode import stored_pixels
 from shardprep.image.near_pairs import METHOD, PAIR, near_pairs
 from shardprep.image.thumbnail import LEAST_SIDE, LUMA, THUMBNAIL, thumbnail
@@ -120,7 +120,8 @@ class StoredImages:
         )
         sides = features.get(BOX, ())
         if len(sides) % 4:
-            raise ValueError(f"{BOX} has {len(sides):,} values, which is not a multiple of 4")
+            what = f"{BOX} has {counted(len(sides), 'value')}, which is not a multiple of 4"
+            raise RecordError("", what)
         boxes = np.empty(len(sides) // 4, BOXES)
         boxes["record"] = number
         boxes["corners"] = np.array(sides, np.float32).reshape(-1, 4)
@@ -140,8 +141,10 @@ class StoredImages:
         return stored_pixels(data, self._size, least_side)
 
     def damaged(self, number: int, error: Exception) -> RecordError:
-        what = error.what if isinstance(error, RecordError) else " ".join(str(error).split())
-        return self._records.damaged(number, f"its image cannot be decoded ({what[:200]})")
+        if isinstance(error, RecordError):
+            return self._records.damaged(number, error.what)
+        what = " ".join(str(error).split())[:200] or type(error).__name__
+        return self._records.damaged(number, f"its image cannot be decoded ({what})")
 
 
 def sharpness(pixels: Pixels) -> float:

@@ -125,10 +125,10 @@ def _pictured(contents: Contents) -> tuple[int, ...]:
 def _damaged_records(contents: Contents, measured: ScanResult | None) -> list[Finding]:
     if measured is None or not measured.damaged:
         return []
-    number, reason = len(measured.damaged), next(iter(measured.damaged.values())).what
+    number, (first, error) = len(measured.damaged), next(iter(measured.damaged.items()))
     what = (
-        f"{counted(number, 'image')} cannot be decoded, the first because: {reason}; "
-        "shardprep verify --repair --source SOURCE rebuilds them"
+        f"{counted(number, 'record', 'is', 'are')} damaged; {contents.key(first)}: {error.what}; "
+        "shardprep verify --repair --source SOURCE rebuilds damaged records"
     )
     keys = contents.keys_of([*measured.damaged])
     return [Finding("damaged-records", "serious", number, len(measured.numbers), what, keys)]

@@ -50,7 +50,7 @@ def _check_scheme(text: str) -> None:
     else:
         what = f"has the unknown scheme {match[1]}://, not {' or '.join(_STARTS)}"
         meant = f"{scheme}://BUCKET/KEY" if scheme in SCHEMES else _MEANT.get(scheme, "")
-        way = f"write {meant}" if meant else "copy the files to one of these, or to this machine"
+        way = f"write {meant}" if meant else "copy the files to such a store, or to this machine"
         text = f"{match[1]}://{text[match.end() :]}"
     raise RecipeError(shown_url(text), what, way)
 

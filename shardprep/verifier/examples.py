@@ -32,7 +32,7 @@ from shardprep.dataset.schema import (
     Schema,
 )
 from shardprep.dataset.stored_size import check_stored_size, open_stored
-from shardprep.errors import RecordError
+from shardprep.errors import RecordError, counted
 from shardprep.verifier.problem import Fault
 from shardprep.verifier.record_rows import RecordRows
 
@@ -218,7 +218,9 @@ def _form_fault(values: Sequence[Any], feature: Feature) -> str:
         return f"has {len(values)} texts, not up to {number}" if len(values) > number else ""
     if feature.repeated or KINDS[feature.kind].is_list:
         return ""
-    return "" if len(values) == number else f"has {len(values)} values, not {number}"
+    if len(values) == number:
+        return ""
+    return f"has {counted(len(values), 'value')}, not {number}"
 
 
 def _value_fault(values: Sequence[Any], feature: Feature, num_classes: int) -> Fault | None:
@@ -233,7 +235,7 @@ def _value_fault(values: Sequence[Any], feature: Feature, num_classes: int) -> F
         return Fault("example", f"{values} is not ascending")
     if feature.repeated and len(values) % max(feature.num_values, 1):
         what = f"which is not {feature.num_values} for each object"
-        return Fault("objects", f"has {len(values):,} values, {what}")
+        return Fault("objects", f"has {counted(len(values), 'value')}, {what}")
     if feature.kind in ("label", "labels"):
         return _class_fault(values, feature, num_classes)
     return _box_fault(values) if feature.kind == "bbox" else _bounds_fault(values, feature)

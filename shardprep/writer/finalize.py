@@ -259,13 +259,12 @@ def _warn_of_darkness(manifest: Manifest, num_dark: Mapping[str, int], spec: Ima
 
 def _warn_of_sizes(manifest: Manifest) -> None:
     if manifest.num_rescaled:
-        flag = OptionName("annotated_size", "image")
-        _log.warning(
+        line = (
             "%s of %s images have another size than their annotations state, so their annotations "
-            f"were scaled; {flag} takes them as pixels of the image",
-            f"{manifest.num_rescaled:,}",
-            f"{manifest.totals.num_written:,}",
+            "were scaled; "
+            f"{OptionName('annotated_size', 'image')} takes them as pixels of the image"
         )
+        _log.warning(line, f"{manifest.num_rescaled:,}", f"{manifest.totals.num_written:,}")
 
 
 def _tables(

@@ -284,7 +284,8 @@ ROWS = [
         CATS,
     ),
     Row(
-        "add --pivot COLUMN for a row for each image and target",
+        "give one row for each image. Or keep several rows with --target multilabel (classes), "
+        "--target texts (texts) or --pivot COLUMN (a row for each image and target)",
         images("a.jpg", "b.jpg")
         | {"t.csv": table("id,what,value", "a,x,1", "a,y,2", "b,x,3", "b,y,4")},
         {"labels": "csv:t.csv:id:value"},
@@ -293,7 +294,8 @@ ROWS = [
         {"a.jpg": (1.0, 2.0), "b.jpg": (3.0, 4.0)},
     ),
     Row(
-        "--target multilabel for several classes, or texts for texts",
+        "give one row for each image. Or keep several rows with --target multilabel (classes), "
+        "--target texts (texts) or --pivot COLUMN (a row for each image and target)",
         images("a.jpg", "b.jpg") | {"t.csv": table("id,label", "a,x", "a,y", "b,x")},
         {"labels": "csv:t.csv:id:label"},
         {"target": "multilabel"},
@@ -301,7 +303,7 @@ ROWS = [
         {"a.jpg": ("x", "y"), "b.jpg": ("x",)},
     ),
     Row(
-        ", or add --target … for other numbers",
+        "--target …",
         images(*ABC) | {"t.csv": table("id,x,y,z", *(f"{n},1,0,{i}" for i, n in enumerate(ABC)))},
         {"labels": "csv:t.csv:id:x,y,z"},
         {"target": Own("vector")},
@@ -309,7 +311,7 @@ ROWS = [
         {n: (1.0, 0.0, float(i)) for i, n in enumerate(ABC)},
     ),
     Row(
-        "name one: --labels csv:FILE:ID:VALUE",
+        "name one column: --labels csv:FILE:ID:VALUE",
         images("a.jpg", "b.jpg")
         | {"t.csv": table("id,what,value,more", "a,x,1,0", "a,y,2,0", "b,x,3,0", "b,y,4,0")},
         {"labels": "csv:t.csv:id:value,more", "pivot": "what"},
@@ -383,7 +385,7 @@ ROWS = [
         ("vector", {"a.jpg": (0.25, 0.75), "b.jpg": (0.5, 0.5)}),
     ),
     Row(
-        "…; --target vector or regression stores them as numbers",
+        "--target vector or --target regression",
         images(*(f"{i}.jpg" for i in range(120)))
         | {"t.csv": table("id,label", *(f"{i},{i}" for i in range(120)))},
         {"labels": "csv:t.csv:id:label"},
@@ -426,7 +428,16 @@ ROWS = [
     ),
     # --- tables, splits and groups
     Row(
-        "use --labels csv:FILE or --join FILE",
+        "use --labels csv:FILE",
+        images("a.jpg", "b.jpg")
+        | {"train.csv": table("id,label", "a,x"), "val.csv": table("id,label", "b,x")},
+        {"labels": "none", "split": "tables"},
+        {"labels": Own("csv:train.csv,val.csv")},
+        splits,
+        {"a.jpg": "train", "b.jpg": "validation"},
+    ),
+    Row(
+        "use --join FILE",
         images(*ABC)
         | {"t.csv": table("id,fold", *(f"{n},{'train' if n < 'd' else 'val'}" for n in ABC))},
         {"labels": "none", "split": "column:fold"},
@@ -435,7 +446,7 @@ ROWS = [
         {n: "train" if n < "d" else "validation" for n in ABC},
     ),
     Row(
-        "use --labels csv:FILE, --join FILE, or ",
+        "use --join FILE, or --group regex:PATTERN",
         images(*ABC) | {"t.csv": table("id,who", *(f"{n},{n < 'd'}" for n in ABC))},
         {"labels": "none", "group": "who"},
         {"join": Own(("t.csv",))},
@@ -443,7 +454,7 @@ ROWS = [
         {n: str(n < "d") for n in ABC},
     ),
     Row(
-        "--group 'regex:PATTERN'",
+        "use --join FILE, or --group regex:PATTERN",
         images("p1_a.jpg", "p1_b.jpg", "p2_c.jpg"),
         {"labels": "none", "group": "who"},
         {"group": Own("regex:(p\\d)_")},
@@ -451,7 +462,7 @@ ROWS = [
         {"p1_a.jpg": "p1", "p1_b.jpg": "p1", "p2_c.jpg": "p2"},
     ),
     Row(
-        "…--split RATIOS that name these divide them",
+        "--split RATIOS for these splits keeps each group in one split",
         images("train/p1_a.jpg", "val/p1_b.jpg", "train/p2_c.jpg", "val/p3_d.jpg"),
         {"labels": "none", "group": "regex:(p\\d)_"},
         {"split": Own("train=0.5,validation=0.5")},
@@ -500,7 +511,7 @@ ROWS = [
     ),
     # --- boxes
     Row(
-        "name them: --boxes …x,y,w,h",
+        "name the columns: --boxes …",
         pics("a.jpg") | {"t.csv": table("id,p,q,r,s", "a,10,10,20,20")},
         {"boxes": "csv:t.csv"},
         {"boxes": Own("csv:t.csv:id:xywh(p,q,r,s)")},
@@ -534,7 +545,8 @@ ROWS = [
         {name: ("cat",) if name < "f" else () for name in ABC},
     ),
     *ends(
-        "use --unlisted background to store them without objects, or skip to leave them out",
+        "use --unlisted background to store them without objects, or --unlisted skip to leave them "
+        "out",
         pics(*ABC) | {f"{n[0]}.txt": YOLO[f"labels/{n[0]}.txt"] for n in ABC[:5]},
         {"boxes": "yolo"},
         ({"unlisted": "background"}, objects, {name: ("0",) if name < "f" else () for name in ABC}),
@@ -549,7 +561,7 @@ ROWS = [
         dict.fromkeys(ABC, ("cat",)),
     ),
     Row(
-        "use --boxes …, or leave one of them out",
+        "use --boxes …, or leave one of the two options out",
         pics(*ABC) | voc(*ABC) | {"coco.json": coco(CATS, *EVERY, **OUTLINE)},
         {"boxes": "voc", "masks": "coco", "instances": True},
         {"boxes": SAID},
@@ -601,7 +613,7 @@ ROWS = [
         dict.fromkeys(ABC, CORNERS),
     ),
     Row(
-        "add --masks rle:…",
+        "leave this option out, or add --masks rle:FILE:ID:COLUMN",
         pics("a.jpg") | {"t.csv": table("id,rle", "a,1 3 49 3")},
         {"rle": "column", "masks": "coco"},
         {"masks": Own("rle:t.csv:id:rle")},

@@ -107,7 +107,7 @@ OF_OBJECTS = [
         (("cat",), "instances"),
     ),
     Row(
-        "say where they are: --… …",
+        "say where they are with --…",
         pics(*ABC) | {"t.csv": table("id,p,q,r,s", *(f"{n},10,10,30,30" for n in ABC))},
         {"boxes": "auto"},
         {"boxes": Own("csv:t.csv:id:xyxy(p,q,r,s)")},
@@ -141,7 +141,7 @@ OF_OBJECTS = [
         {f"y/{name}": CORNERS for name in ABC},
     ),
     Row(
-        "name them: --points csv:FILE:ID:x,y",
+        "name the columns: --points csv:FILE:ID:x,y",
         pics("a.jpg") | {"t.csv": table("id,p,q", "a,11,12")},
         {"points": "csv:t.csv"},
         {"points": Own("csv:t.csv:id:p,q")},
@@ -170,7 +170,7 @@ OF_OBJECTS = [
         ["row"],
     ),
     Row(
-        "leave one out: --exclude …",
+        "leave one document out: --exclude …",
         {f"x/images/{n}": data for n, data in pics(*ABC).items()}
         | {f"{d}/labels/{n[0]}.txt": b"0 .5 .5 .25 .25\n" for d in "xy" for n in ABC}
         | {"x/labels/classes.txt": b"cat\n"},
@@ -212,7 +212,7 @@ OF_OBJECTS = [
         ("background", "x", "y"),
     ),
     Row(
-        "masks: …? --instances keeps each apart",
+        "masks: …? --instances keeps the objects apart",
         _NUMBERED,
         {"masks": "masks/{stem}.png"},
         {"instances": True},
@@ -228,7 +228,7 @@ OF_OBJECTS = [
         ("road", "sky", "car"),
     ),
     Row(
-        "name all classes, or leave others out with --exclude",
+        "name all classes, or leave the files of others out with --exclude",
         {f"images/{i}.jpg": jpeg(8, 8, seed=i) for i in range(4)}
         | {f"masks/{c}/{i}.png": grey(0, 255) for c in "ab" for i in range(4)},
         {"masks": "masks/{class}/{stem}.png", "classes": ("a",)},
@@ -237,7 +237,7 @@ OF_OBJECTS = [
         ("background", "a"),
     ),
     Row(
-        "say what they mean: --mask-values '…=NAME,…' or a file",
+        "say what each colour means, as in --mask-values … or a file",
         {f"images/{i}.jpg": jpeg(8, 8, seed=i) for i in range(4)}
         | {f"masks/{i}.png": _coloured((255, 0, 9), (0, 0, 0)) for i in range(4)},
         {"masks": "masks/{stem}.png"},

@@ -125,7 +125,7 @@ def test_lists_that_share_images_are_not_used(tmp_path: Path) -> None:
     lists = {"train.txt": every, "test.txt": every}
     plan = planned(tmp_path, names("images/{}/{}.jpg", "cat", "dog"), lists)
     assert splits(plan) == {"train": 8}
-    such = "images/cat/0.jpg, images/cat/1.jpg and 6 more are in several"
+    such = "images/cat/0.jpg, images/cat/1.jpg and 6 more are in several lists"
     assert f"train.txt, test.txt not used as splits: {such}" in plan.findings
 
 

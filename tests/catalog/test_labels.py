@@ -227,7 +227,7 @@ def test_a_label_table_on_disk_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
-        (["x/a.csv"], r"^labels\.csv: no such label table.* has x/a\.csv:"),
+        (["x/a.csv"], r"^labels\.csv: no such label table.*, or one of the source: x/a\.csv"),
         (["a/labels.csv", "b/labels.csv"], r"several files: a/labels\.csv, b/labels\.csv; give"),
     ],
 )
@@ -283,7 +283,8 @@ def test_a_source_without_images_is_an_error_that_says_what_it_holds(tmp_path: P
 def test_a_rule_that_finds_no_label_at_all_is_an_error(tmp_path: Path, rule: str) -> None:
     members = images("a/a.jpg", "b/b.jpg") | {"labels.csv": b"id,label\n9,cat\n"}
     with pytest.raises(
-        SourceError, match=r"^--labels .* finds no label for any of 2 images.*( auto|column of ids)"
+        SourceError,
+        match=r"^--labels .* finds a label for none of the images \(2\).*( auto|column of ids)",
     ):
         catalog(tmp_path, members, rule)
 

@@ -15,7 +15,7 @@ from PIL import Image
 from shardprep.cli.app import program
 from tests.catalog.advice_rows import pics, table, voc
 from tests.catalog.advice_rows_objects import ROWS
-from tests.support.advice_sites import Site, sites
+from tests.support.advice_sites import Site, sites, values_beside_options
 from tests.support.builders import encoded, jpeg, write_folder, zip_bytes
 from tests.support.command import run
 from tests.support.paths import DATA, ROOT
@@ -249,6 +249,10 @@ def test_each_text_with_an_option_has_a_row_or_a_reason() -> None:
     assert sorted(texts - known) == []
     assert sorted(known - texts) == []
     assert not (rows & elsewhere) | (rows & without) | (elsewhere & without)
+
+
+def test_a_value_is_spelled_with_its_option_for_python_too() -> None:
+    assert [*values_beside_options()] == []
 
 
 @pytest.mark.parametrize("test", KNOWN["tests"])

@@ -350,7 +350,7 @@ def test_a_state_beyond_the_last_epoch_is_an_error(folder: Path) -> None:
     for _ in three:
         pass
     two = reader.Dataset(folder).batches(8, epochs=2)
-    assert "epoch=3, but there are 2 epochs" in refused(
+    assert "the state has epoch=3, but the iterator has epochs=2" in refused(
         lambda: two.load_state_dict(three.state_dict())
     )
 
@@ -367,6 +367,12 @@ def test_the_length_counts_the_batches_of_all_epochs(folder: Path) -> None:
         assert len(batches) == length == 1 + len(list(batches))
     with pytest.raises(TypeError, match="epochs=None has no end; steps_per_epoch"):
         len(dataset.batches(8, epochs=None))
+
+
+def test_distribute_asks_for_a_batch_size(folder: Path) -> None:
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    said = refused(lambda: reader.distribute(strategy, folder, batch_size=None))
+    assert said.startswith("reader.distribute: no batch_size is given; use a multiple of 1")
 
 
 def test_readers_have_class_names_element_spec_and_length(folder: Path) -> None:

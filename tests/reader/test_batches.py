@@ -174,7 +174,7 @@ def test_a_state_of_other_options_is_an_error(sets: Set, options: dict[str, Any]
     other = dataset.batches(**{"batch_size": 5, "shuffle": True, **options})
     (name,) = options.keys()
     name = {"num_shards": "global batch", "batch_size": "global batch"}.get(name, name)
-    with pytest.raises(DatasetError, match=f"records or settings: .*{name}.*; load it with"):
+    with pytest.raises(DatasetError, match=f"records or settings: .*{name}.*; use the dataset"):
         other.load_state_dict(state)
 
 

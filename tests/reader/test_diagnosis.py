@@ -227,7 +227,7 @@ def test_unsuitable_datasets_and_models_are_refused(folder: Path) -> None:
     wrong: list[tuple[Any, Any, str]] = [
         (train.map(lambda *batch: batch), print, "not the result of reader.load"),
         (reader.load(folder), print, "single images"),
-        (padded, print, "pad_batches is for evaluation"),
+        (padded, print, "pad_batches=True, which is for evaluation; pass the training"),
         (reader.load(folder, batch_size=64, drop_remainder=True), print, "has no batch"),
         (train, keras.Sequential([keras.layers.Flatten()]), "not compiled"),
         (

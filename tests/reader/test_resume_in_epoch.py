@@ -6,6 +6,7 @@ import json
 import random
 import signal
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -266,7 +267,7 @@ def test_a_dataset_made_from_the_batches_is_refused(folder: Path, tmp_path: Path
     resume = reader.ResumeInEpoch(tmp_path / "s", data)
     for options in ({}, {"class_weight": {0: 1.0, 1: 1.0}}):
         with pytest.raises(
-            DatasetError, match="has None steps per epoch, but there are 12 batches"
+            DatasetError, match="fit reads other data than the batches of this callback"
         ):
             model_of().fit(data.unbatch().batch(4), verbose=0, callbacks=[resume], **options)
 
@@ -398,6 +399,36 @@ def test_a_state_of_other_batches_or_another_model_is_refused(
     assert saved.read_bytes() == before
 
 
+def _with_place(saved: Path, change: Callable[[dict[str, Any]], None], to: Path) -> Path:
+    """Write a copy of a state whose position is changed."""
+    with np.load(saved) as file:
+        arrays = {name: file[name] for name in file.files}
+    head = json.loads(arrays["head"].tobytes())
+    change(head["place"])
+    arrays["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
+    with to.open("wb") as stream:
+        np.savez(stream, **arrays)
+    return to
+
+
+def test_a_refused_state_says_once_how_to_start_again(
+    folder: Path, saved: Path, tmp_path: Path
+) -> None:
+    def age(place: dict[str, Any]) -> None:
+        place["of"] = f"1 {place['of'].partition(' ')[2]}"
+
+    old = _with_place(saved, age, tmp_path / "old")
+    with pytest.raises(DatasetError) as caught:
+        reader.ResumeInEpoch(old, batches(folder))
+    hint = "finish its epoch with that version, or remove the file to start again"
+    assert str(caught.value).endswith(
+        f"earlier version, which had another order of records; {hint}"
+    )
+    cut = _with_place(saved, lambda place: place.pop("seed"), tmp_path / "cut")
+    with pytest.raises(DatasetError, match="is not a ResumeInEpoch state; remove the file"):
+        reader.ResumeInEpoch(cut, batches(folder))
+
+
 def test_an_invalid_state_file_is_refused(folder: Path, saved: Path, tmp_path: Path) -> None:
     cut = write(tmp_path / "cut", saved.read_bytes()[:-100])
     for place in (cut, write(tmp_path / "empty", b""), write(tmp_path / "text", b"{}")):
@@ -416,9 +447,14 @@ def test_an_invalid_state_file_is_refused(folder: Path, saved: Path, tmp_path: P
 def test_fit_must_get_all_of_the_same_batches(folder: Path, tmp_path: Path) -> None:
     data = batches(folder)
     resume = reader.ResumeInEpoch(tmp_path / "state", data)
-    with pytest.raises(DatasetError, match="fit has 5 steps per epoch, but there are 12 batches; "):
+    with pytest.raises(
+        DatasetError, match="fit has 5 steps per epoch, but this callback has 12 batches; "
+    ):
         model_of().fit(data, steps_per_epoch=5, verbose=0, callbacks=[resume])
-    with pytest.raises(DatasetError, match="fit has other batches than this callback; give both"):
+    with pytest.raises(
+        DatasetError,
+        match=r"reader\.ResumeInEpoch: fit reads other data than the batches of this callback",
+    ):
         used().fit(batches(folder), verbose=0, callbacks=[resume])
     assert not (tmp_path / "state").exists()
 

@@ -286,7 +286,7 @@ def test_a_stack_with_too_few_masks_is_damaged(stacks: Path) -> None:
     schema = open_dataset(stacks).schema
     decoder = FeatureDecoder(schema, ("images", "segmentation_mask"), decode=True)
     own, small = stored(mask("a0", 0)), stored(np.zeros((8, 8), np.uint8))
-    for masks, what in (([own], "holds 1 values, not 2"), ([own, small], "is 8x8")):
+    for masks, what in (([own], "holds 1 value, not 2"), ([own, small], "is 8x8")):
         values: dict[str, Any] = {name: [0] for name in schema.features}
         values |= {"images": [stored(picture("a0", 0))] * 2, "segmentation_mask": masks}
         values["image/filename"] = [b"a"]

@@ -139,8 +139,14 @@ def test_an_empty_cell_fulfils_only_is_none(folder: Path, text: Any, fits: Any) 
         ({"fold": 10**30}, "is not a value"),
         ({"fold": [[1]]}, "[1] is not a number"),
         ({"fold": "3"}, "'3' is not a number like the values of column fold"),
-        ("kind == 'x'", "kind is in your table and in items.parquet; write column/kind for yours"),
-        ({"kind": "x"}, "kind is in your table and in items.parquet; write column/kind for yours"),
+        (
+            "kind == 'x'",
+            "kind is in your table and in items.parquet; write column/kind for your table",
+        ),
+        (
+            {"kind": "x"},
+            "kind is in your table and in items.parquet; write column/kind for your table",
+        ),
         ("__import__('os').getcwd() == 'x'", "is compared, but is not a column"),
         ("fold == fold.__class__", "items have no column fold.__class__"),
         ("fold == '3'", "not a number like the values of column fold; write it without quotes"),
@@ -148,7 +154,7 @@ def test_an_empty_cell_fulfils_only_is_none(folder: Path, text: Any, fits: Any) 
         ("sex == 3", "3 is not a text like the values of column sex; write it as a text: '3'"),
         ("label == 'dog'", "'dog' is not the number of a class; label= of reader.select"),
         ("labels == 3", "column labels has lists; select by label="),
-        ("fold in 3", "3 is not a list of values; give several: fold in (1, 2)"),
+        ("fold in 3", "3 is not a list of values; give several values: fold in (1, 2)"),
         ("fold is 3", "3 cannot be compared this way; use == or !=, or fold is None"),
         ("not " * 3000 + "fold == 1", "is not a condition"),
         ("fold == {[1]}", "is not a value"),
@@ -181,7 +187,7 @@ def test_booleans_of_a_csv_are_selected_as_they_are_stored(tmp_path: Path) -> No
         assert keys_of(made.path, reader.select(made.path, "train", where=where)) == wanted
     long = reader.select(made.path, "train", where="column/length > 2")
     assert keys_of(made.path, long) == ["2.jpg"]
-    with pytest.raises(DatasetError, match="write column/length for yours"):
+    with pytest.raises(DatasetError, match="write column/length for your table"):
         reader.select(made.path, "train", where="length > 2")
     assert "2 columns are stored: ok, column/length" in " ".join(made.notes)
 

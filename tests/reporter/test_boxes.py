@@ -22,6 +22,7 @@ from shardprep.reporter.report import Report
 from tests.reporter.pages import checked, packed, page_of, reported
 from tests.support.annotated import HEIGHT, MARKED, WIDTH, Marked, annotated
 from tests.support.builders import png
+from tests.support.viewing import served
 
 
 class Uniform(Marked):
@@ -135,7 +136,19 @@ def test_a_record_whose_boxes_are_damaged_is_named(tmp_path: Path) -> None:
     found = {one.name: one.keys for one in report.findings}
     assert found["damaged-records"] == ("train/a.png",)
     what = next(one.what for one in report.findings if one.name == "damaged-records")
-    assert "objects/bbox has 3 values, which is not a multiple of 4" in what
+    assert what.startswith("1 record is damaged; train/a.png: objects/bbox has 3 values, which is")
+
+
+def test_boxes_that_cannot_be_drawn_are_not_called_an_image_that_cannot_be_decoded(
+    tmp_path: Path,
+) -> None:
+    marked = {**MARKED, "train/a.png": Short(((0, 0, 4, 4),), (0,))}
+    path = annotated(tmp_path, BOX, BOX_LABEL, marked=marked)
+    with served(path) as one:
+        pages = [one.client.page(f"/item/{number}") for number in range(len(marked))]
+    (text,) = [page for page in pages if "cannot be drawn" in page]
+    assert "its image or annotations cannot be drawn (cannot reshape" in text
+    assert "cannot be decoded" not in text
 
 
 def test_boxes_and_masks_are_drawn_where_they_are(

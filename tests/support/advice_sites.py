@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import itertools
 import re
 import shlex
 from collections.abc import Iterable, Iterator
@@ -12,6 +13,11 @@ from tests.support.paths import ROOT
 _OPTION = re.compile(r"--(?:[a-z]|…)")
 _SUBJECT = re.compile(r"^--[a-z-]+(?: [a-z]+)?: ")
 """Start of a note on an option that the user gave: it is no advice."""
+_VALUE = re.compile(
+    r" (?:[^a-z(…]\S*|(?:auto|none|coco|yolo|vector|soft|class|classes|multilabel|texts?|row|near"
+    r"|background|train|skip|objects)\b)"
+)
+"""Start of a text after an option that is a value of it: a placeholder, a number or a word."""
 _GAP = "…"
 _ANY = r"[\s\S]*?"
 
@@ -39,6 +45,28 @@ def sites() -> list[Site]:
             texts = _texts(ast.parse(code))
             found += [Site(place, text) for text in texts if _names_option(text)]
     return found
+
+
+def values_beside_options() -> Iterator[str]:
+    """Yield the place of each value that an f-string writes after an option, not as its value.
+
+    Python would show it as `boxes coco`, not as `boxes="coco"`.
+    """
+    for path in sorted((ROOT / "shardprep").rglob("*.py")):
+        code = path.read_text(encoding="utf-8")
+        if "OptionName" in code:
+            yield from (f"{path.name}: {one}" for one in _bare_values(ast.parse(code)))
+
+
+def _bare_values(tree: ast.Module) -> Iterator[str]:
+    names = _options_by_name(ast.walk(tree))
+    for text in ast.walk(tree):
+        parts = text.values if isinstance(text, ast.JoinedStr) else []
+        for part, after in itertools.pairwise(parts):
+            option = _part(part, names) if isinstance(part, ast.FormattedValue) else ""
+            value = _VALUE.match(str(getattr(after, "value", "")))
+            if value and re.fullmatch("--[a-z…-]+", option):
+                yield f"{option}{value[0]}"
 
 
 def _names_option(text: str) -> bool:

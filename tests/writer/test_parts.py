@@ -592,7 +592,7 @@ def test_finalize_without_an_unfinished_build_is_an_error(pets: Pets, tmp_path: 
     assert list(tmp_path.iterdir()) == [pets.source]
     pets.build()
     pets.build(name="other")
-    with pytest.raises(DatasetError, match=r"no unfinished build, only: .*name one of them"):
+    with pytest.raises(DatasetError, match=r"only finished datasets: .*name one of them"):
         pets.finalize()
 
 

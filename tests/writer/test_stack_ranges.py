@@ -151,7 +151,7 @@ def test_files_of_a_sample_have_one_range(types: list[Any], stack: str, tmp_path
 def test_rows_of_an_array_that_are_joined_need_a_range(tmp_path: Path) -> None:
     source = write_folder(tmp_path / "in", {"s.npy": npy(ARRAYS)})
     options = {**KEYS, "stack": "{id}.npy/*", "images": "*.npy::NHW"}
-    with pytest.raises(SourceError, match=r"s\.npy; give MIN,MAX"):
+    with pytest.raises(SourceError, match=r"s\.npy; give --depth-range MIN,MAX"):
         build(source, tmp_path / "out", depth_range="auto", **options)
     made = build(source, tmp_path / "out", depth_range="-700,3300", **options)
     (found,) = stacks(made.path).values()

@@ -339,7 +339,7 @@ def test_errors_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="only stacks and target images can have 16 bits"):
         build(write_folder(tmp_path / "single", slices("a", 2)), tmp_path / "out", depth=16)
     source = write_folder(tmp_path / "source", slices("a", 2))
-    with pytest.raises(SourceError, match=r"use one that fits a/slice_0\.jpg"):
+    with pytest.raises(SourceError, match=r"use a pattern that fits a/slice_0\.jpg"):
         build(source, tmp_path / "out", stack="{id}/*.dcm")
     members = {"a_red.jpg": jpeg(8, 8)}
     source = write_folder(tmp_path / "channels", members)

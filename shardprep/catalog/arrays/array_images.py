@@ -237,7 +237,8 @@ def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn], *, is_target: bool
     if levels is None:
         option = OptionName("depth_range")
         if not files.proposes:
-            hint = f"give {option} MIN,MAX, or {option} auto for the range of each image"
+            given, auto = OptionName("depth_range", "MIN,MAX"), OptionName("depth_range", "auto")
+            hint = f"give {given}, or {auto} for the range of each image"
             what = f"{types}: it is not clear which values are black and white"
             raise SourceError(option, what, hint)
         levels = found.low, found.high
@@ -261,7 +262,7 @@ def _sample_ranges(
         if rows := [one.flag for one in taken if one.is_scaled and one.layout.has_samples]:
             stack = OptionName("stack")
             what = f"is not possible if {stack} joins rows of an array, such as {rows[0]}"
-            raise SourceError(option, what, "give MIN,MAX")
+            raise SourceError(option, what, f"give {OptionName('depth_range', 'MIN,MAX')}")
     ranges = {
         sample: ValueRange()
         for one, sample in zip(taken, samples, strict=True)

@@ -200,10 +200,11 @@ class ArrayFiles:
         if rules:
             named = [one.key for one in wanted if any(self.rules(one.key))]
             if not (named or self.files):
-                there = some_of([one.key for one in wanted], _MOST_SHOWN) or "none"
+                there = [some_of([one.key for one in wanted], _MOST_SHOWN)] if wanted else []
+                there += [OWN_DATASET] if self._datasets else []
                 what = f"no array file is called {some_of([rule.file for rule in rules])}"
-                own = f", and {OWN_DATASET}" if self._datasets else ""
-                raise OptionError(_OPTION, what, f"use a file of the source: {there}{own}")
+                hint = f"use a file of the source: {', and '.join(there)}"
+                raise OptionError(_OPTION, what, hint if there else "leave this option out")
             near = {key.rpartition("/")[0] for key in named}
             wanted = [one for one in wanted if one.key.rpartition("/")[0] in near]
         for member in wanted:
@@ -344,8 +345,8 @@ class ArrayFiles:
             chosen = columns if len(columns) < 2 else [*self.clear(columns)]
         if not chosen:
             there = some_of([one.name for one in columns if one.name], _MOST_SHOWN)
-            what = f"images in column {rule.column!r}" if there else "images"
-            hint = f"use one of: {there}" if there else "name another file"
+            what = f"images in column {rule.column!r}" if there and rule.column else "images"
+            hint = f"use one of its columns: {there}" if there else "name another file"
             raise OptionError(_OPTION, f"{opened.key} has no {what}", hint)
         for one in chosen:
             if not rule.layout or one.column.dtype is None:

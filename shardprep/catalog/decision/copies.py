@@ -176,11 +176,11 @@ def variants(view: View) -> Sequence[Reading]:
     for folder, others in _compared(view.folders, has_parent=False):
         if any(_are_variants(view, folder, one) for one in others):
             roots = sorted([folder.path, *others], key=natural_order)
-            why = printable(f"{', '.join(roots)} show the same scenes: one of them")
+            why = printable(f"{', '.join(roots)} show the same scenes: use one of them")
             every = Reading({"labels": "folder"}, "all of them")
             return [*(Reading(_alone(view, roots, one), why) for one in roots), every]
     roots = _partitions(view)
-    why = f"{', '.join(roots)} have the same files in other splits or classes: one of them"
+    why = f"{', '.join(roots)} have the same files in other splits or classes: use one of them"
     return [Reading({"root": one}, printable(why)) for one in roots]
 
 

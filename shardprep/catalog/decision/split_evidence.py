@@ -187,7 +187,7 @@ def _class_or_split(view: View) -> Sequence[Reading]:
     every = {"labels": f"regex:^{start}(?P<label>[^/]+)/", "split": f"roots:train={parent or '*'}"}
     name = printable(path.rpartition("/")[2])
     return [
-        Reading(every, f"{name} is a class, with images named as those of the others"),
+        Reading(every, f"{name} is a class, with images named like images of the others"),
         Reading({"labels": "folder"}, f"{name} is a split without labels"),
     ]
 
@@ -265,7 +265,7 @@ def _rows_of(
             return {}, 0, ""
     both = [index.keys[at] for at in _in_several(found.values())]
     if both:
-        return {}, 0, f"{some_of(both, 2)} {'is' if len(both) == 1 else 'are'} in several"
+        return {}, 0, f"{some_of(both, 2)} {'is' if len(both) == 1 else 'are'} in several lists"
     return found, num_ids, ""
 
 

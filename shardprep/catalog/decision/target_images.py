@@ -318,7 +318,7 @@ def _unpaired(view: View, target: _Kind, kind: _Kind, *, is_clear: bool) -> list
     """
     pair = None if is_clear else _pair(view, kind, target)
     reading = _reading(view, kind, [pair], []) if pair and pair.is_picture else None
-    out, why = (f"{target.glob}/*",), f"{target.glob} has the scenes and names of the others"
+    out, why = (f"{target.glob}/*",), f"{target.glob} has the scenes and names of the other folders"
     readings = [reading] if reading else [*_among_others(view, Reading({"exclude": out}, why))]
     if not readings:
         readings = [Reading({"exclude": out, "labels": "none"}, f"{why}; no pattern pairs them")]

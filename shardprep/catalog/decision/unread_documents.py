@@ -162,9 +162,8 @@ def _compared(view: View, document: Member, automatic: Labelling) -> list[Readin
         return [Reading({}, _unread(document))]
     why = f"images alone; {_unread(document)}"
     if _has_boxes(document):
-        why += (
-            f"; {OptionName('boxes', 'csv:FILE:ID:x,y,w,h:CLASS')} takes them from a table of yours"
-        )
+        flag = OptionName("boxes", "csv:FILE:ID:x,y,w,h:CLASS")
+        why += f"; {flag} takes them from a table of yours"
         if _BELOW_COUNTS.search(head_of(document)):
             why += ", and docs/items.md makes one for WIDER FACE"
     alone = Reading({"labels": "none"}, why, is_certain=False)

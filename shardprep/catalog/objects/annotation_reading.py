@@ -165,7 +165,7 @@ def _check_boxes(
 def _other_objects(recipe: Recipe) -> RecipeError:
     what = f"{recipe.masks!r} and {OptionName('boxes', recipe.boxes)} must name one document"
     boxes = OptionName("boxes", recipe.masks)
-    hint = f"use {boxes}, or leave one of them out"
+    hint = f"use {boxes}, or leave one of the two options out"
     return RecipeError(_MASKS, what, hint)
 
 
@@ -192,7 +192,8 @@ def _check_options(recipe: Recipe, *, has_numbers: bool) -> None:
         hint = f"leave this option out, or name the files with {_MASKS}"
         raise RecipeError(OptionName("mask_values"), what, hint)
     if recipe.crowds != "ignore" and "coco" not in (recipe.rules.boxes.kind, rule.outlines.kind):
-        hint = f"leave this option out, or add {_BOXES} coco"
+        hint = f"leave this option out, or add {OptionName('boxes', 'coco')}"
         raise RecipeError(OptionName("crowds"), "works only with COCO annotations", hint)
     if recipe.rle != "auto" and rule.kind != "rle":
-        raise RecipeError(OptionName("rle"), "needs masks as run lengths", f"add {_MASKS} rle:…")
+        hint = f"leave this option out, or add {OptionName('masks', 'rle:FILE:ID:COLUMN')}"
+        raise RecipeError(OptionName("rle"), "needs masks as run lengths", hint)

@@ -184,7 +184,7 @@ def _annotated_frames(
     finding = (
         f"{num_open:,} of {counted(len(some), 'image')} with annotations have an EXIF orientation, "
         f"and {how} whether they were annotated upright; upright is assumed: set "
-        f"{OptionName('annotated')} upright or stored"
+        f"{OptionName('annotated')} to upright or stored"
     )
     return FRAMES, [finding]
 
@@ -339,11 +339,10 @@ def settled(annotated: Annotated, splits: Sequence[str | None], recipe: Recipe) 
     are_many = num_unlisted > recipe.max_dropped * num_labelled and not annotated.has_rows
     if recipe.unlisted in ("auto", "train") and are_many:
         what = f"{num_unlisted:,} of {counted(num_labelled, 'image')} have no annotation, above the"
-        unlisted = OptionName("unlisted")
-        hint = f"use {unlisted} background to store them without objects, or skip to leave them out"
-        raise SourceError(
-            replace(unlisted, value="auto"), f"{what} share of {recipe.max_dropped:.3g}", hint
-        )
+        empty, skip = OptionName("unlisted", "background"), OptionName("unlisted", "skip")
+        hint = f"use {empty} to store them without objects, or {skip} to leave them out"
+        what = f"{what} share of {recipe.max_dropped:.3g}"
+        raise SourceError(OptionName("unlisted", "auto"), what, hint)
     known = annotated.facts.unmatched
     unmatched = unmatched_of(known.objects if known else {}, num_unlisted)
     names, (counts, _) = annotated.facts.names, _counts(made)

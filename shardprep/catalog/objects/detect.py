@@ -65,7 +65,7 @@ def recognised(
     for key in wanted or [""]:
         fit = [one for one in signs if key in ("", one.key)]
         if key and not fit:
-            hint = f"say where they are: {OptionName(key)} …"
+            hint = f"say where they are with {OptionName(key)}"
             raise SourceError(OptionName(key, "auto"), f"no {key} are recognised", hint)
         if not is_said:
             fit += [replace(one, instances=False) for one in fit if one.instances]

@@ -95,9 +95,8 @@ class PointList:
         slots = sorted(used | {(i, 0) for i in order.values()})
         if len(slots) > MOST_POINTS:
             what = f"has {len(slots):,} keypoints of all images together, more than {MOST_POINTS:,}"
-            raise SourceError(
-                where, what, f"give the boxes of objects instead, with {OptionName('boxes')}"
-            )
+            hint = f"give the boxes of objects instead, with {OptionName('boxes')}"
+            raise SourceError(where, what, hint)
         titles = [f"{ordered[i]} {number + 1}" if number else ordered[i] for i, number in slots]
         slot_of = {one: i for i, one in enumerate(slots)}
         points = {image: np.zeros((len(slots), 3), np.float32) for image in self.listed}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -210,7 +209,7 @@ def _advised(
         except (SourceError, OptionError):
             continue
         if masks <= files.keys and masks.isdisjoint(files.without_image):
-            hint = f"{pattern.option} {shlex.quote(text)} tells them apart by their folders"
+            hint = f"{replace(pattern.option, value=text)} tells them apart by their folders"
             return SourceError(error.where, error.what, hint)
     return error
 

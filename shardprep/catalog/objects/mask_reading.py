@@ -150,7 +150,7 @@ def _with_hint(values: MaskValues, documents: Documents) -> MaskValues:
         named = OptionName("mask_values", ",".join(f"{one}=NAME" for one in known[:3]))
         hint = f"masks have only the values 0, {some_of([*map(str, known)])}: {named} names them"
     elif are_numbers(values.present):
-        hint = f"masks: {NUMBERED}? {OptionName('instances')} keeps each apart"
+        hint = f"masks: {NUMBERED}? {OptionName('instances')} keeps the objects apart"
     else:
         return values
     return replace(values, findings=(*values.findings, hint))
@@ -171,7 +171,9 @@ def _by_file(
     if lost := set(called) - set(ordered):
         what = f"masks also have the class {some_of(sorted(lost))}"
         raise SourceError(
-            _CLASSES, what, f"name all classes, or leave others out with {OptionName('exclude')}"
+            _CLASSES,
+            what,
+            f"name all classes, or leave the files of others out with {OptionName('exclude')}",
         )
     names = ordered if instances else tuple(dict.fromkeys((BACKGROUND, *ordered)))
     number = {name: names.index(new) for name, new in zip(raw, called, strict=True)}

@@ -146,7 +146,7 @@ def given_values(text: str, read: Callable[[str], bytes]) -> MaskValues:
     return MaskValues(names=names, values=values, how=how, findings=tuple(findings))
 
 
-NUMBERED = "values are 1 to n in each and n differs: numbers of objects"
+NUMBERED = "values are 1 to n in each mask, and n differs: numbers of objects"
 UNSURE = 2
 """Maximum result of `are_numbers` at which the values may also be classes."""
 _MOST_ODD = 0.1
@@ -292,13 +292,15 @@ def detected_values(
     step = max(1, -(-len(masks) // _SAMPLE))
     sample = {m.key: seen for m in masks[::step] if (seen := look(m, max_pixels)) is not None}
     if not sample:
-        raise SourceError(masks[0].key, "and other masks cannot be decoded", "copy them all again")
+        what = "cannot be decoded, like every other mask that was looked at"
+        raise SourceError(masks[0].key, what, "copy the masks again")
     for key, seen in sample.items():
         if seen.colours:
             colours = [f"#{r:02x}{g:02x}{b:02x}" for r, g, b in sorted(seen.colours)]
             colours = colours[:_SHOWN_COLOURS]
             what = f"is a mask of colours, such as {some_of(colours, 3)}"
-            hint = f"say what they mean: {_MASK_VALUES} '{colours[0]}=NAME,…' or a file"
+            flag = OptionName("mask_values", f"{colours[0]}=NAME")
+            hint = f"say what each colour means, as in {flag} or a file"
             raise SourceError(key, what, hint)
     values = frozenset[int]().union(*(seen.values for seen in sample.values()))
     binary = any(values <= pair for pair in _BINARY)
@@ -339,7 +341,8 @@ def _check_white(sample: Mapping[str, Seen]) -> None:
         number = f"{len(drawn) - len(others):,} of {len(drawn):,}"
         what = f"has the values {some_of([*map(str, sorted(values))], 4)}"
         what += f", but {number} masks are white on black"
-        hint = f"give {_MASK_VALUES} 0=background,255=object to reject such masks"
+        flag = OptionName("mask_values", "0=background,255=object")
+        hint = f"give {flag} to reject such masks"
         raise SourceError(key, what, f"{hint}, or name each value if 255 is not a class")
 
 

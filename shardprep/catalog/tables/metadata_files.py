@@ -101,8 +101,8 @@ class Documents:
         tables = self.tables if self._columns is None else [self._columns]
         if len(tables) == 1:
             return self._with(tables[0], self._recipe.rules.join)
-        names = some_of([table.name for table in tables]) or "none"
-        what = f"needs the columns of an array file, or one table; the tables are {names}"
+        there = f"several: {some_of([table.name for table in tables])}" if tables else "none"
+        what = f"needs an array file or one label table, but the source has {there}"
         flag = OptionName(option, f"csv:FILE:ID:{','.join(columns)}")
         raise SourceError(OptionName(option, "column"), what, f"give {flag}")
 
@@ -204,14 +204,16 @@ class Documents:
             return found[0].key, as_utf8(data) if is_json else data
         if found:
             keys = some_of([member.key for member in found], 3)
-            raise SourceError(file, f"fits several files: {keys}", "give the whole path of one")
+            what = f"fits several files: {keys}"
+            raise SourceError(file, what, "give the whole path of one file")
         try:
             data = read_table(file, self._recipe.max_member_size)
         except OSError as error:
             there = [m.key for m in self.members(*((".json",) if is_json else TABLE_SUFFIXES))]
             form = "document" if is_json else "label table or list"
             what = f"no such {form}, neither in the source nor on disk"
-            hint = f"the source has {some_of(there, 5) or 'none'}: name one, or a file on disk"
+            hint = f"name a file on disk, or one of the source: {some_of(there, 5)}"
+            hint = hint if there else "name a file on disk"
             raise SourceError(file, what, hint) from error
         return without_cache(file), as_utf8(data) if is_json else data
 
@@ -329,7 +331,8 @@ def read_table(file: str, most_bytes: int) -> bytes:
     try:
         return read_named(file, most_bytes)
     except OSError as error:
-        raise SourceError(file, f"cannot be read ({error.strerror})", "name another") from error
+        what = f"cannot be read ({error.strerror})"
+        raise SourceError(file, what, "name another file") from error
 
 
 def _read(member: Member) -> bytes:

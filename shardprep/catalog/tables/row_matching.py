@@ -59,8 +59,9 @@ class TableMatch:
     def check(self, key: str) -> None:
         """Raise SourceError, with `key` as an example of a key, if no row belongs to an image."""
         if (self.key_of < 0).all():
-            such = shown(self.rows_without_image[0]) if self.table.rows else "none"
-            what = f"has no id of an image of the source ({such})"
+            if not self.table.rows:
+                raise SourceError(self.table.name, "has no rows", "write a row for each image")
+            what = f"has no id of an image of the source ({shown(self.rows_without_image[0])})"
             raise SourceError(self.table.name, what, f"write ids such as {shown(key)}")
 
     def with_columns(self, other: TableMatch | None, names: Collection[str]) -> TableMatch:

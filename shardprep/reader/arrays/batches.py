@@ -120,8 +120,8 @@ class ArrayBatches:
         saved = check_state(_STATE, state, self._identity(), self._num_batches)
         num_epochs = self._options.epochs
         if num_epochs is not None and saved.epoch > num_epochs:
-            what = f"epoch={saved.epoch}, but there are {num_epochs} epochs"
-            raise DatasetError(_STATE, what, "give batches() more epochs")
+            what = f"the state has epoch={saved.epoch}, but the iterator has epochs={num_epochs}"
+            raise DatasetError(_STATE, what, "give a larger number of epochs")
         if saved.seed != self._source.order.seed:
             order = replace(self._source.order, seed=saved.seed)
             self._source = replace(self._source, order=order)

@@ -127,4 +127,4 @@ def _check(items: Sequence[Any]) -> None:
         is_pair = isinstance(item, tuple) and isinstance(item[-1], dict)
         if not is_pair or KEYS[BOX] not in item[-1] or not isinstance(item[0], np.ndarray):
             what = "the items are not pairs of an image, uint8[height, width, 3], and its boxes"
-            raise DatasetError(_WHERE, what, "give it the items of a reader.Dataset(…) with boxes")
+            raise DatasetError(_WHERE, what, "pass the items of a reader.Dataset(…) with boxes")

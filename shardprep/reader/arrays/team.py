@@ -155,7 +155,7 @@ class Team:
             if self._source.options.num_workers is not None:
                 raise
             self._num_workers, self._pool = 0, None
-            warn(f"{error}; until then, threads fill the batches")
+            warn(f"{error}; threads fill the batches of this iterator")
             return None
 
     def _let_workers_start(self) -> None:

@@ -18,7 +18,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from shardprep import processes as worker_process
-from shardprep.errors import DatasetError, RecordError
+from shardprep.errors import DatasetError, RecordError, counted
 from shardprep.reader.arrays.batch_maker import BatchName, BatchSource
 from shardprep.reader.arrays.memory import Slots
 from shardprep.reader.arrays.worker import BEGUN, Answer, Parcel, Task, serve, unpacked
@@ -232,8 +232,8 @@ class WorkerPool:
         order, records = self._source.order, self._source.records
         rows = order.rows(self._source.tags(task.name)).tolist()
         name, record, _ = records.place(rows[0])
-        others = f"record {record} and {len(rows) - 1} others of its batch"
-        where = f"{records.store.located(name)}, {others}"
+        others = f" and {counted(len(rows) - 1, 'other')} of its batch" if len(rows) > 1 else ""
+        where = f"{records.store.located(name)}, record {record}{others}"
         what = f"worker processes ended twice with this batch ({how})"
         return DatasetError(where, what, "give num_workers=0 to see why")
 

@@ -111,7 +111,7 @@ class Flip(Move):
             pairs = getattr(self, field)
             if pairs is None:
                 what = f"a flip must swap left and right {key!r}, but their pairs are unknown"
-                hint = f"give Flip({field}=…), the schema feature's `mirrored`, or () to swap none"
+                hint = f"give Flip({field}=…) as in the schema, or Flip({field}=()) for no pairs"
                 raise DatasetError("augment.Flip", what, hint)
             for name, axis in ((key, -2), (visible, -1)):
                 if pairs and name in labels:

@@ -10,6 +10,7 @@ import numpy as np
 from shardprep.dataset.kinds import KINDS
 from shardprep.dataset.schema import BOX, IMAGES, TARGET_IMAGE, Feature, Schema
 from shardprep.dataset.stored_size import open_stored
+from shardprep.errors import counted
 from shardprep.image.png import encoded_png, stored_png
 from shardprep.reader.array_types import Array
 from shardprep.reader.config import BoxFormat, Crop, CropWindow, StackPart
@@ -109,7 +110,8 @@ class AnnotationDecoder:
                 values[name] = boxes if rows is None else boxes[rows]
             elif name in PADDING and form.is_pixels:
                 if len(data) != number:
-                    raise ValueError(f"feature {name!r} holds {len(data)} masks for {number} boxes")
+                    what = f"{counted(len(data), 'mask')} for {counted(number, 'box')}"
+                    raise ValueError(f"feature {name!r} holds {what}")
                 data = data if rows is None else [data[row] for row in rows]
                 masks = [self._mask(name, one, size) for one in data]
                 values[name] = masks
@@ -129,7 +131,7 @@ class AnnotationDecoder:
         """Return the values of `number` objects (1 for the whole image) as one array."""
         form = self._forms[name]
         if len(data) != number * form.number:
-            what = f"holds {len(data)} values, not {number} x {form.number}"
+            what = f"holds {counted(len(data), 'value')}, not {number} x {form.number}"
             raise ValueError(f"feature {name!r} {what}")
         return np.array(data, form.dtype).reshape(number, *form.shape)
 
@@ -140,7 +142,8 @@ class AnnotationDecoder:
         feature = self._features[name]
         number = num_images if feature.repeated else 1
         if len(data) != number:
-            raise ValueError(f"feature {name!r} holds {len(data)} values, not {number}")
+            values = counted(len(data), "value")
+            raise ValueError(f"feature {name!r} holds {values}, not {number}")
         if not feature.repeated:
             return self._mask(name, data[0], size)
         pixels = [self._mask(name, one, size) for one in self._part.of(data)]

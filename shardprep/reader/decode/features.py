@@ -23,7 +23,7 @@ from shardprep.dataset.stored_size import (
     check_stored_jpeg,
     open_stored,
 )
-from shardprep.errors import RecordError
+from shardprep.errors import RecordError, counted
 from shardprep.image.png import stored_png
 from shardprep.reader.array_types import Array, Columns, Ints, Pixels
 from shardprep.reader.config import Crop, CropWindow, EpochOptions, StackPart
@@ -398,7 +398,8 @@ def _several(name: str, feature: Feature, values: list[Any]) -> np.ndarray[Any, 
     """Return the values of a vector, rows or texts as an array; texts are padded with ""."""
     if feature.kind == "vector":
         if len(values) != feature.num_values:
-            what = f"holds {len(values)} values, not {feature.num_values} {feature.dtype}"
+            given = counted(len(values), "value")
+            what = f"holds {given}, not {feature.num_values} {feature.dtype}"
             raise ValueError(f"feature {name!r} {what}")
         return np.array(values, np.float32)
     if feature.kind == "rows":

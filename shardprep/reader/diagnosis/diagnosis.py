@@ -196,7 +196,8 @@ def diagnose(dataset: Any, step: Any, seconds: float) -> Diagnosis:
     if not request.batch_size:
         raise DatasetError(_WHERE, "the dataset yields single images", "give load a batch_size")
     if request.config.pad_batches:
-        raise DatasetError(_WHERE, "pad_batches is for evaluation", "pass the training dataset")
+        what = "the dataset was loaded with pad_batches=True, which is for evaluation"
+        raise DatasetError(_WHERE, what, "pass the training dataset")
     _check_step(step, dataset)
     batch = next(iter(dataset), None)
     if batch is None:
@@ -342,7 +343,7 @@ def _check_step(step: Any, dataset: Any) -> None:
         ]
         if len(needed) > 1:
             what = f"{short_repr(step)} needs {len(needed)} arguments, but a step gets the batch"
-            raise DatasetError(_WHERE, what, "take images and targets from the batch inside of it")
+            raise DatasetError(_WHERE, what, "take images and targets from the batch in the step")
         return
     if not getattr(step, "compiled", False):
         raise DatasetError(_WHERE, "the model is not compiled", "call model.compile")

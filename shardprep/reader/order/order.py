@@ -30,7 +30,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from shardprep.errors import DatasetError
+from shardprep.errors import DatasetError, counted
 from shardprep.reader.array_types import Ints
 from shardprep.reader.order.epoch import (
     BlockShuffle,
@@ -154,7 +154,7 @@ _PARTS = ("records", "global batch", "drop_remainder", "num_batches", "shuffle",
 """Names of the values in an `identity` after the version, for errors."""
 _VERSION = "2"
 """First part of an `identity`. It changes when equal options give another order."""
-_HINT = "load it with the dataset, the split and the options it was saved with"
+_HINT = "use the dataset, the split and the options it was saved with"
 _NO_STATE = "use the result of state_dict()"
 _IN_BLOCKS = LaneShuffle | StoredOrder | MixedDraws
 _DRAWN = WeightedDraws | MixedDraws
@@ -307,6 +307,6 @@ def check_state(where: str, state: object, of: str, num_batches: int) -> State:
         what = f"the state was saved with other records or settings: {', '.join(other)}"
         raise DatasetError(where, what, _HINT)
     if saved.batch > num_batches:
-        what = f"batch={saved.batch}, but an epoch has {num_batches} batches"
+        what = f"batch={saved.batch}, but an epoch has {counted(num_batches, 'batch')}"
         raise DatasetError(where, what, _HINT)
     return saved

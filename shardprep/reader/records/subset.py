@@ -13,7 +13,7 @@ from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset, open_dataset
 from shardprep.dataset.remote_files import RemoteFiles
 from shardprep.dataset.schema import BOX_LABEL, MASK, TARGET_IMAGE, Schema
-from shardprep.errors import DatasetError
+from shardprep.errors import DatasetError, counted
 from shardprep.reader.array_types import Ints
 from shardprep.reader.config import ReadConfig, ReadOptions, Request, seed_of
 from shardprep.reader.decode.targets import check_options
@@ -50,7 +50,7 @@ class Datasets:
         """
         mix = path if isinstance(path, Mix) else None
         if mix is not None and not isinstance(split, str | EvenSplit):
-            what = f"{split.name!r} is a selection of one dataset, but a mix has several"
+            what = f"{split.name!r} is a selection of one dataset, but a mix has several datasets"
             raise DatasetError("reader", what, "give a split name, or a part of even_splits")
         places = path.paths if isinstance(path, Mix) else (path,)
         opened = tuple(one if isinstance(one, OpenDataset) else open_dataset(one) for one in places)
@@ -325,7 +325,8 @@ def _check_request(request: Request) -> None:
         hint = "give batch_size, and neither repeat nor drop_remainder"
         raise _refused("pad_batches pads the last batch of a single epoch", hint)
     if request.crop is not None and config.image_size is not None:
-        raise _refused("image_size and a crop are both given", "give one: a crop has its own size")
+        hint = "leave out image_size: a crop has its own size"
+        raise _refused("image_size and a crop are both given", hint)
 
 
 def _refused(what: str, hint: str) -> DatasetError:
@@ -345,5 +346,6 @@ def _check_stack_request(subset: Subset, request: Request) -> None:
 def check_hosts(where: str, num_records: int, num_hosts: int) -> None:
     """Raise DatasetError if there are fewer records than hosts."""
     if num_records < num_hosts:
-        what = f"{num_records} records cannot be shared by {num_hosts} readers"
-        raise DatasetError(where, what, f"use at most {num_records} readers")
+        records, readers = counted(num_records, "record"), counted(num_records, "reader")
+        what = f"{records} cannot be shared by {num_hosts} readers"
+        raise DatasetError(where, what, f"use at most {readers}")

@@ -149,7 +149,7 @@ class _Parser:
             raise self._refused(left, "is compared, but is not a column", _there(self._types))
         if isinstance(op, ast.In | ast.NotIn):
             if name is None or not isinstance(right, ast.Tuple | ast.List | ast.Set):
-                hint = f"give several: {column} in (1, 2)"
+                hint = f"give several values: {column} in (1, 2)"
                 raise self._refused(right, "is not a list of values", hint)
             found = self._is_in(name, [self._value(one, column) for one in right.elts])
             return found if isinstance(op, ast.In) else ~found
@@ -183,7 +183,7 @@ class _Parser:
             hint = "select by label= or an expression of pyarrow"
             raise refused(self._text, f"column {name} has lists", hint)
         if name in OWN and f"column/{name}" in self._types:
-            hint = f"write column/{name} for yours; pc.field({name!r}) of pyarrow is the other"
+            hint = f"write column/{name} for your table, or pc.field({name!r}) for items.parquet"
             raise refused(self._text, f"{name} is in your table and in items.parquet", hint)
         self.used[name] = None
         return name

@@ -149,8 +149,8 @@ def _condition(value: Any) -> Any:
     raise TypeError
 
 
-Labels = Annotated[Any, Kind(_several((str, int)), ("the name of a class or a list of them",))]
-Keys = Annotated[Any, Kind(_keys, ("a list of keys or the path of a file of them",))]
+Labels = Annotated[Any, Kind(_several((str, int)), ("the name of a class or a list of names",))]
+Keys = Annotated[Any, Kind(_keys, ("a list of keys or the path of a file of keys",))]
 Where = Annotated[
     Any, Kind(_condition, ("a text, a dict of columns and values or a pyarrow.compute.Expression",))
 ]
@@ -403,7 +403,8 @@ def weighted_draws(where: str, weights: Any, numbers: Ints, dataset: OpenDataset
     num_positive = int(np.count_nonzero(values))
     num_all = asked.num_samples or (len(numbers) if asked.replacement else num_positive)
     if not asked.replacement and num_all > num_positive:
-        what = f"num_samples={num_all:,}, but {num_positive:,} records have a weight above 0"
+        have = counted(num_positive, "record", "has", "have")
+        what = f"num_samples={num_all:,}, but {have} a weight above 0"
         raise DatasetError(where, what, "use a smaller num_samples, or replacement=True")
     return WeightedDraws(values, np.cumsum(values), asked.replacement, num_all)
 

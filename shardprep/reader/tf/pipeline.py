@@ -107,11 +107,10 @@ def distribute(strategy: Any, request: Request) -> Any:
     """Return the distributed dataset of a request, with the attribute `class_names`."""
     replicas = strategy.num_replicas_in_sync
     if request.batch_size is None or request.batch_size % replicas:
-        raise DatasetError(
-            "reader.distribute",
-            f"batch_size={request.batch_size} cannot be divided among {replicas} replicas",
-            f"use a multiple of {replicas}: batch_size counts the images of all replicas",
-        )
+        what = f"batch_size={request.batch_size} cannot be divided among {replicas} replicas"
+        what = "no batch_size is given" if request.batch_size is None else what
+        hint = f"use a multiple of {replicas}: batch_size counts the images of all replicas"
+        raise DatasetError("reader.distribute", what, hint)
 
     hosts: list[tuple[Subset, int]] = []
 

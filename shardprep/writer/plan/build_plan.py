@@ -173,7 +173,7 @@ def check_outline(state: Folder, outline: Outline) -> None:
             str(state),
             "this run found other near copies than the run that began the build, perhaps because "
             "some images could not be read",
-            f"list those in {OptionName('exclude_list')}, remove {state}, and run again",
+            f"list these images in {OptionName('exclude_list')}, remove {state}, and run again",
         )
 
 

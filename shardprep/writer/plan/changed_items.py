@@ -80,7 +80,7 @@ class ChangedItems:
         lost = [Skipped(keys[at], why, sizes[at] or 0) for at, why in sorted(reasons.items())]
         stay = np.delete(np.arange(len(self.items)), sorted(reasons))
         if not len(stay):
-            what = f"all {len(keys):,} images are left out ({lost[0].reason})"
+            what = f"every image is left out ({lost[0].reason})"
             raise SourceError("shardprep repack", what, f"keep images such as {keys[0]}")
         return replace(
             self,
@@ -143,7 +143,7 @@ def _remarks(items: Items, recipe: Recipe) -> list[str]:
 
 def _check_join(recipe: Recipe) -> None:
     if recipe.join and not (recipe.columns or recipe.group or recipe.rules.split.column):
-        hint = f"add {OptionName('columns')} A,B, or name a column to group or split by"
+        hint = f"add {OptionName('columns', 'A,B')}, or name a column to group or split by"
         raise RecipeError(OptionName("join"), "changes nothing by itself", hint)
 
 

@@ -100,7 +100,7 @@ def source_signature(recipe: Recipe) -> str:
         whole = PlainExtent.named(files[0].path, files[0].num_bytes)
         return _file_signature(whole, str(files[0].mark))
     except MemberError as error:
-        raise SourceError(str(source), str(error)) from error
+        raise SourceError(str(source), str(error), "download or copy it again") from error
 
 
 def _file_signature(whole: PlainExtent, mark: str) -> str:

@@ -164,9 +164,7 @@ class NearCopies:
             return []
         first, second = (shown(key, _MOST_SHOWN) for key in sorted(parted[0].values())[:2])
         text = f"{len(parted):,} of these are in several given splits, such as {first} and {second}"
-        cuts = (
-            f"{OptionName('split', 'RATIOS')} that name these splits divide labelled images again"
-        )
+        cuts = f"{OptionName('split', 'RATIOS')} for these splits divides labelled images again"
         return [f"{text}: {cuts}, and {OptionName('dedup', 'near')} leaves copies out"]
 
 

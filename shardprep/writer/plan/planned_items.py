@@ -52,7 +52,7 @@ def write_items(plan: BuildPlan, file: Path) -> None:
     elif file.suffix.lower() == ".parquet":
         pq.write_table(table, stream)
     else:
-        raise RecipeError(_option(file), "is neither .csv nor .parquet", "use one of these")
+        raise RecipeError(_option(file), "is neither .csv nor .parquet", "use one of these endings")
     write_durably(file, stream.getvalue())
 
 

@@ -132,7 +132,7 @@ def plan_shards(
         num_shards = min(largest, max(1, round(share / SHARD_BYTES)))
     if num_shards > largest:
         what = f"asks for {num_shards:,}, but the largest split has {counted(largest, 'image')}"
-        hint = f"use {OptionName('shards')} {largest} or fewer"
+        hint = f"use {OptionName('shards', str(largest))} or fewer"
         raise RecipeError(OptionName("shards"), what, hint)
     order = shuffled(columns.members.keys, seed, b"order").astype(np.int32)
     codes = columns.split.codes[order]

@@ -92,7 +92,7 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watch, num_workers: int =
     near = leaks = None
     if recipe.dedup == "near" and items.members.are_stacks.any():
         what = "near copies of stacks are not left out, only equal stacks"
-        catalog.findings.append(f"{OptionName('dedup')} near: {what}")
+        catalog.findings.append(f"{OptionName('dedup', 'near')}: {what}")
         recipe = replace(recipe, dedup=True)
     if recipe.finds_near:
         items, unlabelled, _ = without_spoilers(items, ratios)
@@ -203,7 +203,7 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
     annotations = {} if catalog.annotations is None else _annotation_features(catalog.annotations)
     if name == "auto":
         name = {"class": "classification", "none": _without_target(annotations)}.get(kind, kind)
-    schema, where = load_schema(name), f"{OptionName('schema')} {name}"
+    schema, where = load_schema(name), OptionName("schema", name)
     if lacking := sorted(schema.annotations.keys() - {*annotations, CROWD}):
         what = f"asks for {lacking[0]!r}, but no such boxes or masks are found"
         hint = (

@@ -269,7 +269,7 @@ def without_listed(
     out = np.unique(found[found >= 0])
     if len(out) == len(items):
         name = FRAME.sub("the exclude list", without_cache(recipe.exclude_list))
-        raise SourceError(name, "names all tiles", "remove some of them from it")
+        raise SourceError(name, "names all tiles", "remove some tiles from the list")
     unused = [text for text, at in zip(entries, found.tolist(), strict=True) if at < 0]
     listed = [skipped(member, EXCLUDED) for member in items.members.take(out)]
     return items.take(np.delete(np.arange(len(items)), out)), listed, unused

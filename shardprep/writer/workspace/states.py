@@ -79,7 +79,7 @@ def find_workspace(where: str) -> Workspace:
     if not meant:
         hint = f"give the folder or address that was the value of {OptionName('out')}"
         raise DatasetError(where, "holds no dataset, finished or not", hint)
-    what = "several unfinished builds" if unfinished else "no unfinished build, only"
+    what = "several unfinished builds" if unfinished else "only finished datasets"
     names = some_of([one.location for one in meant])
     raise DatasetError(where, f"holds {what}: {names}", "name one of them")
 
@@ -92,7 +92,7 @@ def refuse_other_parts(recipe: Recipe, asked: Workspace) -> None:
     places = [_at(root, one.names) for one in versions_below(root) if one.is_unfinished]
     others = [one.location for one in places if one != asked and _is_in_parts(one)]
     if others:
-        what = f"has no unfinished parts, but others are in {some_of(others)}"
+        what = f"has no unfinished parts: they are in {some_of(others)}"
         commands = ", ".join(f"`shardprep finalize {one}`" for one in others[:4])
         raise DatasetError(asked.location, what, f"run {commands}")
 

@@ -100,7 +100,7 @@ def test_a_frame_that_nothing_proves_is_a_note_whose_flags_decide(
     built(path, form, watcher=watcher)
     wanted = f"{len(turns) - 1} of {len(turns)} images {NOTE}, and no size shows"
     assert wanted in str(watcher.lines)
-    assert "upright is assumed: set --annotated upright or stored" in str(watcher.lines)
+    assert "upright is assumed: set --annotated to upright or stored" in str(watcher.lines)
     watcher = Quiet()
     result = built(path, form, annotated=frame, version="2.0.0", watcher=watcher)
     assert num_wrong(result) == 0

@@ -458,7 +458,7 @@ def test_a_document_without_any_image_in_the_source_is_reported(tmp_path: Path) 
 def test_two_names_of_one_image_are_an_error_and_two_ids_a_note(tmp_path: Path) -> None:
     things = [thing(1, 1, [1, 2, 3, 4]), thing(2, 1, [5, 5, 9, 9])]
     text = document([image(1, "x/a.png"), image(2, "y/a.png")], things)
-    with pytest.raises(SourceError, match=r"'y/a.png' and 'x/a.png' both belong to a.png"):
+    with pytest.raises(SourceError, match=r"'x/a.png' and 'y/a.png' both match the image a.png"):
         source(tmp_path / "1", {"instances.json": text}, "a.png").read("coco")
     text = document([image(1, "a.png"), image(2, "a.png")], things)
     found = source(tmp_path / "2", {"instances.json": text}, "a.png").read("coco")

@@ -215,11 +215,14 @@ def test_an_image_never_gets_the_objects_of_an_excluded_one(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("texts", "shown"),
     [
-        ([PROJECT], "'Validation/1.png' and 'Train/1.png' both belong to 1.png"),
-        ([PROJECT.replace("subset=", "x=")], "'1.png' and '1.png' both belong to 1.png"),
+        (
+            [PROJECT],
+            "'Train/1.png' and 'Validation/1.png' both match the image 1.png; add the missing",
+        ),
+        ([PROJECT.replace("subset=", "x=")], "has two entries for '1.png'; delete one of them"),
         (
             [document(image("1.png", box(), subset=s)) for s in ("Train", "Test")],
-            "'Test/1.png' and 'Train/1.png' in x0.xml both belong to 1.png",
+            "'Train/1.png' in x0.xml and 'Test/1.png' both match the image 1.png",
         ),
     ],
 )

@@ -213,7 +213,7 @@ def test_values_are_object_numbers_only_if_each_mask_has_1_to_n(
 def test_a_document_that_names_the_values_makes_them_classes(tmp_path: Path) -> None:
     members = pedestrians(2, 1, 3)
     made = catalog(tmp_path, members, masks="PedMasks/{stem}_mask.png")
-    assert any("--instances keeps each apart" in line for line in made.findings)
+    assert any("--instances keeps the objects apart" in line for line in made.findings)
     members["P/names.yaml"] = b"names: [sky, road, car, tree]"
     assert survey(tmp_path, members).decided == {"masks": "PedMasks/{stem}_mask.png"}
 

@@ -186,7 +186,7 @@ def test_two_files_of_one_name_are_not_one_image_of_via(tmp_path: Path) -> None:
     entries: Any = {f"1.png{n}": {"filename": "1.png", "size": n, "regions": []} for n in (1, 2)}
     made = source(tmp_path, {"via.json": json.dumps(entries)}, "1.png")
     with pytest.raises(
-        SourceError, match=r"via\.json: '1\.png' and '1\.png' both belong to 1\.png"
+        SourceError, match=r"via\.json: has two entries for '1\.png'; delete one of them"
     ):
         made.read("via:via.json")
 

@@ -187,7 +187,7 @@ def check_boxes(
         some.append(f"[{texts}] in {shown(keys[int(boxes.images[i])])}{size}")
     better = _better(found, boxes, values, size_of) if form else None
     hint = "correct the boxes" if better is None else _hint(found, better)
-    hint = f"{hint}, or accept them with {OptionName('max_clipped')} 1"
+    hint = f"{hint}, or accept them with {OptionName('max_clipped', '1')}"
     raise SourceError(option, f"{what}, such as {', '.join(some)}", hint)
 
 

@@ -285,7 +285,8 @@ def _find_columns(table: Table) -> BoxColumns:
             return BoxColumns((title,))
     what = f"no columns are recognized as boxes (columns: {', '.join(table.header)})"
     rule = "column:" if table.is_own else "csv:FILE:ID:"
-    raise SourceError(table.name, what, f"name them: {OptionName('boxes')} {rule}x,y,w,h")
+    flag = OptionName("boxes", f"{rule}x,y,w,h")
+    raise SourceError(table.name, what, f"name the columns: {flag}")
 
 
 def _find_label(table: Table, columns: BoxColumns, id_column: str, lists: Sequence[str]) -> str:

@@ -25,7 +25,7 @@ from shardprep.catalog.objects.formats.annotated_source import (
     shared_texts,
 )
 from shardprep.catalog.objects.formats.json_stream import elements
-from shardprep.catalog.objects.formats.pairing import Pairing
+from shardprep.catalog.objects.formats.pairing import Pairing, two_entries
 from shardprep.catalog.objects.object_table import (
     MALFORMED,
     MOST_SIDE,
@@ -300,9 +300,8 @@ class _Reader:
                     raise SourceError(key, what, hint) from error
         if not kinds >= {"images", "annotations"}:
             what = "is not a COCO document: it has no lists 'images' and 'annotations'"
-            raise SourceError(
-                key, what, f"name a COCO document: {OptionName('boxes', 'coco:FILE')}"
-            )
+            flag = OptionName("boxes", "coco:FILE")
+            raise SourceError(key, what, f"name a COCO document: {flag}")
         self._keys.append(key)
         places = self._place(key, document.images)
         self._count_unmatched(key, document, places, start)
@@ -402,8 +401,7 @@ class _Reader:
             places[id_] = -1 if found is None else found
             if found is not None:
                 if (other := names.setdefault(found, name)) != name:
-                    what = f"{name!r} and {other!r} both belong to {self._source.index.keys[found]}"
-                    raise SourceError(key, what, "add the image of each, or delete one entry")
+                    raise two_entries(key, self._source.index.keys[found], repr(other), repr(name))
                 self._table.list_image(found, size)
                 self._splits[found] = split or None
         there = [one for one in places.values() if one >= 0]

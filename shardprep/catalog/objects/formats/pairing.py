@@ -97,7 +97,8 @@ class Pairing:
             folder = document.rpartition("/")[0]
             is_apart = folder != other.rpartition("/")[0]
             out = glob.escape(folder) + "/*" if folder and is_apart else glob.escape(document)
-            raise SourceError(document, what, f"leave one out: {OptionName('exclude', out)}")
+            flag = OptionName("exclude", out)
+            raise SourceError(document, what, f"leave one document out: {flag}")
 
     def find_listed(self, name: str, document: str, split: str) -> int | None:
         """Return the position of the image `name`; if several fit, of the image in `split`."""
@@ -115,8 +116,7 @@ class Pairing:
         self._entries[image] = document, name, split
         if other == document or (of_split and split and of_split != split):
             where = f" in {other}" if other != document else ""
-            what = f"{name!r} and {known!r}{where} both belong to {self._index.keys[image]}"
-            raise SourceError(document, what, "add the image of each, or delete one entry")
+            raise two_entries(document, self._index.keys[image], f"{known!r}{where}", repr(name))
 
     def _find(self, path: str, document: str, split: str) -> int | None:
         folder = composed(document.rpartition("/")[0])
@@ -158,3 +158,11 @@ class Pairing:
         if len(self._paths) <= _MOST_FOLDERS:  # skip folders that have no image
             paths = [path for path in paths if f"/{path}/" in self._all_paths]
         return list(dict.fromkeys([*paths, ""]))
+
+
+def two_entries(document: str, key: str, one: str, other: str) -> SourceError:
+    """Return the error for two quoted names in a document that fit the same image."""
+    if one == other:
+        return SourceError(document, f"has two entries for {one}", "delete one of them")
+    what = f"{one} and {other} both match the image {key}"
+    return SourceError(document, what, "add the missing image file, or delete one of the entries")

@@ -116,8 +116,8 @@ def _pairs_of(rule: PointRule, table: Table) -> dict[str, tuple[str, str]]:
         return {known.get(pair, pair[0]): pair for pair in given}
     if not pairs:
         what = f"it is not clear which columns are x and y: {', '.join(table.header)}"
-        option = OptionName("points")
-        raise SourceError(table.name, what, f"name them: {option} csv:FILE:ID:x,y")
+        option = OptionName("points", "csv:FILE:ID:x,y")
+        raise SourceError(table.name, what, f"name the columns: {option}")
     return pairs
 
 

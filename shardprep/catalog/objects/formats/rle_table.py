@@ -61,7 +61,8 @@ def read_runs(rule: RunTableRule, source: AnnotatedSource, order: RunOrder | Non
     objects = _objects(table, rule, index)
     images = find_rows(index, table, rule.id_column, Texts.of(objects.ids)).tolist()
     if max(images, default=-1) < 0:
-        what = f"no id of column {rule.id_column!r} fits an image ({some_of(objects.ids, 1)})"
+        such = some_of(objects.ids, 1) or "the table has no rows"
+        what = f"no id of column {rule.id_column!r} fits an image ({such})"
         raise SourceError(table.name, what, f"write ids such as {index.keys[0]}")
     findings: list[str] = []
     if order is None:
