@@ -338,10 +338,12 @@ TOLD: dict[str, dict[str, Any]] = {
     "the data frame: columns 'one' and 'two' name different images in a row; drop one of these "
     "columns": {"labels": PAIRS},
     'group="site": needs a label table with this column, but the source has no label table; use '
-    "labels=frame, join=frame, or group 'regex:PATTERN'": {"labels": "none", "group": "site"},
+    'join=frame, or group="regex:PATTERN"': {"labels": "none", "group": "site"},
     "columns: needs a label table; use join=frame": {"labels": "none", "columns": "age"},
-    'split="column": needs a label table, but the source has none; use labels=frame or '
-    "join=frame": {"labels": "none", "split": "column:fold"},
+    'split="column": needs a label table, but the source has none; use join=frame': {
+        "labels": "none",
+        "split": "column:fold",
+    },
     "items: has no column of images: its columns are 0, 1; give the column or index of image "
     "paths the name image": {"items": pd.DataFrame([["cat.0.jpg", "a"]])},
 }
