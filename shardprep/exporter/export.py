@@ -120,13 +120,13 @@ def export_dataset(
         raise OptionError(OptionName("to"), value=layout, allowed=tuple(LAYOUTS))
     manifest, schema = dataset.manifest, dataset.schema
     writer: Layout = import_module(f"shardprep.exporter.{LAYOUTS[layout]}").WRITERS[layout]
-    if writer.needs_boxes and BOX_LABEL not in schema.features:
-        what = f"{layout!r} is a layout of boxes, but {manifest.name} has no boxes"
-        raise RecipeError(OptionName("to"), what, "use folder, webdataset or parquet")
     noun = "target images" if TARGET_IMAGE in schema.features else "stacks"
     if (schema.is_stack or TARGET_IMAGE in schema.features) and not writer.takes_stacks:
         what = f"{layout!r} is a layout of single images, but {manifest.name} has {noun}"
         raise RecipeError(OptionName("to"), what, "use folder")
+    if writer.needs_boxes and BOX_LABEL not in schema.features:
+        what = f"{layout!r} is a layout of boxes, but {manifest.name} has no boxes"
+        raise RecipeError(OptionName("to"), what, "use folder, webdataset or parquet")
     out = out or Path("exports") / f"{manifest.name}-{manifest.version}-{layout}"
     if out.name in ("", ".."):
         out = out.resolve()

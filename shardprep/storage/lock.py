@@ -42,7 +42,9 @@ def locked(
         descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise BuildError(
-            str(folder), f"cannot be created ({error.strerror})", f"choose another {flag}"
+            str(folder),
+            f"cannot be written ({error.strerror})",
+            f"make it writable, or choose another {flag}",
         ) from error
     try:
         try:

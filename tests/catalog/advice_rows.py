@@ -645,14 +645,6 @@ ROWS = [
         [()] * 6,
     ),
     Row(
-        "name a COCO document: --boxes coco:FILE",
-        pics(*ABC) | {"coco.json": coco(CATS, *EVERY), "other.json": b'{"images": []}'},
-        {"boxes": "coco:other.json"},
-        {"boxes": Own("coco:coco.json")},
-        boxes,
-        dict.fromkeys(ABC, CORNERS),
-    ),
-    Row(
         "name the document to read: --boxes …",
         pics(*ABC) | {"coco.json": coco(CATS, *EVERY), "other.json": coco(CATS, *EVERY)},
         {"boxes": "coco"},

@@ -132,7 +132,7 @@ def test_missing_and_damaged_files_are_one_line(here: Path) -> None:
     for command in ("inspect", "finalize"):
         assert "name the folder of a dataset" in error_of(run(command, cwd=here), 1)
     write(here / "file", b"")
-    assert "cannot be created" in error_of(run("build", "pets.zip", "--out", "file", cwd=here), 1)
+    assert "cannot be written" in error_of(run("build", "pets.zip", "--out", "file", cwd=here), 1)
     damaged = write(here / "tfrecords/pets/1.0.0.incomplete/.build.json", b"{}")
     assert ".build.json: is damaged" in error_of(run("build", "pets.zip", cwd=here), 1)
     shutil.rmtree(damaged.parent)

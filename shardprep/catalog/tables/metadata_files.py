@@ -65,7 +65,7 @@ class Documents:
         if rules.labels.kind == "csv":
             return [self._with(self.table(rules.labels.table.files, self._wanted), rules.join)]
         if rules.labels.kind == "column":
-            return [self.only_table("labels", rules.labels.table.label_columns)]
+            return [self.only_table("labels")]
         return self.tables if rules.labels.kind == "auto" else []
 
     @property
@@ -75,17 +75,15 @@ class Documents:
         further = recipe.pivot, recipe.group, recipe.rules.split.column
         return (named.id_column, *named.label_columns, *recipe.columns, *further)
 
-    def object_table(
-        self, rule: FormatRule, columns: Sequence[str], further: Sequence[str]
-    ) -> Table:
+    def object_table(self, rule: FormatRule, further: Sequence[str]) -> Table:
         """Return the table of objects: a row for each object, or JSON lists in its cells.
 
         Without a file in `rule`, it is the table of array files, or else the only table.
-        SourceError for several tables or none; its hint names `columns`. From a JSON document per
-        image, fields that end in `further` are read, too.
+        SourceError for several tables or none. From a JSON document per image, fields that end in
+        `further` are read, too.
         """
         if not rule.files:
-            return self.only_table("boxes", columns)
+            return self.only_table("boxes")
         return self.box_rows(rule.table, further)
 
     def box_rows(self, rule: BoxTableRule, further: Sequence[str] = ()) -> Table:
@@ -96,14 +94,18 @@ class Documents:
         has_paths = file.lower().endswith(_JSON) and any("." in one for one in columns)
         return self.table(rule.files, (rule.id_column, *columns) if has_paths else ())
 
-    def only_table(self, option: str, columns: Sequence[str]) -> Table:
-        """Return the columns of array files, or the only table; SourceError for several or none."""
+    def only_table(self, option: str) -> Table:
+        """Return the columns of array files, or the only table; SourceError for several or none.
+
+        Its hint has the columns that `option` of the recipe names.
+        """
         tables = self.tables if self._columns is None else [self._columns]
         if len(tables) == 1:
             return self._with(tables[0], self._recipe.rules.join)
         there = f"several: {some_of([table.name for table in tables])}" if tables else "none"
         what = f"needs an array file or one label table, but the source has {there}"
-        flag = OptionName(option, f"csv:FILE:ID:{','.join(columns)}")
+        columns = str(getattr(self._recipe, option)).removeprefix("column")
+        flag = OptionName(option, f"csv:FILE:ID{columns}" if columns else "csv:FILE")
         raise SourceError(OptionName(option, "column"), what, f"give {flag}")
 
     @cached_property

@@ -300,6 +300,21 @@ def test_a_damaged_document_is_one_line_with_file_and_place(
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("names", "what"),
+    [(["eye", "ear", "eye"], "has two keypoints 'eye'"), ([*"x" * 3_000], "has two keypoints 'x'"),
+     ([*map(str, range(3_000))], "has more than 1,000 keypoints")],
+)  # fmt: skip
+def test_names_of_keypoints_that_cannot_be_used_are_an_error_of_their_category(
+    tmp_path: Path, names: list[str], what: str
+) -> None:
+    category = {"id": 1, "name": "person", "keypoints": names}
+    text = document([image(1, "1.png")], [thing(1, 1, [0, 0, 1, 1])], categories=[category])
+    made = source(tmp_path, {"a.json": text}, "1.png")
+    with pytest.raises(SourceError, match=rf"a\.json: the category 'person' {what}"):
+        made.read("coco:a.json", keypoints=True)
+
+
 def test_nan_in_json_is_a_number_that_the_image_decides_on(tmp_path: Path) -> None:
     text = document([image(1, "1.png")], [thing(1, 1, [NAN, 0, 1, 1], area=NAN)])
     text = text.replace('"height": 30', '"height": NaN')

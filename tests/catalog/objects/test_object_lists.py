@@ -156,8 +156,9 @@ def test_columns_of_boxes_can_be_named(tmp_path: Path) -> None:
     assert sum(facts_of(made).num_objects.values()) == 6
     with pytest.raises(SourceError, match=r"has no column 'annotations.box'; use one of"):
         catalog(tmp_path / "other", source, boxes="column:annotations.box")
-    with pytest.raises(SourceError, match="needs an array file or one label table"):
-        catalog(tmp_path / "none", {"a.jpg": IMAGES[0]}, boxes="column:bbox")
+    with pytest.raises(SourceError, match="needs an array file or one label table") as error:
+        catalog(tmp_path / "none", {"a.jpg": IMAGES[0]}, boxes="column:x,y,w,h:breed")
+    assert error.value.hint == "give --boxes csv:FILE:ID:x,y,w,h:breed"
 
 
 @pytest.mark.parametrize(

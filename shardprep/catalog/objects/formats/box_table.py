@@ -104,7 +104,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     columns, label, index = rule.table.boxes, rule.table.label_column, source.index
     wanted = [*(columns.names if columns else ()), *filter(None, [label])]
     further = [name for name, is_wanted in _FURTHER.items() if is_wanted(source)]
-    table = source.documents.object_table(rule, wanted, further)
+    table = source.documents.object_table(rule, further)
     columns = columns or _find_columns(table)
     blank = _blank_keys(table, columns) if table.is_own else ()
     table, lists = unfolded(table, columns.names)

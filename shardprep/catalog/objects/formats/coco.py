@@ -218,11 +218,14 @@ def outline_of(shape: Any) -> Outline:
 def skeleton_of(entry: dict[str, Any]) -> tuple[Skeleton, int]:
     """Return the skeleton of a category, and the number of its invalid edges.
 
-    Edges are pairs of keypoint numbers from 1, or 0 if any is 0. ValueError for invalid names.
+    Edges are pairs of keypoint numbers from 1, or 0 if any is 0. ValueError for too many names,
+    or the same name twice.
     """
     names = tuple(map(str, entry["keypoints"]))
-    if len(names) > MOST_POINTS or len({*names}) < len(names):
-        raise ValueError("too many keypoints, or two of the same name")
+    twice = [shown(name) for name, number in Counter(names).items() if number > 1]
+    if len(names) > MOST_POINTS or twice:
+        several = f"two keypoints {twice[0]!r}" if twice else f"more than {MOST_POINTS:,} keypoints"
+        raise ValueError(f"has {several}")
     given = entry.get("skeleton") or []
     several = given if isinstance(given, list) else [given]
     edges = [one if isinstance(one, list) else [] for one in several]
@@ -299,9 +302,9 @@ class _Reader:
                     hint = "correct this entry, or export the document as COCO again"
                     raise SourceError(key, what, hint) from error
         if not kinds >= {"images", "annotations"}:
-            what = "is not a COCO document: it has no lists 'images' and 'annotations'"
-            flag = OptionName("boxes", "coco:FILE")
-            raise SourceError(key, what, f"name a COCO document: {flag}")
+            missing = " and ".join(one for one in ("images", "annotations") if one not in kinds)
+            what = f"has no {missing}, which COCO documents of objects have"
+            raise SourceError(key, what, "name another document, as coco:FILE")
         self._keys.append(key)
         places = self._place(key, document.images)
         self._count_unmatched(key, document, places, start)
@@ -335,6 +338,16 @@ class _Reader:
             if lookup[image] >= 0:
                 self._masks[lookup[image]] = key, name
 
+    def _read_skeleton(self, key: str, name: str, entry: dict[str, Any]) -> None:
+        try:
+            self._skeletons[name], num_bad = skeleton_of(entry)
+        except ValueError as error:
+            what = f"the category {shown(name)!r} {error}"
+            raise SourceError(key, what, "correct its list of keypoints") from error
+        if num_bad:
+            edges = f"{counted(num_bad, 'edge')} of the skeleton of {shown(name)!r}"
+            self._findings.append(f"{key}: {edges} left out")
+
     def _take(self, document: _Document, kind: str, entry: dict[str, Any]) -> None:
         if kind == "images":
             document.add(document.images, entry["id"], _image_of(entry))
@@ -345,10 +358,7 @@ class _Reader:
                 self._stuff.add(name)
             self._add_class(entry["id"], name, str(entry.get("supercategory") or ""))
             if self._source.keypoints and entry.get("keypoints") and name not in self._skeletons:
-                self._skeletons[name], num_bad = skeleton_of(entry)
-                if num_bad:
-                    edges = f"{counted(num_bad, 'edge')} of the skeleton of {shown(name)!r}"
-                    self._findings.append(f"{document.key}: {edges} left out")
+                self._read_skeleton(document.key, name, entry)
         else:
             images, classes = document.image_ids, document.category_ids
             image = images.setdefault(entry["image_id"], len(images))

@@ -29,10 +29,7 @@ def read(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
     its image, and further rows of the image are left out. SourceError without keypoints.
     """
     documents, index = source.documents, source.index
-    is_named = bool(rule.files)
-    table = (
-        documents.table(rule.files) if is_named else documents.only_table("points", rule.columns)
-    )
+    table = documents.table(rule.files) if rule.files else documents.only_table("points")
     match = match_table(index, table, rule.id_column)
     match.check(index.keys[0])
     pairs = _pairs_of(rule, table)
