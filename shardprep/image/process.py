@@ -52,7 +52,8 @@ _DCT_SCALES = (8, 4, 2)
 _PROOF_SCALE = 8
 """Divisor of the sides in a decode that only checks a file: every bit is read, few pixels made."""
 _CUT = {
-    "reject": "the file ends before its image does; --truncated recover stores its readable part",
+    "reject": "the file ends before its image does; "
+    "give --truncated recover to store its readable part",
     "recover": "the file ends before its image does, and no part of it can be decoded",
 }
 _GRID = 24

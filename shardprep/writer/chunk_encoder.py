@@ -183,8 +183,8 @@ class _StackReader:
             from shardprep.image.dicom import mixture, series_order
 
             if mixed := mixture(self._places, is_series=self._is_series):
-                hint = "sort them into folders, or leave some out with --exclude"
-                return Rejection("bad_stack", f"is one of {mixed}: {hint}")
+                hint = "give --exclude to leave some out, or sort them into folders"
+                return Rejection("bad_stack", f"is one of {mixed}; {hint}")
             order = series_order(self._places) if self._is_series else order
         stored = tuple(images[row].data for row in order)
         files = tuple((row, images[row].placement) for row in order)
@@ -359,7 +359,7 @@ def _target_image(item: Item, image: ProcessedImage, spec: ImageSpec) -> bytes |
     if target.levels is not None and target.levels.is_own:
         low, high = sorted(target.levels[:2])
         hint = "give --depth-range MIN,MAX (DICOM: --window CENTER,WIDTH) for all target images"
-        return Rejection("bad_target", f"its target image has values {low:g} to {high:g}: {hint}")
+        return Rejection("bad_target", f"its target image has values {low:g} to {high:g}; {hint}")
     size, own = image.placement.upright, target.placement.upright
     if spec.fit != "stretch" and image.placement.frame(own, ("upright",)) is None:
         sizes = f"{own[1]}x{own[0]}, but the image has {size[1]}x{size[0]} pixels"

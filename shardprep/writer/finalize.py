@@ -19,6 +19,7 @@ from shardprep.dataset.card import Card
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name
 from shardprep.dataset.leak_check import RecordsSum
 from shardprep.dataset.manifest import MANIFEST_FILE, Labels, Manifest
+from shardprep.dataset.rejected import rejected_text
 from shardprep.dataset.tally import Tally
 from shardprep.errors import BuildError, DatasetError, OptionName, counted, some_of
 from shardprep.image.boxes import SHORTFALLS
@@ -369,19 +370,11 @@ def check_rejections(
     totals = manifest.totals
     num_items = totals.num_written + totals.num_rejected
     if totals.num_rejected > limit * num_items:
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in totals.rejected.items())
         draft = workspace.documents(folders.output)
-        rows = item_table.read_items(draft / ITEMS_FILE, ("key", "status"))
-        keys = item_table.with_status(rows, item_table.REJECTED)["key"].to_pylist()
-        raise TooManyRejectedError(
-            str(folders.state),
-            f"{totals.num_rejected:,} of {counted(num_items, 'image')} are rejected "
-            f"({totals.num_rejected / num_items:.1%}), above the limit of {limit:.1%}: {kinds}, "
-            f"such as {some_of(keys, 2)}",
-            f"the work is kept: run again with a higher {OptionName('max_rejected')} to go on",
-            manifest=manifest,
-            draft=draft,
-        )
+        above = f" ({totals.num_rejected / num_items:.1%}), above the limit of {limit:.1%}"
+        what, hint = rejected_text(draft / ITEMS_FILE, "run again", above)
+        where = str(folders.state)
+        raise TooManyRejectedError(where, what, hint, manifest=manifest, draft=draft)
 
 
 def check_dropped(folders: Folders, manifest: Manifest, limit: float) -> None:
