@@ -190,7 +190,8 @@ class _StackReader:
         files = tuple((row, images[row].placement) for row in order)
         facts = *_facts(first.original), self._num_bytes, self._digest.hexdigest()
         is_dark = all(one.is_dark for one in images)
-        outcome = Outcome("", damaged[0] if damaged else "", 0, *facts, is_dark)
+        losses = tuple(sorted({loss for one in images for loss in one.losses}))
+        outcome = Outcome("", damaged[0] if damaged else "", 0, *facts, is_dark, losses=losses)
         return StackImages(stored, first.height, first.width, files, outcome)
 
 
@@ -288,7 +289,9 @@ def encode_item(
         pictures[names.TARGET_IMAGE] = target
     framed = _framed(item, pictures, objects, encoder)
     more = image.is_dark, counts, stored is not None
-    return framed, Outcome("", image.damage, len(framed), *facts, sha256, *more)
+    return framed, Outcome(
+        "", image.damage, len(framed), *facts, sha256, *more, losses=image.losses
+    )
 
 
 def encode_stack(
@@ -304,7 +307,7 @@ def encode_stack(
     if encoder.annotations is not None:
         placed = _stack_masks(item, stack, encoder, before_item)
         if isinstance(placed, Rejection):
-            outcome = outcome._replace(is_dark=False, has_own_levels=False)
+            outcome = outcome._replace(is_dark=False, has_own_levels=False, losses=())
             return b"", outcome._replace(kind=placed.kind, reason=placed.reason)
         pictures[names.MASK] = tuple(one.segmentation_mask for one in placed)
         total = sum((Counter(one.pixels) for one in placed), Counter[int]())

@@ -6,7 +6,7 @@ import logging
 import re
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -235,6 +235,7 @@ def _write_documents(folders: Folders, outline: Outline) -> Manifest:
     )
     _warn_of_darkness(manifest, num_dark, outline.spec)
     _warn_of_sizes(manifest)
+    _warn_of_losses(written)
     _write(folders, SCHEMA_FILE, schema.dumps())
     for name, text in tfds_metadata.tfds_files(manifest, schema).items():
         _write(folders, name, text)
@@ -265,6 +266,20 @@ def _warn_of_sizes(manifest: Manifest) -> None:
             f"{manifest.num_rescaled:,}",
             f"{manifest.totals.num_written:,}",
         )
+
+
+_LOSSES = {
+    "frames": "have several frames or pages, of which only the first is stored",
+    "bits": "have values of more than 8 bits, of which 8 are stored",
+}
+
+
+def _warn_of_losses(written: Sequence[ReceiptFacts]) -> None:
+    num_lost = sum((Counter(one.losses) for one in written), Counter[str]())
+    num_written = sum(one.shard.num_records for one in written)
+    for name, text in _LOSSES.items():
+        if num_lost[name]:
+            _log.warning("%s of %s images %s", f"{num_lost[name]:,}", f"{num_written:,}", text)
 
 
 def _tables(

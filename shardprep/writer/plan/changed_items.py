@@ -211,8 +211,8 @@ def _with_labels(given: ChangedItems, recipe: Recipe, documents: Documents) -> C
         keys, out = given.items.members.keys, [one.key for one in given.skipped]
         found = relabelled(found, keys, (table, rule), naming, out, adds=True)
     place, used = {name: at for at, name in enumerate(classes)}, classes_in(found.names.values)
-    names = class_names({*classes, *used})
-    cells: Coded[Cell | None] = found.names.map(lambda one: mapped(one, names))
+    whole = class_names({*classes, *used})
+    cells: Coded[Cell | None] = found.names.map(lambda one: mapped(one, whole))
     if lost := [name for name in labels if name not in place]:
         cells = _without_classes(given, cells, lost, classes, adds=bool(recipe.relabel))
     target: Coded[Target] = cells.map(lambda one: mapped(one, place))
