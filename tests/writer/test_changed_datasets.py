@@ -281,7 +281,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a known feature": ({"join": "wolf.csv", "columns": "label"}, "'label' is the name of another"),
     "a name of no class": (
         {"class_map": "cta=pet"},
-        "no class is called cta; use one of cat, dog",
+        "no class is called cta; is cat meant? use one of cat, dog",
+    ),
+    "a misspelt column": (
+        {"join": "wolf.csv", "group": "lable"},
+        "has no column 'lable'; is label meant? use one of key, label",
     ),
     "a table of which nothing is used": ({"join": "wolf.csv"}, "join: changes nothing by itself; "),
     "all images": ({"exclude_list": "all.txt"}, "all 41 images are left out"),

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from shardprep.dataset.card import from_cell
-from shardprep.errors import SourceError, counted
+from shardprep.errors import SourceError, counted, use_one_of
 from shardprep.source.string_column import Coded, Texts, release
 from shardprep.storage.text_file import WHOLE, CsvRows, decoded, text_lines
 
@@ -177,7 +177,7 @@ class Table:
             return self.header.index(name)
         if name.lower() in lowered:
             return lowered.index(name.lower())
-        hint = f"use one of {', '.join(self.header)}"
+        hint = use_one_of(name, self.header, len(self.header))
         raise SourceError(self.name, f"has no column {name!r}", hint)
 
     def check_quotes(self, *names: str) -> None:
