@@ -192,7 +192,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
     )
     items, unlabelled = _without(every, lacks, recipe.source)
     facts = None if annotated is None else annotated.facts
-    read = documents.of_images.union(() if facts is None else facts.documents)
+    read = _used_documents(wanted, match, facts)
     others = [skipped(one, "not an image") for one in listing.others if one.key not in read]
     others += [one for one in beside.skipped if one.key not in read]
     if beside.files is not None or beside.segments:
@@ -215,6 +215,14 @@ def _catalog(wanted: SourceImages) -> Catalog:
         targets.features,
         wanted.unused if recipe.tile else (),
     )
+
+
+def _used_documents(
+    wanted: SourceImages, match: TableMatch | None, facts: AnnotationFacts | None
+) -> set[str]:
+    """Return the keys of tables and other documents that the catalog was made from."""
+    tables = [one.table.file_names for one in (match, wanted.labelling.match) if one is not None]
+    return wanted.documents.used.union(() if facts is None else facts.documents, *tables)
 
 
 def _items_or(match: TableMatch | None, wanted: SourceImages) -> TableMatch | None:

@@ -53,8 +53,8 @@ class Documents:
         self, others: Sequence[Member], recipe: Recipe, columns: Table | None = None
     ) -> None:
         """`columns` is the table of cells in array files or of items, or None."""
-        self.of_images: set[str] = set()
-        """Keys of files that describe one image each and were read as rows of a table."""
+        self.used: set[str] = set()
+        """Keys of files that the recipe names, and that were read."""
         self._others = others
         self._recipe = recipe
         self._columns = None if columns is None else columns.without(recipe.null)
@@ -196,6 +196,7 @@ class Documents:
         found, is_json = self._members(file), file.lower().endswith(_JSON)
         if len(found) == 1:
             data = _read(found[0])
+            self.used.add(found[0].key)
             return found[0].key, as_utf8(data) if is_json else data
         if found:
             keys = some_of([member.key for member in found], 3)
@@ -260,7 +261,7 @@ class Documents:
             if whole is None:
                 continue
             cells = dict(zip(rule.names, map(str, parts), strict=True))
-            self.of_images.add(member.key)
+            self.used.add(member.key)
             self.are_read = True
             data, name = _read(member), member.key.lower()
             if name.endswith(TABLE_SUFFIXES):
