@@ -222,7 +222,9 @@ def _used_documents(
 ) -> set[str]:
     """Return the keys of tables and other documents that the catalog was made from."""
     tables = [one.table.file_names for one in (match, wanted.labelling.match) if one is not None]
-    return wanted.documents.used.union(() if facts is None else facts.documents, *tables)
+    documents = wanted.documents
+    read = documents.named() | documents.of_images
+    return read.union(() if facts is None else facts.documents, *tables)
 
 
 def _items_or(match: TableMatch | None, wanted: SourceImages) -> TableMatch | None:

@@ -53,8 +53,8 @@ class Documents:
         self, others: Sequence[Member], recipe: Recipe, columns: Table | None = None
     ) -> None:
         """`columns` is the table of cells in array files or of items, or None."""
-        self.used: set[str] = set()
-        """Keys of files that the recipe names, and that were read."""
+        self.of_images: set[str] = set()
+        """Keys of files that describe one image each and were read as rows of a table."""
         self._others = others
         self._recipe = recipe
         self._columns = None if columns is None else columns.without(recipe.null)
@@ -180,6 +180,10 @@ class Documents:
     def _has(self, files: Sequence[str]) -> bool:
         return all(len(self._members(file)) == 1 for file in files)
 
+    def named(self) -> set[str]:
+        """Return the keys of the members that the recipe names."""
+        return {one.key for file in self._recipe.named_files for one in self._members(file)}
+
     def read(self, file: str) -> bytes:
         return self.find(file)[1]
 
@@ -196,7 +200,6 @@ class Documents:
         found, is_json = self._members(file), file.lower().endswith(_JSON)
         if len(found) == 1:
             data = _read(found[0])
-            self.used.add(found[0].key)
             return found[0].key, as_utf8(data) if is_json else data
         if found:
             keys = some_of([member.key for member in found], 3)
@@ -261,7 +264,7 @@ class Documents:
             if whole is None:
                 continue
             cells = dict(zip(rule.names, map(str, parts), strict=True))
-            self.used.add(member.key)
+            self.of_images.add(member.key)
             self.are_read = True
             data, name = _read(member), member.key.lower()
             if name.endswith(TABLE_SUFFIXES):
