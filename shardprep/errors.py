@@ -22,12 +22,13 @@ Advice to give a table, such as `--labels csv:FILE`, is `labels=frame` in Python
 from __future__ import annotations
 
 import copyreg
+import difflib
 import errno
 import json
 import re
 import shlex
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -106,6 +107,13 @@ def some_of(names: Sequence[str], most: int = 4) -> str:
     """Return the first `most` names and the number of the others: "a, b and 3 more"."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(shown(name, _MAX_VALUE) for name in names[:most]) + more
+
+
+def use_one_of(name: object, known: Iterable[str], most: int = 8) -> str:
+    """Return a hint with the first `most` known names, after the one that is nearest to `name`."""
+    names = [*known]
+    near = difflib.get_close_matches(str(name), names, 1)
+    return f"{f'is {shown(near[0])} meant? ' if near else ''}use one of {some_of(names, most)}"
 
 
 def is_short_of_memory(error: BaseException) -> bool:

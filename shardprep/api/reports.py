@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from shardprep.api.arguments import answering, dataset_at, number, with_files
 from shardprep.api.display import watched
-from shardprep.errors import DatasetError, OptionName, RecipeError, SourceError, counted
+from shardprep.errors import (
+    DatasetError,
+    OptionName,
+    RecipeError,
+    SourceError,
+    counted,
+    use_one_of,
+)
 from shardprep.progress import Show, Watch
 from shardprep.recipe.options import BUILD_DEFAULTS, DATASET, MAX_SEED, RUN_OPTIONS, Option
 from shardprep.storage.url import local_path
@@ -279,7 +286,7 @@ def check_listed(name: str, options: dict[str, Any]) -> None:
         what = f"{name!r} is not a kind of finding"
         if name in WITHOUT_KEYS:
             what = f"{name!r} is about classes or splits, not about images"
-        raise RecipeError(OptionName("list"), what, f"use one of {', '.join(listed)}")
+        raise RecipeError(OptionName("list"), what, use_one_of(name, listed, len(listed)))
     if name == "wrong-labels" and "predictions" not in options:
         hint = f"add {OptionName('predictions', 'csv:FILE')}"
         raise RecipeError(OptionName("list"), f"{name!r} needs predictions of a model", hint)

@@ -20,7 +20,7 @@ from shardprep.benchmark.pipelines import PIPELINES, Source
 from shardprep.benchmark.result import Benchmark, Round, Settings, Way
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import load_manifest
-from shardprep.errors import DatasetError, ShardprepError
+from shardprep.errors import DatasetError, ShardprepError, use_one_of
 from shardprep.machine import usable_cores
 from shardprep.processes import SpawnedContext, die_with_parent, interrupts_blocked, silence_stderr
 from shardprep.reader.diagnosis.steps import images_of
@@ -44,7 +44,7 @@ def run_benchmark(
         raise DatasetError(str(folder), what, "measure your training with reader.diagnose")
     splits = load_manifest(folder).splits
     if split not in splits:
-        raise DatasetError(str(folder), f"has no split {split!r}", f"use {', '.join(splits)}")
+        raise DatasetError(str(folder), f"has no split {split!r}", use_one_of(split, splits))
     shards = splits[split].shards
     ends = itertools.accumulate(shard.num_bytes for shard in shards)
     shards = shards[: max(1, sum(end <= _MOST_BYTES for end in ends))]

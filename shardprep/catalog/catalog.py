@@ -190,7 +190,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
     )
     items, unlabelled = _without(every, lacks, recipe.source)
     facts = None if annotated is None else annotated.facts
-    read = documents.of_images.union(() if facts is None else facts.documents)
+    read = _used_documents(wanted, match, facts)
     others = [skipped(one, "not an image") for one in listing.others if one.key not in read]
     others += [one for one in beside.skipped if one.key not in read]
     if beside.files is not None or beside.segments:
@@ -226,6 +226,16 @@ def _matched(wanted: SourceImages) -> TableMatch | None:
         return match
     named = {*recipe.columns, recipe.group, recipe.rules.split.column}
     return match_table(wanted.index, table).with_columns(match, named)
+
+
+def _used_documents(
+    wanted: SourceImages, match: TableMatch | None, facts: AnnotationFacts | None
+) -> set[str]:
+    """Return the keys of tables and other documents that the catalog was made from."""
+    tables = [one.table.file_names for one in (match, wanted.labelling.match) if one is not None]
+    documents = wanted.documents
+    read = documents.named() | documents.of_images
+    return read.union(() if facts is None else facts.documents, *tables)
 
 
 def _unmatched_rows(wanted: SourceImages) -> tuple[str, ...]:

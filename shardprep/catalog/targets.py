@@ -28,7 +28,7 @@ from shardprep.catalog.target_values import (
     text_targets,
 )
 from shardprep.dataset.schema import TARGETS, TargetKind
-from shardprep.errors import OptionName, SourceError, counted, some_of
+from shardprep.errors import OptionName, SourceError, counted, some_of, use_one_of
 from shardprep.recipe.recipe import Recipe
 from shardprep.recipe.rules import parse_pairs
 from shardprep.source.string_column import Coded
@@ -439,4 +439,4 @@ def _check_known(
                     for other, count in column.counts().items()
                 )
                 what = f"label {name!r} ({counted(number, 'image')}) is not among {_CLASSES}"
-                raise SourceError(keys[row], what, f"use one of {some_of(classes, _MOST_NAMES)}")
+                raise SourceError(keys[row], what, use_one_of(name, classes, _MOST_NAMES))

@@ -66,7 +66,7 @@ def print_plan(terminal: Terminal, plan: BuildPlan) -> None:
         _print_labels(terminal, plan.schema, plan.schema.labels, plan.labels_from)
     for line in plan.findings:
         terminal.entry("note", line)
-    terminal.entry("images", image_line(plan.schema))
+    terminal.entry("images", image_line(plan.schema, plan.spec.size, plan.spec.fit))
     _print_own_sizes(terminal, plan.schema)
     if plan.skipped:
         terminal.entry("skipped", counts_line(Counter(item.reason for item in plan.skipped)))
@@ -96,7 +96,7 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
     _print_labels(terminal, schema, names, manifest.labels.found_by)
     if manifest.annotations:
         print_counts(terminal, manifest)
-    terminal.entry("images", image_line(schema))
+    terminal.entry("images", image_line(schema, *_fit_of(manifest)))
     _print_own_sizes(terminal, schema)
     _print_inputs(terminal, manifest, read_examples(result.path))
     _print_sizes(terminal, manifest)
@@ -159,7 +159,7 @@ def print_facts(terminal: Terminal, facts: Facts) -> None:
     columns = [name for name in facts.schema.features if name not in known]
     if columns:
         terminal.entry("columns", ", ".join(columns))
-    terminal.entry("images", image_line(facts.schema))
+    terminal.entry("images", image_line(facts.schema, *_fit_of(manifest)))
     if facts.original_width and facts.original_height:
         sizes = size_text(facts.original_width, facts.original_height)
         terminal.entry("originals", f"{sizes} ({counts_line(facts.formats)})")
@@ -204,10 +204,21 @@ def _print_examples(terminal: Terminal, examples: Iterable[Example]) -> None:
         terminal.entry("", f"{example.key}: {example.reason}", style="dim")
 
 
-def image_line(schema: Schema) -> str:
-    """Return the size and encoding of the stored images as text."""
-    size = schema.image_size
-    shape = f"{size[1]}x{size[0]}" if size else "original sizes"
+def _fit_of(manifest: Manifest) -> tuple[Sequence[int] | None, str]:
+    options = manifest.fingerprint.options
+    return options.get("size"), options.get("fit", "")
+
+
+def image_line(schema: Schema, size: Sequence[int] | None, fit: str) -> str:
+    """Return the size and encoding of the stored images as text, with a `fit` that does not crop.
+
+    `size` is (height, width), which images may only have at most with the fit "within".
+    """
+    shape = "original sizes"
+    if schema.image_size or size:
+        height, width = schema.image_size or size or ()
+        shape = f"{'' if schema.image_size else 'at most '}{width}x{height}"
+        shape += f" ({fit})" if fit not in ("", "auto", "crop") else ""
     encoding = {"any": "original bytes, JPEG or PNG", "raw": "raw uint8"}
     image = schema.image
     values = "16-bit grey" if image.is_deep else "RGB"
@@ -221,8 +232,8 @@ def _print_own_sizes(terminal: Terminal, schema: Schema) -> None:
     if schema.image_size is None:
         terminal.entry(
             "note",
-            "images keep their original sizes, but batches need one stated size, even if all sizes "
-            "are equal: add --size 224x224 --fit crop, or read with center_crop=(224, 224)",
+            "images have no stated size in common, but batches need one, even if all sizes are "
+            "equal: add --size 224x224 --fit crop, or read with center_crop=(224, 224)",
         )
 
 

@@ -86,18 +86,26 @@ def _newest(root: Path | ObjectUrl, versions: list[Version]) -> tuple[str, ...]:
         raise DatasetError(str(root), f"holds several datasets: {several}", "name one of them")
     if versions or root.name.endswith(INCOMPLETE_SUFFIX):
         names = versions[0].names if versions else ()
-        raise unfinished_error(f"{below(root, names)}{INCOMPLETE_SUFFIX if names else ''}")
+        work = (*names[:-1], f"{names[-1]}{INCOMPLETE_SUFFIX}") if names else ()
+        raise unfinished_error(below(root, work))
     hint = f"give the folder or address that was the value of {OptionName('out')}"
     raise DatasetError(
         str(root), "holds no dataset", f"write one with `shardprep build`, or {hint}"
     )
 
 
-def unfinished_error(work: str | Path) -> DatasetError:
+def unfinished_error(work: Path | ObjectUrl) -> DatasetError:
     """Return the error for a build that is not finished; `work` is its folder."""
-    way = "run the same `shardprep build` again to continue it; for a build in parts, run "
-    way += f"`shardprep finalize {work}` when all parts are done"
-    return DatasetError(str(work), "the build is not finished", way)
+    what, way = "the build is not finished", ""
+    if isinstance(work, Path) and (items := work / ITEMS_FILE).is_file():
+        from shardprep.dataset.rejected import rejected_text
+
+        rejected, way = rejected_text(items, "run the same build or finalize again")
+        what += f": {rejected}" if rejected else ""
+    if not way:
+        way = "run the same `shardprep build` again to continue it, or to see why it stops; for a "
+        way += f"build in parts, run `shardprep finalize {work}` when all parts are done"
+    return DatasetError(str(work), what, way)
 
 
 def below(root: Path | ObjectUrl, names: Sequence[str]) -> Path | ObjectUrl:

@@ -20,7 +20,7 @@ from shardprep.dataset.locate import DatasetFiles, locate
 from shardprep.dataset.manifest import MANIFEST_FILE, Manifest, Shard
 from shardprep.dataset.schema import Schema
 from shardprep.dataset.tfrecord import unframe
-from shardprep.errors import DatasetError, RecipeError, RecordError
+from shardprep.errors import DatasetError, RecipeError, RecordError, use_one_of
 from shardprep.storage import objects
 from shardprep.storage.regular_file import sha256_of
 from shardprep.storage.store import changed
@@ -104,7 +104,7 @@ class OpenDataset:
         known = self.item_columns.names
         for name in columns or ():
             if name not in known:
-                hint = f"use one of {', '.join(known)}"
+                hint = use_one_of(name, known, len(known))
                 raise DatasetError(str(self), f"its items have no column {name!r}", hint)
         with self.documents(ITEMS_FILE) as folder:
             table = read_items(folder / ITEMS_FILE, columns)

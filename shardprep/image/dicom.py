@@ -82,6 +82,14 @@ class DicomImage(Image.Image):
         if "ICCProfile" in self._about:
             self.info["icc_profile"] = self._about.ICCProfile
 
+    @property
+    def num_bits(self) -> int:
+        return int(self._about.get("BitsStored") or 8)
+
+    @property
+    def is_animated(self) -> bool:
+        return int(self._about.get("NumberOfFrames") or 1) > 1
+
     def pixels(self, window: Window) -> Pixels:
         """Return the first frame, uint8[height, width, 3]: grey is windowed, no profile applied."""
         about = self._about

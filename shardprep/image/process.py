@@ -52,13 +52,16 @@ _DCT_SCALES = (8, 4, 2)
 _PROOF_SCALE = 8
 """Divisor of the sides in a decode that only checks a file: every bit is read, few pixels made."""
 _CUT = {
-    "reject": "the file ends before its image does; --truncated recover stores its readable part",
+    "reject": "the file ends before its image does; "
+    "give --truncated recover to store its readable part",
     "recover": "the file ends before its image does, and no part of it can be decoded",
 }
 _GRID = 24
 """Maximum number of rows and of columns that are sampled to decide whether an image is dark."""
 _DEEP_MODES = ("I", "F")
 """Prefixes of Pillow's modes with more than 8 bits, to which `--depth-range` applies."""
+_BITS_PER_SAMPLE = 258
+"""Tag of TIFF."""
 _NEARLY_BLACK = 32
 """Levels below this, of 255, are nearly black: 12-bit white read as 16 bits is 16."""
 _MEMORY = "the image needs more memory than a worker may use"
@@ -93,6 +96,8 @@ class ProcessedImage:
     except DICOM."""
     levels: Levels | None = None
     """Values that became black and white; None for 8-bit and for colour images."""
+    losses: tuple[str, ...] = ()
+    """Parts of the original that are not stored: "frames" after the first, "bits" above 8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +256,14 @@ def _process(
     is_deep = image.format == "DICOM" or image.mode.startswith(_DEEP_MODES)
     is_dark = is_deep and _is_dark(pixels)
     return ProcessedImage(
-        stored, *placement.size, original, placement, damage, is_dark, decoded.levels
+        stored,
+        *placement.size,
+        original,
+        placement,
+        damage,
+        is_dark,
+        decoded.levels,
+        (*_lost_frames(image), *_lost_bits(data, image)),
     )
 
 
@@ -270,7 +282,22 @@ def _process_deep(
     placement = Placement.fit(upright, spec, turn)
     stored = encode_deep(pixels, placement, spec)
     is_dark = _is_dark((pixels >> 8).astype(np.uint8))
-    return ProcessedImage(stored, *placement.size, original, placement, "", is_dark, levels)
+    lost = _lost_frames(image)
+    return ProcessedImage(stored, *placement.size, original, placement, "", is_dark, levels, lost)
+
+
+def _lost_frames(image: Image.Image) -> tuple[str, ...]:
+    with contextlib.suppress(Exception):  # further frames may be damaged
+        return ("frames",) if getattr(image, "is_animated", False) else ()
+    return ("frames",)
+
+
+def _lost_bits(data: bytes, image: Image.Image) -> tuple[str, ...]:
+    # Pillow reads colours of 16 bits as 8, and its mode does not tell.
+    bits = data[24] if image.format == "PNG" else getattr(image, "num_bits", 8)
+    if image.format == "TIFF":
+        bits = max(image.tag_v2.get(_BITS_PER_SAMPLE, (8,)))  # type: ignore[attr-defined]
+    return ("bits",) if bits > 8 or image.mode.startswith(_DEEP_MODES) else ()
 
 
 def _is_dark(pixels: Pixels) -> bool:

@@ -73,6 +73,8 @@ class Outcome(NamedTuple):
     is_copied: bool = False
     has_own_levels: bool = False
     """Whether this stack's own values define black and white, instead of its type or an option."""
+    losses: tuple[str, ...] = ()
+    """Parts of the original that are not stored: "frames", "bits". Unknown of a copied image."""
 
     @classmethod
     def unread(cls, item: Item | Member, kind: str, reason: str) -> Outcome:

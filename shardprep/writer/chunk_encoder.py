@@ -183,14 +183,15 @@ class _StackReader:
             from shardprep.image.dicom import mixture, series_order
 
             if mixed := mixture(self._places, is_series=self._is_series):
-                hint = "sort them into folders, or leave some out with --exclude"
-                return Rejection("bad_stack", f"is one of {mixed}: {hint}")
+                hint = "give --exclude to leave some out, or sort them into folders"
+                return Rejection("bad_stack", f"is one of {mixed}; {hint}")
             order = series_order(self._places) if self._is_series else order
         stored = tuple(images[row].data for row in order)
         files = tuple((row, images[row].placement) for row in order)
         facts = *_facts(first.original), self._num_bytes, self._digest.hexdigest()
         is_dark = all(one.is_dark for one in images)
-        outcome = Outcome("", damaged[0] if damaged else "", 0, *facts, is_dark)
+        losses = tuple(sorted({loss for one in images for loss in one.losses}))
+        outcome = Outcome("", damaged[0] if damaged else "", 0, *facts, is_dark, losses=losses)
         return StackImages(stored, first.height, first.width, files, outcome)
 
 
@@ -288,7 +289,9 @@ def encode_item(
         pictures[names.TARGET_IMAGE] = target
     framed = _framed(item, pictures, objects, encoder)
     more = image.is_dark, counts, stored is not None
-    return framed, Outcome("", image.damage, len(framed), *facts, sha256, *more)
+    return framed, Outcome(
+        "", image.damage, len(framed), *facts, sha256, *more, losses=image.losses
+    )
 
 
 def encode_stack(
@@ -304,7 +307,7 @@ def encode_stack(
     if encoder.annotations is not None:
         placed = _stack_masks(item, stack, encoder, before_item)
         if isinstance(placed, Rejection):
-            outcome = outcome._replace(is_dark=False, has_own_levels=False)
+            outcome = outcome._replace(is_dark=False, has_own_levels=False, losses=())
             return b"", outcome._replace(kind=placed.kind, reason=placed.reason)
         pictures[names.MASK] = tuple(one.segmentation_mask for one in placed)
         total = sum((Counter(one.pixels) for one in placed), Counter[int]())
@@ -359,7 +362,7 @@ def _target_image(item: Item, image: ProcessedImage, spec: ImageSpec) -> bytes |
     if target.levels is not None and target.levels.is_own:
         low, high = sorted(target.levels[:2])
         hint = "give --depth-range MIN,MAX (DICOM: --window CENTER,WIDTH) for all target images"
-        return Rejection("bad_target", f"its target image has values {low:g} to {high:g}: {hint}")
+        return Rejection("bad_target", f"its target image has values {low:g} to {high:g}; {hint}")
     size, own = image.placement.upright, target.placement.upright
     if spec.fit != "stretch" and image.placement.frame(own, ("upright",)) is None:
         sizes = f"{own[1]}x{own[0]}, but the image has {size[1]}x{size[0]} pixels"

@@ -6,7 +6,7 @@ import logging
 import re
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -19,6 +19,7 @@ from shardprep.dataset.card import Card
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name
 from shardprep.dataset.leak_check import RecordsSum
 from shardprep.dataset.manifest import MANIFEST_FILE, Labels, Manifest
+from shardprep.dataset.rejected import rejected_text
 from shardprep.dataset.tally import Tally
 from shardprep.errors import BuildError, DatasetError, OptionName, counted, some_of
 from shardprep.image.boxes import SHORTFALLS
@@ -234,6 +235,7 @@ def _write_documents(folders: Folders, outline: Outline) -> Manifest:
     )
     _warn_of_darkness(manifest, num_dark, outline.spec)
     _warn_of_sizes(manifest)
+    _warn_of_losses(written)
     _write(folders, SCHEMA_FILE, schema.dumps())
     for name, text in tfds_metadata.tfds_files(manifest, schema).items():
         _write(folders, name, text)
@@ -265,6 +267,20 @@ def _warn_of_sizes(manifest: Manifest) -> None:
             f"{OptionName('annotated_size', 'image')} takes them as pixels of the image"
         )
         _log.warning(line, f"{manifest.num_rescaled:,}", f"{manifest.totals.num_written:,}")
+
+
+_LOSSES = {
+    "frames": "have several frames or pages, of which only the first is stored",
+    "bits": "have values of more than 8 bits, of which 8 are stored",
+}
+
+
+def _warn_of_losses(written: Sequence[ReceiptFacts]) -> None:
+    num_lost = sum((Counter(one.losses) for one in written), Counter[str]())
+    num_written = sum(one.shard.num_records for one in written)
+    for name, text in _LOSSES.items():
+        if num_lost[name]:
+            _log.warning("%s of %s images %s", f"{num_lost[name]:,}", f"{num_written:,}", text)
 
 
 def _tables(
@@ -370,19 +386,11 @@ def check_rejections(
     totals = manifest.totals
     num_items = totals.num_written + totals.num_rejected
     if totals.num_rejected > limit * num_items:
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in totals.rejected.items())
         draft = workspace.documents(folders.output)
-        rows = item_table.read_items(draft / ITEMS_FILE, ("key", "status"))
-        keys = item_table.with_status(rows, item_table.REJECTED)["key"].to_pylist()
-        raise TooManyRejectedError(
-            str(folders.state),
-            f"{totals.num_rejected:,} of {counted(num_items, 'image')} are rejected "
-            f"({totals.num_rejected / num_items:.1%}), above the limit of {limit:.1%}: {kinds}, "
-            f"such as {some_of(keys, 2)}",
-            f"the work is kept: run again with a higher {OptionName('max_rejected')} to go on",
-            manifest=manifest,
-            draft=draft,
-        )
+        above = f" ({totals.num_rejected / num_items:.1%}), above the limit of {limit:.1%}"
+        what, hint = rejected_text(draft / ITEMS_FILE, "run again", above)
+        where = str(folders.state)
+        raise TooManyRejectedError(where, what, hint, manifest=manifest, draft=draft)
 
 
 def check_dropped(folders: Folders, manifest: Manifest, limit: float) -> None:

@@ -24,7 +24,7 @@ from shardprep.dataset.item_table import (
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import ManifestMark, OpenDataset
 from shardprep.dataset.schema import BOX_LABEL, MASK, PRESENT, TARGETS, TEXTS, Schema
-from shardprep.errors import OptionName, RecipeError, SchemaError, some_of
+from shardprep.errors import OptionName, RecipeError, SchemaError, some_of, use_one_of
 from shardprep.image.spec import ImageSpec
 from shardprep.writer.plan.build_plan import recorded_recipe
 from shardprep.writer.record_copier import with_files
@@ -123,7 +123,7 @@ def renamed(parents: Sequence[Parent], class_map: Mapping[str, str]) -> list[Par
     option = OptionName("class_map")
     known = dict.fromkeys(chain(*(names for one in parents for names in _class_names(one.schema))))
     if lost := [name for name in class_map if name not in known]:
-        what, hint = f"no class is called {some_of(lost)}", f"use one of {some_of([*known], 8)}"
+        what, hint = f"no class is called {some_of(lost)}", use_one_of(lost[0], known)
         raise RecipeError(option, what, hint)
     made = []
     for parent in parents:

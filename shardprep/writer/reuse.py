@@ -242,7 +242,7 @@ class _ChunkCopy:
         self._members = items.members.listed()
         facts = (_values(old, name, null) for name, null in _FACTS.items())
         self._outcomes = [
-            Outcome._make(("", *values, False, None, True, reuse.have_own_levels))
+            Outcome._make(("", *values, False, None, True, reuse.have_own_levels, ()))
             for values in zip(*facts, strict=True)
         ]
         have = reuse.schema.dtypes

@@ -8,7 +8,7 @@ and receipt exist and agree. A build that was replaced by another build commits 
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate, repeat
@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from shardprep.catalog.items import Item, Items
 from shardprep.catalog.target_values import TargetValues
@@ -57,6 +57,8 @@ class ReceiptFacts(BaseModel):
     """Number of records whose image has another size than its annotations state."""
     num_own_levels: Count = 0
     """Number of stack records whose own values decided black and white."""
+    losses: dict[str, Count] = Field(default_factory=dict)
+    """Number of records that lack a part of their originals, by part; without copied images."""
 
 
 class Receipt(NamedTuple):
@@ -95,6 +97,7 @@ class ShardWriter:
         """Hashes a chunk while it is written; both release the interpreter lock."""
         self.num_items = self._num_records = self._num_bytes = 0
         self._num_dark = self._num_rescaled = self._num_own_levels = 0
+        self._losses = Counter[str]()
         self._columns = columns
         self._tables = [self._columns.empty_table()]
         self._rows: defaultdict[str, list[Any]] = defaultdict(list)
@@ -153,6 +156,7 @@ class ShardWriter:
         self._num_dark += sum(outcome.is_dark for outcome in outcomes)
         self._num_rescaled += sum(map(_is_rescaled, own.annotation, outcomes))
         self._num_own_levels += sum(outcome.has_own_levels for outcome in outcomes)
+        self._losses.update(loss for outcome in outcomes for loss in outcome.losses)
         hashed.result()
 
     def _given_columns(self, items: Items) -> dict[str, list[Any]]:
@@ -183,6 +187,7 @@ class ShardWriter:
             num_dark=self._num_dark,
             num_rescaled=self._num_rescaled,
             num_own_levels=self._num_own_levels,
+            losses=self._losses,
         )
         # With unified dictionaries the layout does not depend on the chunks.
         table = pa.concat_tables(self._tables).unify_dictionaries()

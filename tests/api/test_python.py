@@ -20,7 +20,7 @@ import shardprep
 from shardprep.errors import QuestionError, ShardprepError, name_options_as_flags
 from shardprep.progress import Progress
 from shardprep.recipe.options import spelled
-from tests.support.builders import animals, jpeg, tree, write, write_folder, zip_bytes
+from tests.support.builders import animals, jpeg, png, tree, write, write_folder, zip_bytes
 from tests.support.command import run
 from tests.support.processes import loaded, run_program
 
@@ -150,6 +150,32 @@ def test_the_error_for_too_many_rejected_images_has_the_totals(here: Path) -> No
     assert len([*(here / "rejected").rglob("*.jpg")]) == 1
     given = {"size": 32, "workers": 1, "max_rejected": "20%"}
     assert shardprep.build("bad.zip", **given).manifest.totals.num_written == 6  # type: ignore[call-overload]
+
+
+def test_too_many_rejections_name_the_reason_and_its_remedy_also_when_inspected(here: Path) -> None:
+    for n, width in enumerate((20, 20, 20, 24)):
+        for m, side in enumerate((20, width)):
+            write(here / "set" / f"s{n}" / f"{m}.png", png(20, side))
+    given: Any = {"stack": "{id}/*.png", "labels": "none", "workers": 1}
+    with pytest.raises(shardprep.TooManyRejectedError) as many:
+        shardprep.build("set", size="none", **given)
+    reason = "1 bad_stack, such as s3: 1.png: is 24x20 pixels, but the first image is 20x20"
+    assert many.value.what.endswith(reason)
+    way = "give size, and overwrite to start again, or run again with a higher max_rejected"
+    assert many.value.hint.startswith(way)
+    with pytest.raises(shardprep.DatasetError) as unfinished:
+        shardprep.inspect("tfrecords")
+    assert unfinished.value.what.endswith(reason)
+    assert unfinished.value.hint.startswith("give size, and overwrite to start again, or run the")
+    result = shardprep.build("set", size=16, overwrite=True, **given)
+    assert result.manifest.totals.num_written == 4
+
+
+def test_no_higher_limit_is_proposed_if_all_images_are_rejected(here: Path) -> None:
+    write(here / "bad.zip", zip_bytes({f"train/cat.{n}.jpg": b"no image" for n in range(3)}))
+    with pytest.raises(shardprep.TooManyRejectedError) as many:
+        shardprep.build("bad.zip", size=32, workers=1)
+    assert many.value.hint == "mend the images: none is left"
 
 
 def test_an_oserror_becomes_a_shardpreperror(here: Path) -> None:

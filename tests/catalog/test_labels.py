@@ -3,11 +3,13 @@ import io
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardprep.catalog.catalog import make_catalog
 from shardprep.catalog.label_rules import label_keys
 from shardprep.catalog.labels import Labelling
 from shardprep.catalog.names import given_split, natural_order
@@ -15,6 +17,7 @@ from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.table import Table, parse_table
 from shardprep.dataset.schema import UNLABELLED
 from shardprep.errors import RecipeError, SourceError
+from shardprep.recipe.recipe import make_recipe
 from shardprep.recipe.rules import parse_label_rule
 from shardprep.source.names import without_archive_suffix
 from tests.catalog.builders import catalog, found, images, lettered, reasons, table, table_of
@@ -248,8 +251,34 @@ def test_images_without_a_row_are_skipped_if_their_split_has_labels(tmp_path: Pa
         "train/3.jpg": ("train", "dog"),
         "test/9.jpg": ("test", None),
     }
-    assert reasons(made) == {"train/2.jpg": "no label", "labels.csv": "not an image"}
+    assert reasons(made) == {"train/2.jpg": "no label"}
     assert made.rows_without_image == ("7", "8")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"labels": "csv:a.csv"},
+        {"labels": "auto"},
+        {"labels": "csv:a.csv,b.csv"},
+        {"labels": "none", "exclude_list": "b.csv"},
+        {"labels": "none", "split": "list:train=a.csv,validation=b.csv"},
+        {"labels": "csv:a.csv", "relabel": "csv:c.csv:id:kind"},
+        {"labels": "none", "join": ("c.csv",), "columns": ("kind",)},
+    ],
+    ids=str,
+)
+def test_a_table_is_skipped_only_if_nothing_reads_it(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    members = images("1.jpg", "2.jpg", "3.jpg") | {"notes.txt": b"so"}
+    members |= {"a.csv": b"id,label\n1,cat\n2,dog\n", "b.csv": b"id,label\n3,cat\n"}
+    members["c.csv"] = b"id,kind\n1,dog\n"
+    source = write(tmp_path / "x.zip", zip_bytes(members))
+    made = make_catalog(make_recipe({"source": str(source), **options}, "test"), tmp_path, print)
+    unread = {key for key, reason in reasons(made).items() if reason == "not an image"}
+    used = {key for key in members if key in str(options)} or {"a.csv", "b.csv"}
+    assert unread == {"notes.txt", "a.csv", "b.csv", "c.csv"} - used
 
 
 def test_every_member_of_the_source_is_an_item_or_skipped(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_a_missing_column_is_an_error_before_anything_is_unpacked(
     members = {"in.zip": inner, "t.csv": f"id,kind\n{rows}".encode()}
     source = write(tmp_path / "x.zip", zip_bytes(members))
     work = tmp_path / "work"
-    with pytest.raises(SourceError, match=rf"^t\.csv: has no column '{column}'; use one of"):
+    with pytest.raises(SourceError, match=rf"^t\.csv: has no column '{column}'; .*use one of"):
         make_catalog(make_recipe({"source": str(source), **keys}, "test"), work, print)
     assert not work.exists(), "nothing was unpacked"
 

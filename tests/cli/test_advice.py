@@ -88,7 +88,7 @@ CASES = [
         6,
     ),
     Case(
-        "the work is kept: run again with a higher --max-rejected to go on",
+        "… with a higher --max-rejected to leave them out",
         SIX | {"cat/9.jpg": b"\xff\xd8\xff no image"},
         (BUILD,),
         (*BUILD, "--max-rejected", "0.5"),
@@ -96,7 +96,7 @@ CASES = [
         (6, 1),
     ),
     Case(
-        "the file ends before its image does; --truncated recover stores its readable part",
+        "the file ends before its image does; give --truncated recover to store its readable part",
         SIX_WITH_ONE_CUT,
         (BUILD,),
         (*BUILD, "--truncated", "recover", "--overwrite"),

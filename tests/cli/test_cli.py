@@ -228,7 +228,7 @@ def test_an_error_about_a_number_names_its_range(option: str, tmp_path: Path) ->
 
 
 def test_a_note_about_images_of_their_own_size_names_options_that_work(here: Path) -> None:
-    note = "note images keep their original sizes, but batches need one stated size"
+    note = "note images have no stated size in common, but batches need one"
     hint = ("", "", "")
     for more in (("--format", "keep", "--dry-run"), ("--format", "keep")):
         done = ran("build", "pets.zip", *more, cwd=here)
@@ -240,7 +240,24 @@ def test_a_note_about_images_of_their_own_size_names_options_that_work(here: Pat
     for batches in (Dataset(folder).batches(4, **crop), load(folder, batch_size=4, **crop)):
         assert next(iter(batches))[0].shape == (4, 224, 224, 3)
     flags = ("--format", "keep", "--size", "224x224", "--fit", "crop", "--overwrite")
-    assert "original sizes" not in run("build", "pets.zip", *flags, cwd=here).stdout
+    assert note not in run("build", "pets.zip", *flags, cwd=here).stdout
+
+
+@pytest.mark.parametrize(
+    ("fit", "line"),
+    [
+        ("crop", "48x32, RGB"),
+        ("pad", "48x32 (pad), RGB"),
+        ("stretch", "48x32 (stretch), RGB"),
+        ("within", "at most 48x32 (within), RGB"),
+        ("none", "original sizes, RGB"),
+    ],
+)
+def test_the_line_of_images_says_how_they_were_fitted(fit: str, line: str, here: Path) -> None:
+    flags = ["--format", "png", "--fit", fit, *(("--size", "48x32") if fit != "none" else ())]
+    for command in (["build", "pets.zip", *flags, "--dry-run"], ["build", "pets.zip", *flags]):
+        assert re.search(rf"images +{re.escape(line)}", run(*command, cwd=here).stdout)
+    assert re.search(rf"images +{re.escape(line)}", run("inspect", cwd=here).stdout)
 
 
 def test_images_and_datasets_without_labels_are_named(here: Path) -> None:

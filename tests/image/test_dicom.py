@@ -36,6 +36,16 @@ def outcome(data: bytes, **keys: Any) -> ProcessedImage | Rejection:
     return process_image(data, ImageSpec(size=None, fit="none", format="raw", **keys))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "frames", "losses"),
+    [("uint8", 1, ()), ("uint16", 1, ("bits",)), ("uint8", 3, ("frames",))],
+)
+def test_lost_frames_and_bits_are_known(dtype: str, frames: int, losses: tuple[str, ...]) -> None:
+    image = outcome(dicom(np.arange(frames * 64, dtype=dtype).reshape(frames, 8, 8)))
+    assert isinstance(image, ProcessedImage)
+    assert image.losses == losses
+
+
 def seen(data: bytes, **keys: Any) -> Array:
     found = outcome(data, **keys)
     assert isinstance(found, ProcessedImage), found

@@ -132,7 +132,7 @@ def test_an_empty_cell_fulfils_only_is_none(folder: Path, text: Any, fits: Any) 
         ("sex == True", "no cell of sex is True; use cells such as f, m"),
         ("not sex", "no cell of sex is True; use cells such as f, m"),
         ({"original_format": True}, "no cell of original_format is True; use cells such as jpeg"),
-        ("label_name == 'Dog'", "has no class 'Dog'; use one of cat, dog"),
+        ("label_name == 'Dog'", "has no class 'Dog'; is dog meant? use one of cat, dog"),
         ("label_name < 'dog'", "cannot be compared this way; use == or !="),
         ("label_names == 'dog'", "no column label_names; is label_name meant?"),
         ({"label": "dog"}, "'dog' is not the number of a class; label= of reader.select"),

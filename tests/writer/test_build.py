@@ -322,6 +322,23 @@ def test_dark_photographs_of_8_bits_are_not_warned_of(
     assert caplog.messages == []
 
 
+def test_frames_and_bits_that_are_not_stored_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    frames = [Image.fromarray(pixels(seed=n)) for n in range(3)]
+    members = {"a/1.jpg": jpeg(), "a/2.png": encoded(frames[0], "PNG")}
+    for form in ("GIF", "PNG", "WEBP", "TIFF", "MPO"):
+        members[f"b/{form}"] = encoded(frames[0], form, save_all=True, append_images=frames[1:])
+    deep = Image.fromarray(pixels()[..., 0].astype(np.uint16) * 257)
+    members |= {"c/1.png": encoded(deep, "PNG"), "c/2.tif": encoded(deep, "TIFF")}
+    source = write_folder(tmp_path / "in", members)
+    assert build(source, tmp_path / "out", size="32x32").manifest.totals.num_written == 9
+    assert caplog.messages == [
+        "5 of 9 images have several frames or pages, of which only the first is stored",
+        "2 of 9 images have values of more than 8 bits, of which 8 are stored",
+    ]
+
+
 def test_a_split_of_dark_images_is_warned_of_and_a_depth_range_lightens_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -335,10 +352,11 @@ def test_a_split_of_dark_images_is_warned_of_and_a_depth_range_lightens_it(
         build_part(source, tmp_path / "out", part, **keys)
     dark = finalize(tmp_path / "out")
     hint = "; if 16-bit grey files contain 12-bit values, add --depth-range 0,4095"
-    assert caplog.messages == [f"train: 10 of 10 images are nearly black{hint}"]
+    lost = "10 of 14 images have values of more than 8 bits, of which 8 are stored"
+    assert caplog.messages == [f"train: 10 of 10 images are nearly black{hint}", lost]
     caplog.clear()
     lit = build(source, tmp_path / "lit", depth_range="0,4095", **keys)
-    assert caplog.messages == []
+    assert caplog.messages == [lost]
     for made, white in ((dark, 65_535), (lit, 4095)):
         for one in Dataset(made.path, "train", as_supervised=False):
             assert np.array_equal(one["image"][..., 0], np.rint(ramp / white * 255))

@@ -121,6 +121,45 @@ def test_only_new_classes_may_be_named_and_old_ones_keep_their_numbers(
     assert changes(pets, packed.path)["target"] == 1
 
 
+@pytest.mark.parametrize("column", ["label", "labels"])
+def test_a_class_that_no_record_has_can_be_left_out(tmp_path: Path, column: str) -> None:
+    """The others are numbered anew, as a build of the images that stay numbers them."""
+    wolf, rejected = "train/wolf.1.jpg", "train/wolf.2.jpg"
+    images = {**animals(8), "a.jpg": b"no image", wolf: animals(1)["train/cat.0.jpg"] + b"\0"}
+    images[rejected] = b"no image"
+    own = [key for key in images if key != "a.jpg"]
+    names = dict.fromkeys(own, "dog") | dict.fromkeys(own[:4], "cat")
+    names |= {wolf: "ant", rejected: "ant" if column == "label" else "dog ant"}
+    rows = table(tmp_path, "labels.csv", "key,names", *(",".join(one) for one in names.items()))
+    target = "class" if column == "label" else "multilabel"
+    keys = {"labels": f"csv:{rows}:key:names", "target": target, "separator": " "}
+    keys |= {} if column == "labels" else {"separator": ""}
+    whole = made(tmp_path / "whole", images, **keys)
+    with pytest.raises(shardprep.RecipeError, match=r"lacks ant \(1 image\) of .*ant,cat,dog"):
+        shardprep.repack(whole, tmp_path / "refused", classes=["cat", "dog"])
+    gone = table(tmp_path, "gone.txt", wolf)
+    new = shardprep.repack(whole, tmp_path / "new", classes=["cat", "dog"], exclude_list=gone)
+    assert open_dataset(new.path).schema.labels == ("cat", "dog")
+    assert new.manifest.labels.names == ("cat", "dog")
+    assert new.manifest.splits["train"].label_counts == {"cat": 4, "dog": 4}
+    items = {row["key"]: row[column] for row in read_items(new.path / "items.parquet").to_pylist()}
+    assert items[rejected] == (None if column == "label" else [1])
+    assert items[own[5]] == (1 if column == "label" else [1])
+    assert shardprep.verify(new.path).problems == ()
+    selected = reader.select(whole, label=["cat", "dog"])
+    other = shardprep.repack(whole, tmp_path / "selected", split=selected, classes=["dog", "cat"])
+    assert other.manifest.splits["train"].label_counts == {"dog": 4, "cat": 4}
+
+
+def test_classes_of_objects_and_masks_are_not_left_out(tmp_path: Path) -> None:
+    source = {"size": "20x20", "labels": "none", "shards": 1}
+    for one in ("boxes", "masks"):
+        path = made(tmp_path / one, outlined(animals(4)), **source, **{one: "coco"})
+        first, _ = open_dataset(path).schema.annotation_labels[-2:]
+        with pytest.raises(shardprep.SchemaError, match="classes: needs a dataset whose images"):
+            shardprep.repack(path, tmp_path / "out", classes=[first])
+
+
 def test_another_size_keeps_every_input_and_its_reason(pets: Path, tmp_path: Path) -> None:
     packed = shardprep.repack(pets, tmp_path, size="16x16", workers=1)
     loss = "stored JPEGs are decoded and encoded as JPEG once more, with loss; "
@@ -242,7 +281,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a known feature": ({"join": "wolf.csv", "columns": "label"}, "'label' is the name of another"),
     "a name of no class": (
         {"class_map": "cta=pet"},
-        "no class is called cta; use one of cat, dog",
+        "no class is called cta; is cat meant? use one of cat, dog",
+    ),
+    "a misspelt column": (
+        {"join": "wolf.csv", "group": "lable"},
+        "has no column 'lable'; is label meant? use one of key, label",
     ),
     "a table of which nothing is used": ({"join": "wolf.csv"}, "join: changes nothing by itself; "),
     "all images": ({"exclude_list": "all.txt"}, "every image is left out (41 on the exclude list)"),

@@ -187,6 +187,10 @@ class Documents:
     def _has(self, files: Sequence[str]) -> bool:
         return all(len(self._members(file)) == 1 for file in files)
 
+    def named(self) -> set[str]:
+        """Return the keys of the members that the recipe names."""
+        return {one.key for file in self._recipe.named_files for one in self._members(file)}
+
     def read(self, file: str) -> bytes:
         return self.find(file)[1]
 

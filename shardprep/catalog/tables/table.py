@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from shardprep.dataset.card import from_cell
-from shardprep.errors import SourceError, counted
+from shardprep.errors import SourceError, counted, use_one_of
 from shardprep.source.string_column import Coded, Texts, release
 from shardprep.storage.cache import DATA_FRAME
 from shardprep.storage.text_file import WHOLE, CsvRows, decoded, text_lines
@@ -185,7 +185,7 @@ class Table:
         for known, one in ((self.header, name), (titles, name), (lowered, name.lower())):
             if one in known:
                 return known.index(one)
-        hint = f"use one of {', '.join(dict.fromkeys(titles))}"
+        hint = use_one_of(name, [*dict.fromkeys(titles)], len(titles))
         raise SourceError(self.name, f"has no column {name!r}", hint)
 
     def check_quotes(self, *names: str) -> None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.dataset.item_table import LABEL_NAME, OWN
-from shardprep.errors import DatasetError, shown, some_of
+from shardprep.errors import DatasetError, shown, some_of, use_one_of
 
 WHERE = "reader.select"
 MAX_SHOWN = 80
@@ -191,7 +191,7 @@ class _Parser:
     def _is_in(self, name: str, values: Sequence[Any]) -> Any:
         if name == LABEL_NAME:
             if unknown := [one for one in values if one not in (None, *self._classes)]:
-                hint = f"use one of {some_of(self._classes)}"
+                hint = use_one_of(unknown[0], self._classes)
                 raise refused(self._text, f"has no class {unknown[0]!r}", hint)
             name = "label"
             values = [one if one is None else self._classes.index(one) for one in values]

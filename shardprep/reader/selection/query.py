@@ -17,7 +17,7 @@ from shardprep.dataset.item_table import LABEL_NAME, LABEL_NAMES
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset, open_dataset
 from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, Schema
-from shardprep.errors import DatasetError, counted, printable, shown, some_of
+from shardprep.errors import DatasetError, counted, printable, shown, use_one_of
 from shardprep.reader.array_types import Floats, Ints
 from shardprep.reader.config import warn
 from shardprep.reader.order.epoch import WeightedDraws
@@ -271,7 +271,7 @@ def _class_numbers(where: str, column: ClassColumn | None, label: Sequence[str |
     for given in label:
         is_number = isinstance(given, int) and 0 <= given < len(column.labels)
         if given not in column.labels and not is_number:
-            hint = f"use one of {some_of(column.labels, _MAX_NAMES)}"
+            hint = use_one_of(given, column.labels, _MAX_NAMES)
             raise DatasetError(where, f"has no class {given!r}", hint)
         numbers.append(given if isinstance(given, int) else column.labels.index(given))
     return numbers

@@ -13,7 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from shardprep.errors import DatasetError
+from shardprep.errors import DatasetError, use_one_of
 from shardprep.reader.validators import (
     Count,
     Kind,
@@ -183,7 +183,7 @@ def split_ranges(manifest: Manifest, split: str | EvenSplit) -> list[range]:
                 raise DatasetError(manifest.name, f"{part!r} is not a split", hint)
         if match["split"] not in splits:
             what = f"has no split {match['split']!r}"
-            raise DatasetError(manifest.name, what, f"use one of {', '.join(splits)}")
+            raise DatasetError(manifest.name, what, use_one_of(match["split"], splits))
         whole = splits[match["split"]]
         start = _position(match["start"], 0, len(whole))
         ranges.append(whole[start : _position(match["stop"], len(whole), len(whole))])

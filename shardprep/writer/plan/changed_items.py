@@ -5,6 +5,7 @@ Each option has the same meaning as in a build. Tables and lists are local files
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -33,7 +34,7 @@ from shardprep.catalog.targets import Cell, Naming, Target, class_names
 from shardprep.dataset.item_table import given_cells, given_columns
 from shardprep.dataset.leak_check import LeakCheck
 from shardprep.dataset.schema import LABEL, LABELS, PRESENT, Schema
-from shardprep.errors import OptionName, RecipeError, SchemaError, SourceError, some_of
+from shardprep.errors import OptionName, RecipeError, SchemaError, SourceError, counted, some_of
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
 from shardprep.source.string_column import Coded, Texts, integers
@@ -197,12 +198,6 @@ def _with_labels(given: ChangedItems, recipe: Recipe, documents: Documents) -> C
     added = [name for name in classes if name not in labels]
     if recipe.relabel and len(added) == len(classes):  # only new classes
         classes = (*labels, *added)
-    if lost := [name for name in labels if name not in classes]:
-        what = f"lacks {some_of(lost)} of the dataset"
-        hint = f"name all classes: {OptionName('classes', ','.join((*labels, *added)))}"
-        if recipe.relabel and added:
-            hint = f"name only new classes: {OptionName('classes', ','.join(added))}"
-        raise RecipeError(OptionName("classes"), what, hint)
     separator = "" if schema.target == LABELS else None
 
     def mapped(one: Any, values: Any) -> Any:
@@ -216,8 +211,11 @@ def _with_labels(given: ChangedItems, recipe: Recipe, documents: Documents) -> C
         keys, out = given.items.members.keys, [one.key for one in given.skipped]
         found = relabelled(found, keys, (table, rule), naming, out, adds=True)
     place, used = {name: at for at, name in enumerate(classes)}, classes_in(found.names.values)
-    number = {name: place[one] for name, one in class_names({*classes, *used}).items()}
-    target: Coded[Target] = found.names.map(lambda one: mapped(one, number))
+    whole = class_names({*classes, *used})
+    cells: Coded[Cell | None] = found.names.map(lambda one: mapped(one, whole))
+    if lost := [name for name in labels if name not in place]:
+        cells = _without_classes(given, cells, lost, classes, adds=bool(recipe.relabel))
+    target: Coded[Target] = cells.map(lambda one: mapped(one, place))
     if separator is not None:
         target = target.map(lambda one: tuple(sorted({*cast("tuple[int, ...]", one)})))
     old = given.rows[schema.target]
@@ -232,6 +230,43 @@ def _with_labels(given: ChangedItems, recipe: Recipe, documents: Documents) -> C
     )
     made = made.noted(found.remarks, found.rows_without_image)
     return made.with_rows(**{schema.target: pa.array(codes, old.type)}, is_new=is_new)
+
+
+def _without_classes(
+    given: ChangedItems,
+    cells: Coded[Cell | None],
+    lost: Sequence[str],
+    classes: Sequence[str],
+    *,
+    adds: bool,
+) -> Coded[Cell | None]:
+    """Return the cells without classes that `lost` names; RecipeError if a record has one.
+
+    Only rejected images lose a class. `adds` says whether `classes` may name only new ones.
+    """
+    is_written = given.rows["kind"].is_null().to_pylist()
+    counts = Counter(
+        name
+        for cell, is_there in zip(cells, is_written, strict=True)
+        if is_there
+        for name in classes_in((cell,))
+    )
+    if used := [name for name in lost if counts[name]]:
+        shown = some_of([f"{name} ({counted(counts[name], 'image')})" for name in used])
+        added = [name for name in classes if name not in given.schema.labels]
+        all_used = [one for one in given.schema.labels if one in classes or one in used]
+        hint = f"name all classes of images: {OptionName('classes', ','.join(all_used + added))}"
+        if adds and added:
+            hint = f"name only new classes: {OptionName('classes', ','.join(added))}"
+        raise RecipeError(OptionName("classes"), f"lacks {shown} of the dataset", hint)
+    gone = {*lost}
+
+    def left(cell: Cell | None) -> Cell | None:
+        if isinstance(cell, tuple):
+            return tuple(name for name in cell if name not in gone)
+        return None if cell in gone else cell
+
+    return cells.map(left)
 
 
 def _with_groups(given: ChangedItems, groups: Coded[str]) -> ChangedItems:

@@ -47,7 +47,7 @@ _MOST_TEXT = 4096
 
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
-    """Return the objects of all files, with boxes as written and classes in natural order.
+    """Return the objects of all files, with unshifted boxes and classes in natural order.
 
     A file belongs to the image of its name that `Pairing` finds, otherwise to the image in
     `filename`. Other kinds of XML are ignored. For errors see `Format`.
@@ -76,7 +76,8 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     lists = [m for m in source.documents.members(".txt") if _SPLIT_LISTS in f"/{m.key}"]
     splits = _list_splits(read_each(lists), source.index, findings)
     return table.found(
-        f"Pascal VOC, {counted(len(pairing.documents), 'XML file')}; boxes as written",
+        f"Pascal VOC, {counted(len(pairing.documents), 'XML file')}: "
+        "corners in pixels, not shifted by 1",
         keys,
         notation=BoxColumns(_SIDES, "xyxy"),
         splits=splits if any(splits) else None,
