@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from shardprep import reader
-from tests.reader.datasets import batch_keys, keys_of, merged, pets, refused, saved
 from tests.kinds.sets import as_png
+from tests.reader.datasets import batch_keys, keys_of, merged, pets, refused, saved
 from tests.support.builders import animals, jpeg
 
 NUM_CATS, NUM_DOGS = 32, 8

@@ -228,7 +228,7 @@ class Dataset:
     def __iter__(self) -> Iterator[Any]:
         return (self[number] for number in range(len(self)))
 
-    @WithOptions(_BATCHES, BatchOptions)
+    @WithOptions(_BATCHES, BatchOptions, {"it to loader: Dataset(…).loader({}=…)": LoaderOptions})
     def batches(self, options: BatchOptions) -> ArrayBatches:  # noqa: D417 - documents fields
         """Return an iterator over (images, targets), decoded ahead of use by threads or processes.
 
