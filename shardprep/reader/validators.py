@@ -56,6 +56,8 @@ _OTHER_NAMES: dict[str, tuple[str, ...]] = {
 """Name that other libraries use → our names, of which a call may have one."""
 _CONDITIONS = {"where", "label", "keys"}
 """Arguments of `reader.select`, whose result other calls take as a split."""
+MERGE_HINT = "merge the datasets of the mix with shardprep.repack([…]), and give its result"
+"""What to do where a mix is not allowed."""
 _NOT_FOLDERS = {
     "auto", "memory", "none", "true", "false", "yes", "no", "on", "off", "disk", *_SYNONYMS,
 }  # fmt: skip
@@ -326,6 +328,8 @@ class Arguments:
             *others, last = kind.expected
             hint = f"use {', '.join(others)} or {last}" if others else f"use {last}"
             words = [word[1:-1] for word in kind.expected if word[0] == word[-1] == "'"]
+            if hasattr(value, "shares"):
+                hint = MERGE_HINT
             if near := _nearest(value, words):
                 hint = f"did you mean {near!r}? {hint}"
             raise DatasetError(self._where, f"{name}={short_repr(value)}", hint) from None
