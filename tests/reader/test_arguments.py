@@ -197,7 +197,7 @@ def test_a_condition_for_records_is_an_error_that_says_to_select_them(folder: Pa
 
 def test_the_name_of_another_library_is_an_error_with_our_name(folder: Path) -> None:
     dataset = reader.Dataset(folder)
-    for call, name, hint in (
+    cases: tuple[tuple[Any, str, str], ...] = (
         (reader.load, "batch", "did you mean batch_size?"),
         (reader.load, "transform", "did you mean augment?"),
         (reader.load, "epochs", "did you mean repeat?"),
@@ -214,7 +214,8 @@ def test_the_name_of_another_library_is_an_error_with_our_name(folder: Path) -> 
         (reader.folds, "n_splits", "did you mean k?"),
         (reader.select, "fold", "did you mean where?"),
         (reader.select, "classes", "did you mean label?"),
-    ):
+    )
+    for call, name, hint in cases:
         assert refused(functools.partial(call, **{name: 1})).endswith(f"; {hint}"), name
 
 

@@ -426,15 +426,18 @@ def test_each_bound_has_one_change_to_try(
 
 
 def test_a_crop_that_load_makes_already_is_not_advised_again(folder: Path) -> None:
-    loaded = reader.load(folder, batch_size=4, augment=RECIPE, random_resized_crop=(8, 8)).loaded
-    assert advice_for(*loaded, 4, "augment", measured()) == "fewer or cheaper ops in augment"
+    cropped = reader.load(folder, batch_size=4, augment=RECIPE, random_resized_crop=(8, 8))
+    source, request = cropped.loaded
+    assert (
+        advice_for(source, request, 4, "augment", measured()) == "fewer or cheaper ops in augment"
+    )
 
 
 def test_augmentation_in_the_model_is_advised_only_with_an_accelerator(folder: Path) -> None:
-    loaded = reader.load(folder, batch_size=4, augment=slowly).loaded
-    with_gpu = advice_for(*loaded, 4, "augment", measured(model_on_device=1000.0))
+    source, request = reader.load(folder, batch_size=4, augment=slowly).loaded
+    with_gpu = advice_for(source, request, 4, "augment", measured(model_on_device=1000.0))
     assert with_gpu == "to augment in the first layers of the model, on its device"
-    assert "device" not in advice_for(*loaded, 4, "augment", measured())
+    assert "device" not in advice_for(source, request, 4, "augment", measured())
 
 
 def test_beside_a_slow_model_restarts_and_shared_cores_have_a_change_to_try(folder: Path) -> None:

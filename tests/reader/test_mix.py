@@ -340,8 +340,8 @@ def test_what_needs_one_dataset_says_how_to_merge_those_of_a_mix(sets: Sets) -> 
     mix = sets.mix()
     part, _ = reader.folds(sets.a, 2)[0]
     for call in (reader.select, reader.folds, reader.table, reader.class_weights, reader.mean_std):
-        options = {"k": 5} if call is reader.folds else {}
+        options: dict[str, Any] = {"k": 5} if call is reader.folds else {}
         assert "; merge the datasets of the mix" in refused(functools.partial(call, mix, **options))
-    for split, options in ((part, {}), ("train", {"weights": "balanced"})):
-        said = refused(functools.partial(reader.load, mix, split, **options))
+    for split, weights in ((part, None), ("train", "balanced")):
+        said = refused(functools.partial(reader.load, mix, split, weights=weights))
         assert "or merge the datasets of the mix with shardprep.repack([…])" in said
