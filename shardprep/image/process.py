@@ -73,7 +73,7 @@ class Original:
 
     height: int = 0
     width: int = 0
-    """Height and width in pixels, before the EXIF orientation is applied; in a TIFF, after it."""
+    """Height and width in pixels of the upright image; of a rejected one, before it is turned."""
     format: str = ""
     """Pillow's name of the format in lower case: jpeg, png, webp …"""
 
@@ -246,7 +246,9 @@ def _process(
     if is_kept and not damage:
         return ProcessedImage(data, *size, original, Placement.whole(size))
     is_turned = decoded.orientation >= 5 and image.format != "TIFF"
-    placement = Placement.fit(size[::-1] if is_turned else size, spec, decoded.orientation)
+    height, width = size[::-1] if is_turned else size
+    original = replace(original, height=height, width=width)
+    placement = Placement.fit((height, width), spec, decoded.orientation)
     fitted = _fit(pixels, placement, spec, decoded.scale)
     untouched = fitted is pixels and placement.size == size
     is_sound = decoded.is_srgb and not damage
@@ -278,8 +280,9 @@ def _process_deep(
             raise
         return Rejection("truncated", _CUT["recover"], original)
     size = original.height, original.width
-    upright = size[::-1] if turn >= 5 and not is_tiff else size
-    placement = Placement.fit(upright, spec, turn)
+    height, width = size[::-1] if turn >= 5 and not is_tiff else size
+    original = replace(original, height=height, width=width)
+    placement = Placement.fit((height, width), spec, turn)
     stored = encode_deep(pixels, placement, spec)
     is_dark = _is_dark((pixels >> 8).astype(np.uint8))
     lost = _lost_frames(image)

@@ -271,10 +271,11 @@ def clear_cache(folder: Folder) -> int:
 def diagnose(dataset: Any, step: Any, *, seconds: Seconds = 15.0) -> Diagnosis:
     """Return a diagnosis: which stage limits training, its speed limit, and a change to try.
 
-    The stage is restart, read, decode, augment, transfer or model. A round runs training unchanged,
-    the model alone on one batch, and the pipeline alone. If the pipeline limits, it also runs
-    without augmentation, and without decoding. Rounds follow until two in a row agree or the time
-    is up. `print` the result for a sentence with the figures; it says if rounds do not agree.
+    The stage is restart, read, decode, augment, transfer, model or contention, by its time per
+    image. A round runs training unchanged, the model alone on one batch, and the pipeline alone. If
+    the pipeline limits, it also runs without augmentation, and without decoding. Rounds follow
+    until two in a row agree or the time is up. `print` the result for a sentence with the figures;
+    it says if another stage costs almost as much.
 
     Args:
         dataset: result of `load`, with a `batch_size`.

@@ -15,6 +15,7 @@ from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
 from shardprep.reader.selection.split_argument import AnySplit, Mix, Place, is_training
 from shardprep.reader.validators import (
+    MERGE_HINT,
     AnyWeights,
     Augmentation,
     Calls,
@@ -341,7 +342,7 @@ class ReadOptions:
         """
         given = [name for name, value in no_mix.items() if value is not None and value is not False]
         if isinstance(path, Mix) and given:
-            hint = f"leave out {given[0]}, or merge the datasets with `shardprep repack`"
+            hint = f"leave out {given[0]}, or {MERGE_HINT}"
             raise DatasetError(self.where, f"{given[0]} cannot be used with a mix", hint)
         if self.weights is not None and self.shuffle is False:
             what = "shuffle=False keeps the stored order, but weights draw records at random"

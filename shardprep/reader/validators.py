@@ -35,6 +35,29 @@ _First = TypeVar("_First")
 _Result = TypeVar("_Result")
 _Class = TypeVar("_Class")
 _SYNONYMS = dict.fromkeys(("ram", "mem", "in_memory", "in-memory", "in memory"), "memory")
+_OTHER_NAMES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("batch", "bs"), ("batch_size",)),
+    **dict.fromkeys(("transform", "transforms", "map", "map_fn", "augmentation", "preprocess"),
+                    ("augment", "transform")),
+    "augment": ("transform",),
+    "workers": ("num_workers",),
+    **dict.fromkeys(("epochs", "num_epochs", "repeat"), ("epochs", "repeat")),
+    "drop_last": ("drop_remainder",),
+    **dict.fromkeys(("random_state", "random_seed"), ("seed",)),
+    **dict.fromkeys(("root", "data_dir", "folder", "dataset"), ("path",)),
+    **dict.fromkeys(("sampler", "sample_weights", "class_weight", "class_weights"), ("weights",)),
+    **dict.fromkeys(("rank", "index"), ("shard_index",)),
+    "world_size": ("num_shards",),
+    **dict.fromkeys(("n_splits", "n_folds", "num_folds"), ("k",)),
+    **dict.fromkeys(("size", "resize", "target_size"), ("image_size",)),
+    **dict.fromkeys(("filter", "query", "condition", "fold"), ("where",)),
+    **dict.fromkeys(("classes", "class_name", "label_name"), ("label",)),
+}  # fmt: skip
+"""Name that other libraries use → our names, of which a call may have one."""
+_CONDITIONS = {"where", "label", "keys"}
+"""Arguments of `reader.select`, whose result other calls take as a split."""
+MERGE_HINT = "merge the datasets of the mix with shardprep.repack([…]), and give its result"
+"""What to do where a mix is not allowed."""
 _NOT_FOLDERS = {
     "auto", "memory", "none", "true", "false", "yes", "no", "on", "off", "disk", *_SYNONYMS,
 }  # fmt: skip
@@ -305,6 +328,8 @@ class Arguments:
             *others, last = kind.expected
             hint = f"use {', '.join(others)} or {last}" if others else f"use {last}"
             words = [word[1:-1] for word in kind.expected if word[0] == word[-1] == "'"]
+            if hasattr(value, "shares"):
+                hint = MERGE_HINT
             if near := _nearest(value, words):
                 hint = f"did you mean {near!r}? {hint}"
             raise DatasetError(self._where, f"{name}={short_repr(value)}", hint) from None
@@ -314,9 +339,14 @@ class Arguments:
         return f"it takes {', '.join(self.kinds)}"
 
     def _hint_for(self, name: str) -> str:
-        for template, options in self._elsewhere.items():
-            if name in {field.name for field in dataclasses.fields(options)}:
-                return f"give {template.format(name)}"
+        for known in (name, *_OTHER_NAMES.get(name, ())):
+            if known in self.kinds:
+                return f"did you mean {known}?"
+            for template, options in self._elsewhere.items():
+                if known in {field.name for field in dataclasses.fields(options)}:
+                    return f"give {template.format(known)}"
+            if known in _CONDITIONS and self.kinds.keys() & {"split", "batch_size"}:
+                return f"give reader.select(path, split, {known}=…) as the split"
         near = _nearest(name, self.kinds)
         return f"did you mean {near}?" if near else self._takes
 

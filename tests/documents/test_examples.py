@@ -100,6 +100,8 @@ def test_reading_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     more = write(tmp_path / "more_pets.zip", zip_bytes(animals(20)))
     build(more, tmp_path / "tfrecords", size="16x12")
     monkeypatch.chdir(tmp_path)
+    sample = "".join(f"{i:03},0.5,0.5\n" for i in reversed(range(70)))
+    Path("sample_submission.csv").write_text(f"id,dog,cat\n{sample}")
     blocks = examples("reading")
     assert len(blocks) == len(re.findall(r"^## ", page("reading"), re.MULTILINE)) - 1
     found = executed([block.replace("/tmp/dogs", str(tmp_path / "cache")) for block in blocks])
@@ -114,6 +116,10 @@ def test_reading_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for item, score in zip(test, scores, strict=True)
     }
     assert sorted(dict(rows)) == [f"{i:03}" for i in range(70)]
+    asked, *written = csv.reader((tmp_path / "probabilities.csv").read_text().splitlines())
+    assert asked == ["id", "dog", "cat"]
+    assert [name for name, *_ in written] == [f"{i:03}" for i in reversed(range(70))]
+    assert {name: asked[1:][dog < cat] for name, dog, cat in written} == dict(rows)
     shapes = sorted((*images.shape, len(labels)) for images, labels in found["train"])
     assert shapes == [(26, 12, 16, 3, 26), (64, 12, 16, 3, 64)]  # without a seed, in any order
 

@@ -183,6 +183,42 @@ def test_an_unknown_argument_is_an_error_that_names_where_it_belongs(folder: Pat
     assert said.endswith("; give it to batches: Dataset(…).batches(batch_size=…)")
 
 
+def test_a_condition_for_records_is_an_error_that_says_to_select_them(folder: Path) -> None:
+    dataset = reader.Dataset(folder)
+    calls: tuple[Any, ...] = (
+        reader.load, reader.iterate, reader.distribute, reader.Dataset, reader.folds, reader.table,
+        dataset.batches, dataset.loader, dataset.keras,
+    )  # fmt: skip
+    for call in calls:
+        for name, known in (("where", "where"), ("fold", "where"), ("keys", "keys")):
+            said = refused(functools.partial(call, **{name: "fold != 0"}))
+            assert said.endswith(f"; give reader.select(path, split, {known}=…) as the split")
+
+
+def test_the_name_of_another_library_is_an_error_with_our_name(folder: Path) -> None:
+    dataset = reader.Dataset(folder)
+    cases: tuple[tuple[Any, str, str], ...] = (
+        (reader.load, "batch", "did you mean batch_size?"),
+        (reader.load, "transform", "did you mean augment?"),
+        (reader.load, "epochs", "did you mean repeat?"),
+        (reader.load, "workers", "give read_config=reader.ReadConfig(num_workers=…)"),
+        (reader.load, "size", "give read_config=reader.ReadConfig(image_size=…)"),
+        (reader.Dataset, "batch", "give it to batches: Dataset(…).batches(batch_size=…)"),
+        (reader.Dataset, "augment", "did you mean transform?"),
+        (dataset.loader, "augment", "did you mean transform?"),
+        (dataset.loader, "workers", "did you mean num_workers?"),
+        (dataset.loader, "drop_last", "did you mean drop_remainder?"),
+        (dataset.batches, "repeat", "did you mean epochs?"),
+        (dataset.batches, "augment", "give it to loader: Dataset(…).loader(transform=…)"),
+        (dataset.batches, "device", "give it to loader: Dataset(…).loader(device=…)"),
+        (reader.folds, "n_splits", "did you mean k?"),
+        (reader.select, "fold", "did you mean where?"),
+        (reader.select, "classes", "did you mean label?"),
+    )
+    for call, name, hint in cases:
+        assert refused(functools.partial(call, **{name: 1})).endswith(f"; {hint}"), name
+
+
 def test_a_misspelt_value_is_an_error_with_the_right_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

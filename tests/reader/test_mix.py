@@ -1,5 +1,6 @@
 """Mixes of datasets: exact shares, each dataset in an order of its own, one state for all."""
 
+import functools
 import itertools
 import json
 import pickle
@@ -327,10 +328,20 @@ def test_datasets_that_do_not_fit_are_refused(
         (lambda _, a: reader.mix({a: 0}), "shares above 0"),
         (lambda _, a: a_mix([a]), "a dict of paths and shares"),
         (lambda _, a: reader.mix({a: 1, "b": 1e-4}), "too small"),
-        (lambda mix, _: reader.select(mix, "train"), "path"),
     ],
 )
 def test_what_a_mix_cannot_honour_is_refused(
     sets: Sets, call: Callable[[Any, Any], Any], what: str
 ) -> None:
     assert what in refused(lambda: call(sets.mix(), sets.a))
+
+
+def test_what_needs_one_dataset_says_how_to_merge_those_of_a_mix(sets: Sets) -> None:
+    mix = sets.mix()
+    part, _ = reader.folds(sets.a, 2)[0]
+    for call in (reader.select, reader.folds, reader.table, reader.class_weights, reader.mean_std):
+        options: dict[str, Any] = {"k": 5} if call is reader.folds else {}
+        assert "; merge the datasets of the mix" in refused(functools.partial(call, mix, **options))
+    for split, weights in ((part, None), ("train", "balanced")):
+        said = refused(functools.partial(reader.load, mix, split, weights=weights))
+        assert "or merge the datasets of the mix with shardprep.repack([…])" in said

@@ -66,6 +66,28 @@ def test_boxes_and_masks_are_mirrored_with_their_image(sets: dict[str, Path], v2
         assert np.array_equal(target["crowds"].numpy(), stored["crowds"])
 
 
+def test_boxes_have_the_formats_of_the_page_of_pytorch(sets: dict[str, Path], v2: Any) -> None:
+    dataset = reader.Dataset(sets["all"])
+    options: dict[str, Any] = {"shuffle": False, "num_workers": 0}
+    (_, stored), size = dataset[0], np.array([48, 64, 48, 64])
+    pixels = (stored["boxes"] * size)[:, [1, 0, 3, 2]]
+    number = len(pixels)
+
+    def first(loader: Any) -> Any:
+        return next(iter(loader))[1]
+
+    assert number
+    assert np.allclose(first(dataset.loader(3, **options))["boxes"][0][:number], stored["boxes"])
+    given = first(dataset.loader(3, box_format="xyxy", **options))["boxes"][0][:number]
+    ragged = first(dataset.loader(3, ragged=True, **options))["boxes"][0]
+    turned = first(dataset.loader(3, transform=v2.Identity(), **options))[0]["boxes"]
+    collated = reader.collate([dataset[0]])[1][0]["boxes"]
+    item = reader.Dataset(sets["all"], transform=v2.Identity())[0][1]["boxes"]
+    assert np.allclose(ragged, stored["boxes"])
+    for one in (given, turned, collated, item):
+        assert np.allclose(one, pixels, atol=1e-4)
+
+
 @pytest.mark.parametrize("kind", FEATURES)
 def test_items_get_a_transform_of_torchvision_as_batches_do(
     kind: str, sets: dict[str, Path], v2: Any

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from shardprep import reader
+from tests.kinds.sets import as_png
 from tests.reader.datasets import batch_keys, keys_of, merged, pets, refused, saved
 from tests.support.builders import animals, jpeg
 
@@ -146,8 +147,50 @@ def test_class_weights_have_the_mean_1(
     assert reader.class_weights(folder, part) == {0: 0.0, 1: 1.0}
     members = {f"{i}.jpg": jpeg(seed=i) for i in range(3)}
     plain = pets(tmp_path_factory, members, size=8, labels="none")
-    assert "do not have one class each" in refused(lambda: reader.class_weights(plain, "train"))
+    said = refused(lambda: reader.class_weights(plain, "train"))
+    assert said.endswith("do not have one class each; weight the losses yourself")
     assert "no class" in refused(lambda: reader.load(plain, batch_size=2, weights="balanced"))
+
+
+@pytest.fixture(name="masked", scope="module")
+def _masked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a dataset of class masks; the class "none" has no pixel."""
+    members: dict[str, bytes] = {}
+    for i in range(6):
+        mask = np.zeros((16, 16), np.uint8)
+        mask[: i + 1], mask[8:12] = 1, 255
+        members |= {f"images/{i}.jpg": jpeg(16, 16, seed=i), f"masks/{i}.png": as_png(mask)}
+    values = "0=road,1=car,2=none,255=ignore"
+    masks = {"masks": "masks/{stem}.png", "mask_values": values}
+    return pets(tmp_path_factory, members, size=16, labels="none", **masks)
+
+
+def test_class_weights_of_masks_are_those_of_pixels(masked: Path) -> None:
+    """Their mean over the pixels that have a class is 1."""
+    first = reader.select(masked, keys=["images/0.jpg", "images/5.jpg"])
+    for split in ("train", first):
+        _, masks = next(reader.Dataset(masked, split).batches(6))
+        road, car = ((masks == value).sum() for value in (0, 1))
+        expected = {0: (road + car) / (2 * road), 1: (road + car) / (2 * car), 2: 0.0}
+        assert reader.class_weights(masked, split) == pytest.approx(expected)
+
+
+def test_balanced_draws_of_masks_are_an_error_that_points_to_the_weights_of_pixels(
+    masked: Path,
+) -> None:
+    said = refused(lambda: reader.load(masked, batch_size=2, weights="balanced"))
+    assert "; weight the loss of pixels by class_weights, or give an array" in said
+
+
+def test_class_weights_point_to_balanced_draws_only_if_these_work(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    table = b"name,tags\n" + b"".join(b"%d.jpg,a b\n" % i for i in range(3))
+    members = {**{f"{i}.jpg": jpeg(seed=i) for i in range(3)}, "tags.csv": table}
+    labels = {"labels": "csv:tags.csv:name:tags", "target": "multilabel"}
+    several = pets(tmp_path_factory, members, size=8, **labels)
+    assert 'draw by weights="balanced"' in refused(lambda: reader.class_weights(several))
+    assert len(reader.load(several, batch_size=3, weights="balanced")) == 1
 
 
 def test_wrong_weights_are_errors(folder: Path) -> None:

@@ -228,7 +228,7 @@ class Dataset:
     def __iter__(self) -> Iterator[Any]:
         return (self[number] for number in range(len(self)))
 
-    @WithOptions(_BATCHES, BatchOptions)
+    @WithOptions(_BATCHES, BatchOptions, {"it to loader: Dataset(…).loader({}=…)": LoaderOptions})
     def batches(self, options: BatchOptions) -> ArrayBatches:  # noqa: D417 - documents fields
         """Return an iterator over (images, targets), decoded ahead of use by threads or processes.
 
@@ -308,7 +308,8 @@ class Dataset:
         Training loops can use it like a `DataLoader`: it has a length, `set_epoch`, `state_dict`
         and `load_state_dict` at any batch. Batches, order and states are the same as with
         `batches`. Images are uint8[batch, 3, height, width] in the memory format `channels_last`,
-        stacks [batch, length, 3, height, width], and class masks [batch, 1, height, width].
+        stacks [batch, length, 3, height, width], and class masks [batch, 1, height, width]. Boxes
+        have the `box_format`, by default "rel_yxyx", but with `transform` they are XYXY in pixels.
 
         Args:
             num_shards: number of processes that share the records. By default the size of the

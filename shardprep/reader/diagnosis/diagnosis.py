@@ -3,7 +3,13 @@
 A round has up to six runs: training unchanged, the model alone on one batch, the same batch in the
 memory of a GPU, the pipeline alone, the pipeline without `augment` and `dtype`, and the records
 alone. The load of a machine changes within seconds, so rounds follow each other until two in a row
-agree. The cost of a stage is the time per image that it adds to the pipeline.
+agree.
+
+The cost of a stage is the time per image that it adds. The largest of restarts, pipeline and model
+limits training, and in it the largest stage. Only runs of one part alone count for that: where
+model and pipeline share processors, each slows the other down, so a fast model seems to be slow
+while training, and little time is spent waiting for a slow pipeline. Training time that is more
+than the sum of restarts, pipeline and model is contention, with each other or other programs.
 
 The advice is a change that usually helps. It is not measured: in a few seconds, the load of the
 machine may vary by more than the gain.
@@ -26,10 +32,11 @@ import tensorflow as tf
 
 from shardprep.errors import DatasetError
 from shardprep.machine import free_bytes
+from shardprep.reader.augment.compose import Compose
+from shardprep.reader.augment.geometry import Flip, RandomResizedCrop
 from shardprep.reader.config import Request
 from shardprep.reader.diagnosis.steps import (
     RESTART_COUNTS,
-    STALL_COUNTS,
     Stopwatch,
     Times,
     epoch_of,
@@ -40,18 +47,26 @@ from shardprep.reader.tf.image_cache import decoded_bytes
 from shardprep.reader.tf.pipeline import Source, make_dataset, undecoded
 from shardprep.reader.validators import parameters, short_repr
 
-Bound = Literal["restart", "read", "decode", "augment", "transfer", "model"]
+Bound = Literal["restart", "read", "decode", "augment", "transfer", "model", "contention"]
 
-_LIMITS: dict[Bound, str] = {
-    "restart": "restarts between epochs limit",
-    "read": "reading limits",
-    "decode": "decoding limits",
-    "augment": "augmentation limits",
-    "transfer": "the transfer to the device limits",
-    "model": "the model limits",
+_NAMES: dict[Bound, str] = {
+    "restart": "restarts between epochs",
+    "read": "reading",
+    "decode": "decoding",
+    "augment": "augmentation",
+    "transfer": "the transfer to the device",
+    "model": "the model",
+    "contention": "contention on the processors",
 }
+_GROUPS: dict[str, tuple[Bound, ...]] = {
+    "restarts between epochs": ("restart",),
+    "the pipeline": ("read", "decode", "augment"),
+    "the model": ("transfer", "model"),
+    "contention on the processors": ("contention",),
+}
+"""Stages that follow each other. Groups may run at the same time."""
 _AGREE = 1.1
-"""Largest ratio of two measurements of one speed that agree."""
+"""Largest ratio of two measurements of one speed that agree, and of two costs that are close."""
 _LEAST_ROUNDS, _MOST_RUNS = 2, 12
 """Minimum number of rounds, and number of runs (about three rounds) that fit in `seconds`."""
 _LEAST_STEPS, _ENOUGH_STEPS = 3, 12
@@ -92,14 +107,26 @@ class Measured:
         return max(min(self.pipeline, self.model), self.training)
 
     @property
-    def restart_limits(self) -> bool:
-        return self.waiting >= STALL_COUNTS and self.restart > self.waiting / 2
+    def costs(self) -> dict[Bound, float]:
+        """Seconds per image of each stage. Unmeasured stages are part of "augment" and "model"."""
+        whole, model = 1 / self.pipeline, 1 / self.model
+        decoded = 0.0 if self.decode is None else 1 / self.decode
+        read = decoded if self.read is None else 1 / self.read  # a cache is only read
+        on_device = model if self.model_on_device is None else 1 / self.model_on_device
+        return {
+            "restart": self.restart / self.training,
+            "read": read,
+            "decode": decoded - read,
+            "augment": whole - decoded,
+            "transfer": model - on_device,
+            "model": on_device,
+            "contention": max(0.0, (1 - self.restart) / self.training - whole - model),
+        }
 
     @property
     def pipeline_limits(self) -> bool:
-        """Whether training waits for a pipeline that is slower than the model."""
-        waits = self.waiting >= STALL_COUNTS and not self.restart_limits
-        return waits and self.pipeline < self.model
+        """Whether the pipeline costs more than the model and more than restarts."""
+        return 1 / self.pipeline > max(1 / self.model, self.restart / self.training)
 
     @property
     def share_cores(self) -> bool:
@@ -108,20 +135,25 @@ class Measured:
 
     @property
     def bound(self) -> Bound:
-        """What limits training; in the pipeline, the stage that adds the most time per image."""
-        if self.restart_limits:
-            return "restart"
-        if self.pipeline_limits and self.decode is not None:
-            whole, decoded = 1 / self.pipeline, 1 / self.decode
-            read = decoded if self.read is None else 1 / self.read  # a cache is only read
-            costs: dict[Bound, float] = {
-                "read": read,
-                "decode": decoded - read,
-                "augment": whole - decoded,
-            }
-            return max(costs, key=lambda stage: costs[stage])
-        on_device = self.model_on_device
-        return "transfer" if on_device is not None and on_device > 2 * self.model else "model"
+        """What limits training; see `_ranked`."""
+        return self._ranked()[1][0]
+
+    def rival(self, margin: float) -> str | None:
+        """Return what the bound does not exceed by `margin` times, or None if nothing."""
+        costs = self.costs
+        (first, second, *_), stages = self._ranked()
+        if len(stages) > 1 and costs[stages[0]] <= margin * costs[stages[1]]:
+            return _NAMES[stages[1]]
+        return second if self._cost(first) <= margin * self._cost(second) else None
+
+    def _cost(self, group: str) -> float:
+        return sum(self.costs[stage] for stage in _GROUPS[group])
+
+    def _ranked(self) -> tuple[list[str], list[Bound]]:
+        """Return the groups, and the stages of the first one, each with the largest cost first."""
+        groups = sorted(_GROUPS, key=self._cost, reverse=True)
+        costs = self.costs
+        return groups, sorted(_GROUPS[groups[0]], key=lambda stage: -costs[stage])
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -132,38 +164,49 @@ class Diagnosis:
     measured: Measured
     advice: str
     """A change to try, or "" if no change of reading helps."""
-    is_sure: bool
-    """False if the rounds do not agree about the bound or the speeds."""
+    doubt: str
+    """Why the bound is not sure, or "": it differs between rounds, or costs are too close."""
     spread: float
     """Largest difference between rounds in the speed of training or in its limit, as a share."""
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether the bound clearly costs more than all other stages."""
+        return not self.doubt
+
     def __str__(self) -> str:
-        training = f"{self.measured.training:,.0f}"
-        if not self.is_sure:
-            return (
-                f"probably {_LIMITS[self.bound]} you; not sure, because speeds vary by "
-                f"{self.spread:.0%} between rounds, you get about {training} images/s; repeat with "
-                "more seconds and without other work on this machine, or use reader.StallMeter"
+        verb = "limit" if self.bound == "restart" else "limits"
+        most = f"{_NAMES[self.bound]} {verb} you: at most {self.measured.most:,.0f} images/s"
+        limit = f"{most}, you get {self.measured.training:,.0f}"
+        if 1 + self.spread > _AGREE:
+            limit += f" (speeds vary by {self.spread:.0%} between rounds)"
+        if self.doubt:
+            limit = (
+                f"probably {limit}; not sure, because {self.doubt}: repeat with more seconds and"
             )
-        advice = f"try {self.advice}" if self.advice else "no change of reading helps"
-        limit = f"{_LIMITS[self.bound]} you: at most {self.measured.most:,.0f} images/s"
-        return f"{limit}, you get {training}; {advice}"
+            limit += " without other work on this machine"
+        return f"{limit}; " + (
+            f"try {self.advice}" if self.advice else "no change of reading helps"
+        )
 
     __repr__ = __str__
 
 
 def conclude(rounds: Sequence[Measured], advice: Callable[[Bound, Measured], str]) -> Diagnosis:
     """Return the diagnosis: of the last two rounds if these agree, otherwise of all rounds."""
-    is_sure = agree(rounds)
-    used = rounds[-_LEAST_ROUNDS:] if is_sure else rounds
-    bound = statistics.mode(one.bound for one in used)
+    used = rounds[-_LEAST_ROUNDS:] if agree(rounds) else rounds
     figures = dict[str, Any]()
     for field in fields(Measured):
         values = [getattr(one, field.name) for one in used]
         known = [value for value in values if value is not None]
         figures[field.name] = statistics.median(known) if known else None
-    measured = Measured(**figures)
-    return Diagnosis(bound, measured, advice(bound, measured), is_sure, _spread(used))
+    measured, spread = Measured(**figures), _spread(used)
+    rival, doubt = measured.rival(max(_AGREE, 1 + spread)), ""
+    if rival:
+        doubt = f"{rival} cost{'' if rival.startswith('restarts') else 's'} almost as much"
+    if {one.bound for one in used} != {measured.bound}:
+        doubt = "the largest cost differs between rounds"
+    return Diagnosis(measured.bound, measured, advice(measured.bound, measured), doubt, spread)
 
 
 def agree(rounds: Sequence[Measured]) -> bool:
@@ -310,7 +353,9 @@ def advice_for(
     if bound == "transfer":
         return "dataset.apply(tf.data.experimental.prefetch_to_device('/GPU:0'))"
     if bound == "augment" and request.augment is not None:
-        return "to augment in the first layers of the model, on its device"
+        on_device = measured.model_on_device is not None
+        layers = "to augment in the first layers of the model, on its device"
+        return _crop_advice(request) or (layers if on_device else "fewer or cheaper ops in augment")
     if bound == "augment":
         return "dtype='uint8' with a Rescaling layer in the model"
     if bound == "model" and not measured.share_cores:
@@ -319,6 +364,19 @@ def advice_for(
     is_slow_disk = bound == "read" and request.cache != "memory"
     other = "a copy of the dataset on a faster disk" if is_slow_disk else smaller
     return _cache_advice(source, request) or other
+
+
+def _crop_advice(request: Request) -> str:
+    """Return the crop of `augment`, and the flip after it, as an option of `load`, or ""."""
+    ops = request.augment.ops if isinstance(request.augment, Compose) else ()
+    is_sized = request.config.image_size or request.random_resized_crop or request.center_crop
+    if is_sized or not ops or not isinstance(ops[0], RandomResizedCrop):
+        return ""
+    crop, flip, replaced = ops[0], "", "RandomResizedCrop"
+    if len(ops) > 1 and isinstance(ops[1], Flip) and not ops[1].vertical:
+        flip, replaced = f", flip={ops[1].horizontal}", f"{replaced} and Flip"
+    option = f"random_resized_crop=reader.RandomResizedCrop({crop.size}, scale={crop.scale}{flip})"
+    return f"{option} in load instead of {replaced} in augment"
 
 
 def _cache_advice(source: Source, request: Request) -> str:

@@ -29,6 +29,7 @@ from shardprep.reader.order.order import MixedDraws, Order
 from shardprep.reader.records.records import Places, Records, indexed
 from shardprep.reader.records.shards import LocalShards, RemoteShards, Shards
 from shardprep.reader.selection.split_argument import AnySplit, EvenSplit, Mix, numbers_of
+from shardprep.reader.validators import MERGE_HINT
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,8 @@ class Datasets:
         mix = path if isinstance(path, Mix) else None
         if mix is not None and not isinstance(split, str | EvenSplit):
             what = f"{split.name!r} is a selection of one dataset, but a mix has several datasets"
-            raise DatasetError("reader", what, "give a split name, or a part of even_splits")
+            hint = f"give a split name or a part of even_splits, or {MERGE_HINT}"
+            raise DatasetError("reader", what, hint)
         places = path.paths if isinstance(path, Mix) else (path,)
         opened = tuple(one if isinstance(one, OpenDataset) else open_dataset(one) for one in places)
         numbers = [numbers_of(one.manifest, split) for one in opened]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -16,8 +17,8 @@ from shardprep.dataset.card import from_cell
 from shardprep.dataset.item_table import LABEL_NAME, LABEL_NAMES
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset, open_dataset
-from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, Schema
-from shardprep.errors import DatasetError, counted, printable, shown, use_one_of
+from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, MASK, Schema
+from shardprep.errors import DatasetError, counted, printable, shown, some_of, use_one_of
 from shardprep.reader.array_types import Floats, Ints
 from shardprep.reader.config import warn
 from shardprep.reader.order.epoch import WeightedDraws
@@ -40,6 +41,8 @@ OBJECT_CLASSES = "object_labels"
 """Column with the list of the classes of all objects of a record."""
 _COLUMN_OF = {LABEL: "label", LABELS: "labels", BOX_LABEL: OBJECT_CLASSES}
 """Feature with classes → its column in the item table."""
+_PIXELS = "mask_pixels"
+"""Column with the number of pixels of each value of a class mask."""
 _MAX_NAMES = 10
 """Maximum number of class names in an error."""
 _TARGETS = ("label", "labels", "target", "text")
@@ -411,22 +414,33 @@ def weighted_draws(where: str, weights: Any, numbers: Ints, dataset: OpenDataset
 
 @validated("reader.class_weights")
 def class_weights(path: Location, split: AnySplit = "train") -> dict[int, float]:
-    """Return the weight of each class number, for `class_weight` of `keras.Model.fit`.
+    """Return the weight of each class number, for a loss; `class_weight` of `keras.Model.fit`.
 
     The weight is records / (classes × records of the class), so its mean over the records is 1.0.
-    Records without a class, and classes without records, are not counted. A class without records
-    has weight 0.0. Records are not read, only their rows in the item table.
+    With class masks and no class of images, it is the same of pixels. Records and pixels without a
+    class, and classes without any, are not counted. A class without any has weight 0.0. Records are
+    not read, only their rows in the item table.
 
     Raises:
-        DatasetError: the dataset or split does not exist, or images do not have one class each.
+        DatasetError: the dataset or split does not exist, or neither images nor pixels have one
+            class each.
     """
     dataset = open_dataset(path)
-    labels = rows_of(dataset, split).labels
-    labels = labels[labels >= 0]
-    if dataset.schema.target != LABEL or not len(labels):
+    schema = dataset.schema
+    is_of_pixels = schema.target is None and MASK in schema.features
+    rows = rows_of(dataset, split, [_PIXELS] if is_of_pixels else ())
+    if is_of_pixels:
+        of_class = functools.partial(pc.map_lookup, rows.table[_PIXELS], occurrence="first")
+        sums = [pc.sum(of_class(number)) for number in range(len(schema.features[MASK].labels))]
+        counts = np.array([one.as_py() or 0 for one in sums])
+    else:
+        labels = rows.labels if schema.target == LABEL else np.empty(0, np.int64)
+        counts = np.bincount(labels[labels >= 0], minlength=len(schema.labels))
+    if not counts.any():
+        what = "its chosen images do not have one class each"
+        is_several = ClassColumn.of(schema) is not None and schema.target != LABEL
         hint = 'draw by weights="balanced", or weight the losses yourself'
-        raise DatasetError(str(dataset), "its images do not have one class each", hint)
-    counts = np.bincount(labels, minlength=len(dataset.schema.labels))
+        raise DatasetError(str(dataset), what, hint if is_several else "weight the losses yourself")
     used = np.count_nonzero(counts)
     weights = np.divide(counts.sum(), used * counts, out=np.zeros(len(counts)), where=counts > 0)
     return dict(enumerate(weights.tolist()))
@@ -442,7 +456,9 @@ def _balanced(dataset: OpenDataset, numbers: Ints) -> Floats:
     counts = np.bincount(labels, times[rows])
     if column is None or not counts.any():
         what = "weights by class need classes, but the chosen records have no class"
-        hint = "choose labelled records, or give an array with one weight for each record"
+        of_pixels = "weight the loss of pixels by class_weights"
+        other = of_pixels if MASK in dataset.schema.features else "choose labelled records"
+        hint = f"{other}, or give an array with one weight for each record"
         raise DatasetError(str(dataset), what, hint)
     share = np.divide(1.0, counts, out=np.zeros(len(counts)), where=counts > 0)
     weights: Floats = np.bincount(rows, share[labels], minlength=len(table)).astype(np.float64)
