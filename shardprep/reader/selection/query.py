@@ -18,7 +18,7 @@ from shardprep.dataset.item_table import LABEL_NAME, LABEL_NAMES
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset, open_dataset
 from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, MASK, Schema
-from shardprep.errors import DatasetError, counted, printable, shown, some_of, use_one_of
+from shardprep.errors import DatasetError, counted, printable, shown, use_one_of
 from shardprep.reader.array_types import Floats, Ints
 from shardprep.reader.config import warn
 from shardprep.reader.order.epoch import WeightedDraws

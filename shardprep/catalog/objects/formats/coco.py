@@ -224,8 +224,8 @@ def skeleton_of(entry: dict[str, Any]) -> tuple[Skeleton, int]:
     names = tuple(map(str, entry["keypoints"]))
     twice = [shown(name) for name, number in Counter(names).items() if number > 1]
     if len(names) > MOST_POINTS or twice:
-        several = f"two keypoints {twice[0]!r}" if twice else f"more than {MOST_POINTS:,} keypoints"
-        raise ValueError(f"has {several}")
+        fault = f"two keypoints {twice[0]!r}" if twice else f"more than {MOST_POINTS:,} keypoints"
+        raise ValueError(f"has {fault}")
     given = entry.get("skeleton") or []
     several = given if isinstance(given, list) else [given]
     edges = [one if isinstance(one, list) else [] for one in several]
