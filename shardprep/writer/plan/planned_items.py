@@ -161,7 +161,10 @@ def _annotation(item: Item, files: list[str], facts: AnnotationFacts) -> dict[st
             found["keypoints"] = one.keypoints.reshape(len(one.keypoints), -1).tolist()
         found |= dict(zip(("height", "width"), one.size, strict=True)) if one.size else {}
     if one.points is not None:
-        found["points"] = [[x, y] if seen else None for x, y, seen in one.points.tolist()]
+        names = spec.points.names if spec.points else ()
+        points = [[x, y] if seen else None for x, y, seen in one.points.tolist()]
+        named = json.dumps(dict(zip(names, points, strict=True)))
+        found["points"] = points if all(map(str.isdecimal, names)) else named
     return found
 
 

@@ -127,6 +127,8 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         findings.append(f"{titles} of {table.name} are sizes of boxes, not of images")
         sides = None
     is_relative = box_format.is_relative(values)
+    if not is_relative:
+        findings += _mixed_units(table, boxes, match, index.keys)
     form, told = columns.form or boxes.form, ""
     if form is None:
         sizes = _sizes(table, boxes.rows, sides, match, source.size_of)
@@ -161,6 +163,18 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     )
 
 
+def _mixed_units(table: Table, boxes: _Boxes, match: TableMatch, keys: Sequence[str]) -> list[str]:
+    """Return a note on a few boxes in shares beside boxes in pixels; SourceError for many."""
+    images = match.key_of[np.array(boxes.rows, np.int64)]
+    are_here = np.flatnonzero(images >= 0)
+    values, images = boxes.array()[are_here], images[are_here]
+
+    def text(i: int) -> str:
+        return f"{[float(f'{x:.6g}') for x in values[i].tolist()]} in {shown(keys[images[i]])}"
+
+    return box_format.unit_notes(table.name, "{} boxes", box_format.are_shares(values), text)
+
+
 def _blank_keys(table: Table, columns: BoxColumns) -> set[str]:
     """Return the keys of rows whose cells of boxes are empty; `[]` does not count as empty."""
     places = [table.column(name) for name in columns.names]
@@ -182,7 +196,7 @@ def _objects(
     corners = box_format.corners(boxes.array(), form)
     cells = {one: table.cells(table.column(columns[one])).take(rows) for one in columns if one}
     flags = cells.pop("iscrowd", None)
-    crowds = {} if flags is None else {IS_CROWD: [cell in ("1", "true") for cell in flags]}
+    crowds = {} if flags is None else {IS_CROWD: [cell in ("1", "1.0", "true") for cell in flags]}
     objects.extend(match.key_of[rows].tolist(), corners, objects.numbers_of(names), crowds)
     for number, points in boxes.polygons.items():
         objects.add_outline(number, outline_of(points))
@@ -206,7 +220,7 @@ def _add_shapes(
                 objects.add_outline(row, outline_of(json.loads(cell)))
                 continue
             points = np.array(json.loads(cell), np.float64).reshape(-1, 3)
-            if np.isin(points[:, 2], (0, 1, 2)).all():
+            if len(points) and np.isin(points[:, 2], (0, 1, 2)).all():
                 objects.add_points(row, points[:, [x, y, 2]].ravel().tolist())
 
 
