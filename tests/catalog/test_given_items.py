@@ -320,6 +320,18 @@ def test_a_dict_of_points_names_them_and_may_lack_some() -> None:
         assert points == [[[1, 2, 2], [3, 4, 2], none], [none] * 3, [none, none, [5, 6, 2]]]
 
 
+@pytest.mark.parametrize("file", ["items.csv", "items.parquet"])
+def test_a_table_of_a_plan_keeps_the_names_of_points(file: str) -> None:
+    rows = [{"image": "0.jpg", "points": {"left_eye": [1, 2.5], "x, right_eye": None}}]
+    plan = planned(rows, items_out=file).plan
+    again = planned(file).plan
+    assert plan.schema.features["points"].points == ("left_eye", "x, right_eye")
+    assert (again.schema, again.shards[0].items[0].annotation.points.tolist()) == (
+        plan.schema,
+        [[1, 2.5, 2], [0, 0, 0]],
+    )
+
+
 KEYPOINTS: list[Any] = [
     [[5, 6], [10, 12]], [[5, 6], [2, 12], [1, 2]], [5, 6, 7], [5, 6], ["a", 6, 2], "left", {"a": 1},
 ]  # fmt: skip
