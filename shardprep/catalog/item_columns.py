@@ -271,6 +271,8 @@ def _check_boxes(items: GivenItems) -> None:
     beside = [one for one in _BESIDE if one in items.columns]
     first = "boxes" if items.has_boxes else "segmentation"
     columns = [items.columns[one] for one in ("boxes", *beside)]
+    joints = items.columns.get("keypoints", Texts.of([]))
+    have_names = pc.any(pc.match_substring(joints.array, "{")).as_py()
     for row, cells in enumerate(zip(*columns, strict=True)):
         boxes, *others = map(cell_list, cells)
         try:
@@ -292,6 +294,10 @@ def _check_boxes(items: GivenItems) -> None:
                 fits, meant = _MEANT[title]
                 if odd := [one for one in values if not fits(one)]:
                     items.refuse(row, title, f"is not {meant}", json.dumps(odd[0]))
+                elif (
+                    title == "keypoints" and have_names and list in {type(x or {}) for x in values}
+                ):
+                    items.refuse(row, title, "has no names, but other keypoints have names")
 
 
 def _is_box(one: list[Any]) -> bool:
@@ -301,7 +307,9 @@ def _is_box(one: list[Any]) -> bool:
 def _are_keypoints(one: Any) -> bool:
     """Return whether a value is x, y and visibility of each keypoint of an object, or empty."""
     try:
-        values = np.array((json.loads(one) if isinstance(one, str) else one) or [], np.float64)
+        one = json.loads(one) if isinstance(one, str) else one
+        one = [x for x in one.values() if x] if isinstance(one, dict) else one
+        values = np.array(one or [], np.float64)
     except (TypeError, ValueError, RecursionError):
         return False
     is_flat = values.ndim == 1 and len(values) % 3 == 0

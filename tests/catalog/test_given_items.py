@@ -322,18 +322,24 @@ def test_a_dict_of_points_names_them_and_may_lack_some() -> None:
 
 @pytest.mark.parametrize("file", ["items.csv", "items.parquet"])
 def test_a_table_of_a_plan_keeps_the_names_of_points(file: str) -> None:
-    rows = [{"image": "0.jpg", "points": {"left_eye": [1, 2.5], "x, right_eye": None}}]
-    plan = planned(rows, items_out=file).plan
-    again = planned(file).plan
-    assert plan.schema.features["points"].points == ("left_eye", "x, right_eye")
-    assert (again.schema, again.shards[0].items[0].annotation.points.tolist()) == (
-        plan.schema,
-        [[1, 2.5, 2], [0, 0, 0]],
-    )
+    rows: Rows = [{"image": "0.jpg", "points": {"left_eye": [1, 2.5], "x, right_eye": None}}]
+    first, again = planned(rows, items_out=file), planned(file)
+    assert first.plan.schema.features["points"].points == ("left_eye", "x, right_eye")
+    assert again.plan.schema == first.plan.schema
+    (item,) = items_of(again).values()
+    assert item.annotation.points.tolist() == [[1, 2.5, 2], [0, 0, 0]]
+    boxes = {"boxes": [[1, 2, 30, 40]] * 2, "box_labels": ["a", "b"]}
+    for joints in ([[1, 2, 2, 3, 4, 1], None], [None, {"l_ear": [1, 2, 1], "r_ear": None}]):
+        first = planned([{"image": "0.jpg", **boxes, "keypoints": joints}], items_out=file)
+        again = planned(file)
+        assert again.plan.schema == first.plan.schema
+        one, two = (items_of(found)["a/0.jpg"].annotation for found in (first, again))
+        assert one.keypoints.tolist() == two.keypoints.tolist()
 
 
 KEYPOINTS: list[Any] = [
-    [[5, 6], [10, 12]], [[5, 6], [2, 12], [1, 2]], [5, 6, 7], [5, 6], ["a", 6, 2], "left", {"a": 1},
+    [[5, 6], [10, 12]], [[5, 6], [2, 12], [1, 2]], [5, 6, 7], [5, 6], ["a", 6, 2], "left",
+    {"a": 1}, {"a": [1, 2]},
 ]  # fmt: skip
 
 
@@ -344,13 +350,37 @@ def test_keypoints_of_another_form_are_an_error_of_their_row(value: Any) -> None
     (item,) = items_of(planned(rows)).values()
     assert item.annotation.keypoints.tolist() == [[[5, 6, 2]], [[0, 0, 0]], [[0, 0, 0]]]
     rows += [{"image": "1.jpg", "boxes": boxes, "keypoints": [[5, 6, 2], value, value]}]
-    what = r"items: row 2: keypoints '.*' is not x, y, visibility \(0, 1 or 2\) in turn; correct"
+    what = r"row 2: keypoints '.*' is not x, y, visibility \(0, 1 or 2\) in turn; correct"
     with pytest.raises(SourceError, match=what):
         planned(rows)
 
 
+def test_a_dict_of_keypoints_names_those_of_all_objects() -> None:
+    eyes, nose = {"left_eye": [5, 6, 2], "right_eye": [7, 8, 1]}, {"nose": [1, 1, 2]}
+    boxes = {"boxes": [[1, 2, 30, 40]] * 2, "box_labels": ["a", "b"]}
+    rows: Rows = [
+        {"image": "0.jpg", **boxes, "keypoints": [eyes, None]},
+        {"image": "1.jpg", **boxes, "keypoints": [nose, {"right_eye": [3, 4, 2], "nose": None}]},
+    ]
+    for items in (rows, pd.DataFrame(rows)):
+        found = planned(items)
+        feature = found.plan.schema.features["objects/keypoints"]
+        assert feature.points == ("left_eye", "right_eye", "nose")
+        assert feature.mirrored == (1, 0, 2)
+        points = [one.annotation.keypoints.tolist() for _, one in sorted(items_of(found).items())]
+        none = [0, 0, 0]
+        assert points == [
+            [[[5, 6, 2], [7, 8, 1], none], [none] * 3],
+            [[none, none, [1, 1, 2]], [none, [3, 4, 2], none]],
+        ]
+    rows[1]["keypoints"] = [None, [1, 1, 2, 3, 4, 2, 0, 0, 0]]
+    with pytest.raises(SourceError, match=r"row 2: keypoints .* has no names, but other keypoints"):
+        planned(rows)
+
+
 def test_crowds_are_0_or_1_also_as_floats() -> None:
-    row = {"image": "0.jpg", "boxes": [[1, 2, 30, 40]] * 4, "iscrowd": [1.0, True, 0, None]}
+    flags: list[Any] = [1.0, True, 0, None]
+    row = {"image": "0.jpg", "boxes": [[1, 2, 30, 40]] * 4, "iscrowd": flags}
     (item,) = items_of(planned([row])).values()
     assert item.annotation.crowds == (True, True, False, False)
     with pytest.raises(SourceError, match="row 1: iscrowd '\"yes\"' is not 0 or 1"):
