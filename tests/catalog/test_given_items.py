@@ -390,9 +390,11 @@ def test_crowds_are_0_or_1_also_as_floats() -> None:
 @pytest.mark.parametrize("title", ["boxes", "points"])
 def test_shares_beside_pixels_are_an_error_or_a_note_if_they_are_few(title: str) -> None:
     members = {f"{i}.jpg": jpeg(seed=i % 3) for i in range(120)}
-    one, two = ([[0.1, 0.2, 0.3, 0.4]], [[10, 20, 30, 40]])
-    if title == "points":
-        one, two = ([[0.1, 0.2], [0.5, 1]], [[10, 20], [0.5, 1]])
+    values: dict[str, tuple[Any, Any]] = {
+        "boxes": ([[0.1, 0.2, 0.3, 0.4]], [[10, 20, 30, 40]]),
+        "points": ([[0.1, 0.2], [0.5, 1]], [[10, 20], [0.5, 1]]),
+    }
+    one, two = values[title]
     rows = [{"image": f"{i}.jpg", title: two if i else one} for i in range(120)]
     start = "items: .*1 of {} .* look like shares of the image sides, such as .*0.jpg"
     with pytest.raises(SourceError, match=start.format(2) + ".* pixels, such as .*1.jpg"):
