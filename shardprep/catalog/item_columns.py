@@ -5,13 +5,14 @@ A column with a role sets an option that has its default (`options_stated`). Oth
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import itertools
 import json
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -75,7 +76,7 @@ _NUMBERS = rf"{_NUMBER}(\s{_NUMBER})+"
 _FILE = f"(?i:.*({'|'.join(map(re.escape, sorted(IMAGE_SUFFIXES)))}))"
 _RUNS = r"-1|(\d+ +\d+)( +\d+ +\d+)*"
 _PRINTED = (
-    r"^[\[(]\s*'|^\[+\s*(\{'|\(|array|[-+.\de]+\s+[-+.\d\[])|^\[.*[\[,]\s*(None|nan|True|False)\b"
+    r"^[\[({]\s*'|^\[+\s*(\{'|\(|array|[-+.\de]+\s+[-+.\d\[])|^\[.*[\[,]\s*(None|nan|True|False)\b"
 )
 """Matches what may be a list or a tuple as Python or NumPy prints it: ['a' 'b'], [1. 2.]."""
 _RUN_TITLE = re.compile("rle|encod", re.IGNORECASE)
@@ -270,6 +271,8 @@ def _check_boxes(items: GivenItems) -> None:
     beside = [one for one in _BESIDE if one in items.columns]
     first = "boxes" if items.has_boxes else "segmentation"
     columns = [items.columns[one] for one in ("boxes", *beside)]
+    joints = items.columns.get("keypoints", Texts.of([]))
+    have_names = pc.any(pc.match_substring(joints.array, "{")).as_py()
     for row, cells in enumerate(zip(*columns, strict=True)):
         boxes, *others = map(cell_list, cells)
         try:
@@ -287,10 +290,37 @@ def _check_boxes(items: GivenItems) -> None:
             if len(values) != len(boxes) or isinstance(values, tuple):
                 what = f"is not a list as long as {first} ({len(boxes):,})"
                 items.refuse(row, title, what)
+            elif title in _MEANT:
+                fits, meant = _MEANT[title]
+                if odd := [one for one in values if not fits(one)]:
+                    items.refuse(row, title, f"is not {meant}", json.dumps(odd[0]))
+                elif (
+                    title == "keypoints" and have_names and list in {type(x or {}) for x in values}
+                ):
+                    items.refuse(row, title, "has no names, but other keypoints have names")
 
 
 def _is_box(one: list[Any]) -> bool:
     return len(one) == 4 and all(isinstance(x, int | float) and math.isfinite(x) for x in one)
+
+
+def _are_keypoints(one: Any) -> bool:
+    """Return whether a value is x, y and visibility of each keypoint of an object, or empty."""
+    try:
+        one = json.loads(one) if isinstance(one, str) else one
+        one = [x for x in one.values() if x] if isinstance(one, dict) else one
+        values = np.array(one or [], np.float64)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    is_flat = values.ndim == 1 and len(values) % 3 == 0
+    return (is_flat or values.shape[1:] == (3,)) and {0, 1, 2}.issuperset(values.flat[2::3])
+
+
+_MEANT: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "keypoints": (_are_keypoints, "x, y, visibility (0, 1 or 2) in turn"),
+    "iscrowd": ((0, 1, "0", "1", None).__contains__, "0 or 1"),
+}
+"""Title of a column of objects → whether the value of an object fits, and what it must be."""
 
 
 def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
@@ -324,6 +354,7 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
         *_mixed_labels(columns, roles, recipe),
         *_without_meaning(items.name, columns, targets, recipe),
         *([] if recipe.columns else _stored(others, rows, left_out, roles)),
+        *_not_chosen(columns, targets, others, recipe),
     ]
     others = [one for one in others if one not in lists]
     named = replace(items, columns=columns, targets=targets, others=others, notes=notes)
@@ -335,7 +366,8 @@ def _others(
 ) -> tuple[list[str], dict[str, str]]:
     """Return the columns to store as features, and unused column → reason not to store it."""
     if recipe.columns:
-        return [*recipe.columns], {}
+        names = [(one, one.removeprefix(TARGET)) for one in recipe.columns]
+        return [own if own in targets else one for one, own in names], {}
     used = {*_ROLES, *targets, *recipe.labels.removeprefix("column:").split(",")}
     used |= {*_SIZE} if {"boxes", "segmentation"} & columns.keys() else set()
     others = [one for one in columns if one not in used and not INDEX.fullmatch(one)]
@@ -365,6 +397,23 @@ def _are_lists(cells: Texts) -> bool:
         isinstance(one, list) and all(isinstance(x, str | int | float | None) for x in one)
         for one in found
     )
+
+
+def _not_chosen(
+    columns: Mapping[str, Texts], targets: Sequence[str], others: Sequence[str], recipe: Recipe
+) -> list[str]:
+    """Return a note on targets that `--labels` leaves out and `--columns` does not store."""
+    if recipe.labels == BUILD_DEFAULTS["labels"]:
+        return []
+    chosen = recipe.labels.lower().removeprefix("column:").split(",")
+    used = {*others, *(one.removeprefix(TARGET) for one in chosen)}
+    own = [one for one in targets if not used & {one, one.lower()}]
+    lost = [one for one in _TARGETS if one in columns and one not in used] + own
+    if not lost:
+        return []
+    flag = OptionName("columns", ",".join([*others, *own]))
+    what = f"{counted(len(lost), 'target', 'is', 'are')} not stored: {some_of(lost)}"
+    return [f"{what}; {flag} stores {some_of(own)} too" if own else what]
 
 
 def _like(title: str) -> list[str]:
@@ -479,28 +528,42 @@ def _mixed_labels(
 
 
 def _with_points(items: GivenItems) -> GivenItems:
-    """Return the items with columns of x and y for each point instead of `points`."""
+    """Return the items with columns of x and y for each point instead of `points`.
+
+    Points of dicts have names, which are the `titles` of the columns of x.
+    """
     if _POINTS not in items.columns:
         return items
-    rows = list[list[Any]]()
-    for row, cell in enumerate(items.columns[_POINTS]):
-        try:
-            points = [
-                tuple(map(float, one)) if one else ("", "") for one in json.loads(cell or "[]")
-            ]
-            rows.append(points)
-            if {*map(len, points)} - {2}:
-                raise ValueError
-        except (ValueError, TypeError):
-            rows[row:] = [[]]
-            items.refuse(row, _POINTS, "is not a list of [x, y]")
-    number = max(map(len, rows), default=0)
+    rows = [_points_of(items, row) for row in range(len(items))]
+    names = [*dict.fromkeys(name for one in rows for name in one)]
+    lengths = Counter(len(one) for one in rows if one)
+    usual = lengths.most_common(1)[0][0] if lengths else 0
+    like = next((row for row, one in enumerate(rows) if len(one) == usual), 0) + 1
+    have_names = any(isinstance(name, str) for name in names)
+    for row, one in enumerate(rows):
+        if have_names and one and 0 in one:
+            items.refuse(row, _POINTS, "has no names, but other rows have names")
+        elif not have_names and one and len(one) != usual:
+            what = f"has {len(one):,} keypoints, but row {like:,} has {usual:,}"
+            items.refuse(row, _POINTS, f"{what}: write None for a missing one")
     columns = {title: cells for title, cells in items.columns.items() if title != _POINTS}
-    for i, axis in itertools.product(range(number), (0, 1)):
-        cells = (str(one[i][axis]) if i < len(one) else "" for one in rows)
-        columns[f"{i} {'xy'[axis]}"] = Texts.of(cells)
-    titles = [f"{i} {axis}" for i in range(number) for axis in "xy"]
-    return replace(items, columns=columns, points=titles)
+    for (i, name), (at, axis) in itertools.product(enumerate(names), enumerate("xy")):
+        columns[f"{i} {axis}"] = Texts.of(str(one.get(name, ("", ""))[at]) for one in rows)
+    titles = [f"{i} {axis}" for i in range(len(names)) for axis in "xy"]
+    known = {f"{i} x": name for i, name in enumerate(names) if isinstance(name, str)}
+    return replace(items, columns=columns, points=titles, titles={**items.titles, **known})
+
+
+def _points_of(items: GivenItems, row: int) -> dict[str | int, tuple[Any, ...]]:
+    """Return name, or number from 0, → x and y of each point of a row; "" for a missing point."""
+    with contextlib.suppress(ValueError, TypeError, RecursionError):
+        found = json.loads(items.columns[_POINTS][row] or "[]")
+        several = found.items() if isinstance(found, dict) else enumerate(found)
+        points = {name: tuple(map(float, one)) if one else ("", "") for name, one in several}
+        if {*map(len, points.values())} <= {2}:
+            return points
+    items.refuse(row, _POINTS, "is not a list or dict of [x, y]")
+    return {}
 
 
 def options_stated(items: GivenItems, recipe: Recipe) -> dict[str, Any]:
@@ -514,7 +577,9 @@ def options_stated(items: GivenItems, recipe: Recipe) -> dict[str, Any]:
     if len(targets) > 1 and recipe.labels == BUILD_DEFAULTS["labels"]:
         what = f"has several targets: {' and '.join(targets)}"
         flag = OptionName("labels", f"column:{targets[0]}")
-        hint = f"drop one of them, or use {flag}, and store others with {OptionName('columns')}"
+        columns_ = OptionName("columns", ",".join([*items.others, *items.targets]))
+        others = f"store others with {columns_}" if items.targets else "rename others to store them"
+        hint = f"drop one of them, or use {flag}, and {others}"
         raise SourceError(items.name, what, hint)
     stated["labels"] = f"column:{targets[0]}" if targets else "none"
     if targets and recipe.labels == BUILD_DEFAULTS["labels"]:

@@ -288,6 +288,142 @@ def test_masks_target_images_and_points_belong_to_their_rows() -> None:
     assert points.points.tolist() == [[1, 3, 2], [0, 0, 0]]
 
 
+@pytest.mark.parametrize(
+    ("lengths", "what"),
+    [
+        ((3, 2), "row 2: points .* has 2 keypoints, but row 1 has 3"),
+        ((3, 0, 2, 2), "row 1: points .* has 3 keypoints, but row 3 has 2"),
+    ],
+)
+def test_rows_with_another_number_of_points_are_an_error(
+    lengths: tuple[int, ...], what: str
+) -> None:
+    """A joint that was left out moved all later joints."""
+    rows = [{"image": f"{i}.jpg", "points": [[1, 2]] * n} for i, n in enumerate(lengths)]
+    with pytest.raises(SourceError, match=f"{what}: write None for a missing one"):
+        planned(rows)
+
+
+def test_a_dict_of_points_names_them_and_may_lack_some() -> None:
+    rows: Rows = [
+        {"image": "0.jpg", "points": {"left_eye": [1, 2], "right, 2: x-eye": [3, 4]}},
+        {"image": "1.jpg", "points": {"right_eye": [5, 6], "left_eye": None}},
+        {"image": "2.jpg", "points": {}},
+    ]
+    eyes = ("left_eye", "right, 2: x-eye", "right_eye")
+    for items in (rows, pd.DataFrame(rows)):
+        found = planned(items)
+        assert found.plan.schema.features["points"].points == eyes
+        assert found.plan.schema.features["points"].mirrored == (2, 1, 0)
+        points = [one.annotation.points.tolist() for _, one in sorted(items_of(found).items())]
+        none = [0, 0, 0]
+        assert points == [[[1, 2, 2], [3, 4, 2], none], [none] * 3, [none, none, [5, 6, 2]]]
+
+
+@pytest.mark.parametrize("file", ["items.csv", "items.parquet"])
+def test_a_table_of_a_plan_keeps_the_names_of_points(file: str) -> None:
+    rows: Rows = [{"image": "0.jpg", "points": {"left_eye": [1, 2.5], "x, right_eye": None}}]
+    first, again = planned(rows, items_out=file), planned(file)
+    assert first.plan.schema.features["points"].points == ("left_eye", "x, right_eye")
+    assert again.plan.schema == first.plan.schema
+    (item,) = items_of(again).values()
+    assert item.annotation.points.tolist() == [[1, 2.5, 2], [0, 0, 0]]
+    boxes = {"boxes": [[1, 2, 30, 40]] * 2, "box_labels": ["a", "b"]}
+    for joints in ([[1, 2, 2, 3, 4, 1], None], [None, {"l_ear": [1, 2, 1], "r_ear": None}]):
+        first = planned([{"image": "0.jpg", **boxes, "keypoints": joints}], items_out=file)
+        again = planned(file)
+        assert again.plan.schema == first.plan.schema
+        one, two = (items_of(found)["a/0.jpg"].annotation for found in (first, again))
+        assert one.keypoints.tolist() == two.keypoints.tolist()
+
+
+KEYPOINTS: list[Any] = [
+    [[5, 6], [10, 12]], [[5, 6], [2, 12], [1, 2]], [5, 6, 7], [5, 6], ["a", 6, 2], "left",
+    {"a": 1}, {"a": [1, 2]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", KEYPOINTS, ids=str)
+def test_keypoints_of_another_form_are_an_error_of_their_row(value: Any) -> None:
+    boxes = [[1, 2, 30, 40]] * 3
+    rows = [{"image": "0.jpg", "boxes": boxes, "keypoints": [[5, 6, 2], None, []]}]
+    (item,) = items_of(planned(rows)).values()
+    assert item.annotation.keypoints.tolist() == [[[5, 6, 2]], [[0, 0, 0]], [[0, 0, 0]]]
+    rows += [{"image": "1.jpg", "boxes": boxes, "keypoints": [[5, 6, 2], value, value]}]
+    what = r"row 2: keypoints '.*' is not x, y, visibility \(0, 1 or 2\) in turn; correct"
+    with pytest.raises(SourceError, match=what):
+        planned(rows)
+
+
+def test_a_dict_of_keypoints_names_those_of_all_objects() -> None:
+    eyes, nose = {"left_eye": [5, 6, 2], "right_eye": [7, 8, 1]}, {"nose": [1, 1, 2]}
+    boxes = {"boxes": [[1, 2, 30, 40]] * 2, "box_labels": ["a", "b"]}
+    rows: Rows = [
+        {"image": "0.jpg", **boxes, "keypoints": [eyes, None]},
+        {"image": "1.jpg", **boxes, "keypoints": [nose, {"right_eye": [3, 4, 2], "nose": None}]},
+    ]
+    for items in (rows, pd.DataFrame(rows)):
+        found = planned(items)
+        feature = found.plan.schema.features["objects/keypoints"]
+        assert feature.points == ("left_eye", "right_eye", "nose")
+        assert feature.mirrored == (1, 0, 2)
+        points = [one.annotation.keypoints.tolist() for _, one in sorted(items_of(found).items())]
+        none = [0, 0, 0]
+        assert points == [
+            [[[5, 6, 2], [7, 8, 1], none], [none] * 3],
+            [[none, none, [1, 1, 2]], [none, [3, 4, 2], none]],
+        ]
+    rows[1]["keypoints"] = [None, [1, 1, 2, 3, 4, 2, 0, 0, 0]]
+    with pytest.raises(SourceError, match=r"row 2: keypoints .* has no names, but other keypoints"):
+        planned(rows)
+
+
+def test_crowds_are_0_or_1_also_as_floats() -> None:
+    flags: list[Any] = [1.0, True, 0, None]
+    row = {"image": "0.jpg", "boxes": [[1, 2, 30, 40]] * 4, "iscrowd": flags}
+    (item,) = items_of(planned([row])).values()
+    assert item.annotation.crowds == (True, True, False, False)
+    with pytest.raises(SourceError, match="row 1: iscrowd '\"yes\"' is not 0 or 1"):
+        planned([row | {"iscrowd": [0, 0, 0, "yes"]}])
+
+
+@pytest.mark.parametrize("title", ["boxes", "points"])
+def test_shares_beside_pixels_are_an_error_or_a_note_if_they_are_few(title: str) -> None:
+    members = {f"{i}.jpg": jpeg(seed=i % 3) for i in range(120)}
+    values: dict[str, tuple[Any, Any]] = {
+        "boxes": ([[0.1, 0.2, 0.3, 0.4]], [[10, 20, 30, 40]]),
+        "points": ([[0.1, 0.2], [0.5, 1]], [[10, 20], [0.5, 1]]),
+    }
+    one, two = values[title]
+    rows = [{"image": f"{i}.jpg", title: two if i else one} for i in range(120)]
+    start = "items: .*1 of {} .* look like shares of the image sides, such as .*0.jpg"
+    with pytest.raises(SourceError, match=start.format(2) + ".* pixels, such as .*1.jpg"):
+        planned(rows[:2], members)
+    found = planned(rows, members).plan.findings
+    assert any(re.match(start.format(120), line) for line in found)
+    whole = [[[0, 0, 1, 1]], two] if title == "boxes" else [[[0, 1], [1, 1]], two]
+    rows = [{"image": f"{i}.jpg", title: value} for i, value in enumerate(whole)]
+    assert planned(rows, members).plan.findings == []
+
+
+def test_a_target_that_labels_leave_out_is_named_with_the_option_that_stores_it() -> None:
+    rows = [
+        {"image": f"{i}.jpg", "labels": ["xy"[i % 2]], "age": i, "target/severity": i}
+        for i in range(4)
+    ]
+    with pytest.raises(SourceError, match="several targets: labels and severity") as caught:
+        planned(rows)
+    flags = "choose with --labels column:labels, and store others with --columns age,severity"
+    assert flags in str(caught.value)
+    said = "1 target is not stored: severity; --columns age,severity stores severity too"
+    assert said in planned(rows, labels="column:labels").plan.findings
+    for columns in ("age,severity", "age,target/severity"):
+        found = planned(rows, labels="column:labels", columns=columns)
+        assert (found.plan.columns, found.plan.findings) == (("age", "severity"), [])
+    chosen = planned(rows, labels="column:target/severity").plan.findings
+    assert "1 target is not stored: labels" in chosen
+
+
 def _mask() -> bytes:
     return encoded(Image.fromarray(np.eye(48, 64, dtype=np.uint8)), "PNG")
 
@@ -516,6 +652,11 @@ WRONG: list[tuple[Rows, str]] = [
     ([{"image": "0.jpg"}, {"image": "a/0.jpg"}], "row 2: image 'a/0.jpg' is in row 1 too"),
     ([{"image": "0.jpg", "mask": "no.png"}], "row 1: mask 'no.png' is not an image of the source"),
     ([{"image": "0.jpg", "points": "here"}], "row 1: points 'here' is not a list"),
+    ([{"image": "0.jpg", "points": {"eye": [1, 2, 3]}}], "row 1: points .* is not a list or dict"),
+    (
+        [{"image": "0.jpg", "points": {"eye": [1, 2]}}, {"image": "1.jpg", "points": [[1, 2]]}],
+        "row 2: points .* has no names, but other rows have names",
+    ),
     ([{"image": "0.jpg", "boxes": [[1, 2, 3, 4]], "box_format": "abcd"}], "formats abcd"),
     ([{"image": "0.jpg", "boxes": [[1, 2, 3]]}], r"1: boxes '\[\[1, 2, 3\]\]' is not a list of"),
     ([{"image": "0.jpg", "boxes": [[1, 2, 3, 4], [7]]}], r"1: boxes '\[7\]' is not \[xmin,"),
@@ -1134,7 +1275,7 @@ PRINTED: dict[str, list[Any]] = {
     "box_labels": [["a"]],
     "segmentation": [[{"size": [48, 64], "counts": "abc"}]],
     "mask": [["1.jpg"]],
-    "points": [[[1, 2], None]],
+    "points": [[[1, 2], None], {"left_eye": [1, 2]}],
     "target/age": [np.array([1.5, 2.0])],
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shardprep.dataset.folder import read_schema
 from shardprep.reader import Dataset
 from shardprep.writer.finalize import BuildResult
 from tests.documents.page_code import examples, executed
@@ -17,7 +18,7 @@ from tests.support.builders import jpeg, png, write, write_folder, zip_bytes
 pytest.importorskip("pandas")
 
 _WIDER = "0--Parade/{}.jpg\n2\n1 2 20 30 0 0\n5 6 7 8 0 0\n1--None/{}.jpg\n0\n0 0 0 0 0 0\n"
-_MPII = "NAME,nose_X,nose_Y,neck_X,neck_Y\na.jpg,1,2,3,4\nb.jpg,5,6,-1,-1\n"
+_MPII = "NAME,r ankle_X,r ankle_Y,l ankle_X,l ankle_Y\na.jpg,1,2,3,4\nb.jpg,5,6,-1,-1\n"
 _CELEBA = "3\nBald Smiling\n1.jpg 1 -1\n2.jpg 1 1\n3.jpg -1 -1\n"
 _MOT = "1,1,2,3,10,11,1,1,1\n1,2,4,5,6,7,0,1,1\n2,1,3,3,10,11,1,1,1\n"
 _CUB = {
@@ -47,7 +48,7 @@ def _texts(texts: Mapping[str, str]) -> dict[str, bytes]:
 
 
 def _sources(folder: Path) -> None:
-    rows = [f"{i},{'cat' if i % 2 else 'dog'},{i % 5}" for i in range(30)]
+    rows = [f"{i},{'cat' if i % 2 else 'dog'},{i % 5}" for i in range(42)]
     write(folder / "train.csv", "\n".join(["image_id,label,fold", *rows]).encode())
     held = "".join(f"{i},cat\n" for i in (25, 0, 10, 5, 20, 15))
     write(folder / "sample_submission.csv", f"image_id,label\n{held}".encode())
@@ -100,6 +101,8 @@ def _found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     _sources(folder)
     with contextlib.chdir(folder):
         found = executed(examples("items"))
+    assert found["lost"].image_id.tolist() == [*range(30, 42)]
+    assert found["result"].manifest.labels.num_rows_without_image == 12
     return {
         name: folder / value.path for name, value in found.items() if isinstance(value, BuildResult)
     }
@@ -178,6 +181,8 @@ def test_labels_and_points_of_the_layouts_of_the_page_are_stored(found: dict[str
         "a.jpg": [2, 2],
         "b.jpg": [2, 0],
     }
+    joints = read_schema(found["mpii"]).features["points"]
+    assert (joints.points, joints.mirrored) == (("r ankle", "l ankle"), (1, 0))
     celeba = [_labels(found["celeba"], one) for one in ("train", "validation", "test")]
     folder = "img_align_celeba"
     assert celeba == [

@@ -1,6 +1,8 @@
 """Augmentation of boxes and masks, which follow the pixels."""
 
 import functools
+import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import shardprep
 from shardprep import reader
 from shardprep.dataset.schema import (
     ANNOTATIONS,
@@ -23,7 +26,7 @@ from shardprep.errors import DatasetError
 from shardprep.reader.decode.targets import KEYS
 from tests.reader.datasets import refused
 from tests.support.annotated import Marked, annotated
-from tests.support.builders import pixels
+from tests.support.builders import jpeg, pixels, write_folder
 from tests.support.examples import examples, thorough
 
 tf = pytest.importorskip("tensorflow")
@@ -142,6 +145,42 @@ def test_flips_exchange_the_keypoints_of_the_sides(tmp_path: Path) -> None:
     target |= {"keypoints": np.zeros((4, 3, 2, 2)), "keypoints_visible": np.zeros((4, 3, 2), int)}
     with pytest.raises(DatasetError, match=r"swap left and right 'keypoints', .*Flip\(mirrored=…"):
         augment.Flip(1.0)(images, target, seed=SEED)
+
+
+def _flipped(path: Path, **options: Any) -> Any:
+    (batch,) = reader.load(path, batch_size=1, **options)
+    return batch[1]["points"].numpy()[0].round(4).tolist()
+
+
+def test_flips_of_points_without_names_advise_names_or_pairs(tmp_path: Path) -> None:
+    write_folder(tmp_path / "set", {"0.jpg": jpeg()})
+    pairs: list[Any] = [{"left_eye": [16, 24], "right_eye": [48, 24]}, [[16, 24], [48, 24]]]
+    named, numbered = (
+        shardprep.build(
+            tmp_path / "set", tmp_path / name, items=[{"image": "0.jpg", "points": points}],
+            size="64x48", workers=1,
+        ).path
+        for name, points in zip(("named", "numbered"), pairs, strict=True)
+    )  # fmt: skip
+    flip = {"augment": augment.Compose([augment.Flip(1.0)])}
+    crop = {"random_resized_crop": reader.RandomResizedCrop((48, 64), (1, 1), (4 / 3, 1.34))}
+    flipped = {"random_resized_crop": replace(crop["random_resized_crop"], flip=1.0)}
+    given = {"augment": augment.Flip(1.0, mirrored_points=(1, 0))}
+    kept = [[0.5, 0.25], [0.5, 0.75]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for path, options in ((named, flip), (named, flipped), (numbered, crop), (numbered, given)):
+            assert _flipped(path, **options) == kept
+        none = augment.Flip(1.0, mirrored_points=())
+        assert _flipped(numbered, augment=none) == kept[::-1]
+    what = "does not swap left and right of 'points', which has numbers and no names; build with"
+    for options in (flip, flipped):
+        with pytest.warns(reader.Advice, match=rf"{what} .*Flip\(mirrored_points=…\)"):
+            assert _flipped(numbered, **options) == kept[::-1]
+    with pytest.warns(reader.Advice, match=what):
+        next(
+            reader.Dataset(numbered).batches(1, random_resized_crop=flipped["random_resized_crop"])
+        )
 
 
 @examples(25)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardprep.catalog.names import natural_order
 from shardprep.dataset.schema import MOST_POINTS
@@ -74,6 +75,14 @@ class PointList:
         places = np.frombuffer(self._values, np.float32).reshape(-1, 3)[:, :2]
         is_share = places.size > 0 and bool(((places >= 0) & (places <= 1)).all())
         return is_share and bool((places % 1 != 0).any())
+
+    def units(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return images with keypoints, and whether all keypoints of each look like shares."""
+        images, place = np.unique(np.frombuffer(self._images, np.int64), return_inverse=True)
+        places = np.frombuffer(self._values, np.float32).reshape(-1, 3)[:, :2]
+        num_pixels = np.bincount(place, ((places < 0) | (places > 1)).any(1))
+        num_broken = np.bincount(place, (places % 1 != 0).any(1))
+        return images, (num_pixels == 0) & (num_broken > 0)
 
     def found(self, how: str, documents: Iterable[str], where: str, **more: object) -> FoundPoints:
         """Return the keypoints of all images; SourceError if they have over `MOST_POINTS` names."""

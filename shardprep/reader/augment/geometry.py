@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import tensorflow as tf
 
-from shardprep.dataset.schema import KEYPOINTS, POINTS, Schema
+from shardprep.dataset.schema import POINTS, Schema
 from shardprep.errors import DatasetError
 from shardprep.reader.augment.op import (
     ALL_POINTS,
@@ -38,7 +38,7 @@ from shardprep.reader.augment.op import (
     spatial_labels,
 )
 from shardprep.reader.config import Ratio, Scale
-from shardprep.reader.decode.targets import KEYS
+from shardprep.reader.decode.targets import KEYS, MIRRORED, advise_pairs
 from shardprep.reader.tf.python_calls import as_written
 from shardprep.reader.validators import Kind, Share, Size, number, pair, validated_fields
 
@@ -86,12 +86,11 @@ class Flip(Move):
 
     def for_keypoints(self, schema: Schema) -> Flip:
         """Return the op with the keypoint pairs of a schema where it has no pairs of its own."""
-        pairs = {"mirrored": KEYPOINTS, "mirrored_points": POINTS}
-        known: dict[str, Any] = {
-            field: schema.features[name].mirrored
-            for field, name in pairs.items()
-            if name in schema.features and getattr(self, field) is None
-        }
+        known = dict[str, Any]()
+        for name, field in MIRRORED.items():
+            if name in schema.features and getattr(self, field) is None:
+                known[field] = schema.features[name].mirrored
+                advise_pairs(schema, name, f"Flip({field}=…), or {field}=() to swap none")
         return dataclasses.replace(self, **known)
 
     def _moved(self, images: Any, labels: Labels, seed: Any) -> Moved:
@@ -104,8 +103,7 @@ class Flip(Move):
 
     def _exchanged(self, labels: Labels, flipped: Any) -> Labels:
         labels = dict(labels)
-        fields = ("mirrored", "mirrored_points")
-        for (key, visible), field in zip(ALL_POINTS.items(), fields, strict=True):
+        for (key, visible), field in zip(ALL_POINTS.items(), MIRRORED.values(), strict=True):
             if key not in labels:
                 continue
             pairs = getattr(self, field)

@@ -16,6 +16,7 @@ from shardprep.dataset.schema import (
     ANNOTATIONS,
     BOX,
     CLASS_PREFIX,
+    KEYPOINTS,
     OF_OBJECTS,
     POINTS,
     PROVIDED,
@@ -34,6 +35,8 @@ KEYS = {name: one.key for name, one in PROVIDED.items() if one.key}
 _RESERVED = {KEYS[name] for name in (*ANNOTATIONS, TARGET_IMAGE, TARGETS, TEXTS)}
 PADDING = {name: KINDS[PROVIDED[name].kind].padding for name in OF_OBJECTS}
 """Feature of objects → its value in padding rows."""
+MIRRORED = {KEYPOINTS: "mirrored", POINTS: "mirrored_points"}
+"""Feature of keypoints → the field of `augment.Flip` that has its pairs."""
 
 
 class Target(NamedTuple):
@@ -104,6 +107,23 @@ def check_options(schema: Schema, options: ReadOptions) -> None:
         if value != default and not has_any:
             what = f"{name}={value!r}, but the dataset has no {noun}"
             raise DatasetError(options.where, what, f"leave out {name}")
+
+    if getattr(options.random_resized_crop, "flip", 0):
+        for name, field in MIRRORED.items():
+            advise_pairs(schema, name, f"augment.Flip({field}=…) instead of the crop's flip")
+
+
+def advise_pairs(schema: Schema, name: str, flip: str) -> None:
+    """Warn that flips swap no left and right, if keypoints have numbers and no pairs.
+
+    `name` is the feature, `flip` says which flip to give instead.
+    """
+    feature = schema.features.get(name)
+    if feature is None or feature.mirrored or len(feature.points) < 2:
+        return
+    if all(map(str.isdecimal, feature.points)):
+        what = f"a flip does not swap left and right of {name!r}, which has numbers and no names"
+        warn(f"{what}; build with names such as left_eye, or give {flip}")
 
 
 class BoxLimit:

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -158,11 +158,20 @@ def _annotation(item: Item, files: list[str], facts: AnnotationFacts) -> dict[st
             size = one.size or (are_runs and image_size(item.extent)) or (0, 0)
             found["segmentation"] = [_outline(own, size) for own in one.outlines]
         if one.keypoints is not None:
-            found["keypoints"] = one.keypoints.reshape(len(one.keypoints), -1).tolist()
+            names = spec.keypoints.names if spec.keypoints else ()
+            found["keypoints"] = [_named(names, own.tolist()) for own in one.keypoints]
         found |= dict(zip(("height", "width"), one.size, strict=True)) if one.size else {}
     if one.points is not None:
-        found["points"] = [[x, y] if seen else None for x, y, seen in one.points.tolist()]
+        names = spec.points.names if spec.points else ()
+        points = [[x, y] if seen else None for x, y, seen in one.points.tolist()]
+        found["points"] = _named(names, points)
     return found
+
+
+def _named(names: Sequence[str], points: list[Any]) -> list[Any] | str:
+    """Return the keypoints with their names as JSON; unchanged if the names are numbers."""
+    are_numbers = all(map(str.isdecimal, names))
+    return points if are_numbers else json.dumps(dict(zip(names, points, strict=True)))
 
 
 def _outline(outline: Outline, size: tuple[int, int]) -> str:

@@ -53,6 +53,19 @@ def test_empty_cells_mean_no_object(tmp_path: Path) -> None:
     assert found.annotations[2] is None
 
 
+@pytest.mark.parametrize("rows", [("a,.1,.2,.3,.4", "b,9,9,20,20"), ("b,9,9,20,20", "a,0,0,1,.5")])
+def test_boxes_in_shares_beside_boxes_in_pixels_are_an_error(
+    tmp_path: Path, rows: tuple[str, str]
+) -> None:
+    """Boxes of a fraction of a pixel were stored."""
+    made = table(tmp_path, "id,xmin,ymin,xmax,ymax", *rows, "gone,.1,.1,.2,.2")
+    what = r"t.csv: 1 of 2 boxes look like shares .* in a.png, and others like pixels, .* in b.png"
+    with pytest.raises(SourceError, match=what):
+        made.read("csv:t.csv:id:xmin,ymin,xmax,ymax")
+    whole = table(tmp_path / "2", "id,xmin,ymin,xmax,ymax", "a,0,0,1,1", "b,9,9,20,20")
+    assert not whole.read("csv:t.csv:id:xmin,ymin,xmax,ymax").findings
+
+
 @pytest.mark.parametrize("cell", ["[]", "", "-1", "none", '"[ ]"'])
 def test_cells_without_a_box(tmp_path: Path, cell: str) -> None:
     made = table(tmp_path, "id,boxes,n", f"a,{cell},1", 'b,"[[2, 3, 10, 5], [1, 1, 2, 2]]",1')

@@ -22,6 +22,7 @@ from shardprep.source.members import Extent
 
 SizeOf = Callable[[int], tuple[int, int] | None]
 """Returns height and width of the image at a position, or None if unknown."""
+TextOf = Callable[[int], str]
 WORDS: dict[BoxForm, str] = {
     "xyxy": "two corners (xyxy)",
     "xywh": "corner, width and height (xywh)",
@@ -52,6 +53,34 @@ def is_relative(boxes: Floats) -> bool:
     """Return whether boxes, float64[n, 4], look like shares of the image sides: at most about 1."""
     finite = boxes[np.isfinite(boxes)]
     return bool(finite.size) and bool(np.abs(finite).max() <= _MOST_RELATIVE)
+
+
+def are_shares(boxes: Floats) -> NDArray[np.bool_]:
+    """Return whether each row, float64[n, k], has only numbers from 0 to 1, and not all whole.
+
+    Such a box in pixels would be smaller than the first pixel of its image.
+    """
+    are_small = ((boxes >= 0) & (boxes <= _MOST_RELATIVE)).all(1)
+    found: NDArray[np.bool_] = are_small & (boxes % 1 != 0).any(1)
+    return found
+
+
+def unit_notes(where: str, nouns: str, are_shares: NDArray[np.bool_], text: TextOf) -> list[str]:
+    """Return a note if a few rows of a table in pixels look like shares of the image sides.
+
+    `nouns` says what the rows are, such as "{} boxes"; `text` describes one. SourceError if over 1%
+    of the rows look so.
+    """
+    number = int(np.count_nonzero(are_shares))
+    if not number:
+        return []
+    one, other = (text(int(np.argmax(are_shares == value))) for value in (True, False))
+    what = nouns.format(f"{number:,} of {len(are_shares):,}")
+    what = f"{what} look like shares of the image sides, such as {one}"
+    if number > _BAD * len(are_shares):
+        what = f"{what}, and others like pixels, such as {other}"
+        raise SourceError(where, what, "give all in pixels, or all in shares")
+    return [f"{where}: {what}; they are read as pixels, like the others"]
 
 
 def told_form(boxes: Floats, sizes: Floats) -> BoxForm | None:

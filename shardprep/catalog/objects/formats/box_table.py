@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import repeat
 from operator import attrgetter
 from pathlib import PurePath
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -46,7 +47,7 @@ from shardprep.catalog.tables.row_matching import (
 )
 from shardprep.catalog.tables.table import Table, table_of
 from shardprep.errors import OptionName, SourceError, shown
-from shardprep.image.annotation_types import IS_CROWD, Floats
+from shardprep.image.annotation_types import IS_CROWD, Floats, Skeleton
 from shardprep.recipe.object_rules import (
     BoxColumns,
     BoxForm,
@@ -127,6 +128,8 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         findings.append(f"{titles} of {table.name} are sizes of boxes, not of images")
         sides = None
     is_relative = box_format.is_relative(values)
+    if not is_relative:
+        findings += _mixed_units(table, boxes, match, index.keys)
     form, told = columns.form or boxes.form, ""
     if form is None:
         sizes = _sizes(table, boxes.rows, sides, match, source.size_of)
@@ -140,7 +143,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         raise SourceError(table.name, what, hint)
     form = form or "xyxy"
     beside = {one: title for one in further for title in lists if letters(title).endswith(one)}
-    objects = _objects(table, boxes, match, form, {"": label} | beside)
+    objects, joints = _objects(table, boxes, match, form, {"": label} | beside)
     objects.is_relative = is_relative
     for row, image in enumerate(match.key_of.tolist()):
         if image >= 0 and index.keys[image] not in blank:
@@ -154,11 +157,23 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         table.file_names,
         findings=findings,
         notation=BoxColumns(columns.names, form),
-        skeletons={} if source.keypoints else None,
+        skeletons=dict.fromkeys(objects.classes, Skeleton(joints)) if source.keypoints else None,
         is_table=True,
         is_complete=table.is_own,
         has_rows=table.is_own,
     )
+
+
+def _mixed_units(table: Table, boxes: _Boxes, match: TableMatch, keys: Sequence[str]) -> list[str]:
+    """Return a note on a few boxes in shares beside boxes in pixels; SourceError for many."""
+    images = match.key_of[np.array(boxes.rows, np.int64)]
+    are_here = np.flatnonzero(images >= 0)
+    values, images = boxes.array()[are_here], images[are_here]
+
+    def text(i: int) -> str:
+        return f"{[float(f'{x:.6g}') for x in values[i].tolist()]} in {shown(keys[images[i]])}"
+
+    return box_format.unit_notes(table.name, "{} boxes", box_format.are_shares(values), text)
 
 
 def _blank_keys(table: Table, columns: BoxColumns) -> set[str]:
@@ -170,8 +185,11 @@ def _blank_keys(table: Table, columns: BoxColumns) -> set[str]:
 
 def _objects(
     table: Table, boxes: _Boxes, match: TableMatch, form: BoxForm, columns: Mapping[str, str]
-) -> ObjectTable:
-    """Return the objects; `columns` maps keys of `_FURTHER`, and "" for the class, to columns."""
+) -> tuple[ObjectTable, tuple[str, ...]]:
+    """Return the objects and the names of their keypoints.
+
+    `columns` maps keys of `_FURTHER`, and "" for the class, to columns.
+    """
     objects, label = ObjectTable(len(match.row_of)), columns[""]
     place = table.column(label) if label else None
     if place is not None:
@@ -182,32 +200,55 @@ def _objects(
     corners = box_format.corners(boxes.array(), form)
     cells = {one: table.cells(table.column(columns[one])).take(rows) for one in columns if one}
     flags = cells.pop("iscrowd", None)
-    crowds = {} if flags is None else {IS_CROWD: [cell in ("1", "true") for cell in flags]}
+    crowds = {} if flags is None else {IS_CROWD: [cell in ("1", "1.0", "true") for cell in flags]}
     objects.extend(match.key_of[rows].tolist(), corners, objects.numbers_of(names), crowds)
     for number, points in boxes.polygons.items():
         objects.add_outline(number, outline_of(points))
-    for kind, several in cells.items():
-        _add_shapes(objects, several, is_keypoints=kind == "keypoints", is_y_first=form == "yxyx")
+    _add_outlines(objects, cells.get("segmentation", ()))
+    joints = _add_keypoints(objects, cells.get("keypoints", ()), is_y_first=form == "yxyx")
     for row, count in boxes.malformed.items():
         image = int(match.key_of[row])
         if image >= 0:
             objects.drop(image, MALFORMED, count)
-    return objects
+    return objects, joints
 
 
-def _add_shapes(
-    objects: ObjectTable, cells: Iterable[str], *, is_keypoints: bool, is_y_first: bool
-) -> None:
-    """Add the keypoints or the outlines of all objects; cells not in COCO's form are ignored."""
-    x, y = (1, 0) if is_y_first else (0, 1)
+def _add_outlines(objects: ObjectTable, cells: Iterable[str]) -> None:
+    """Add the outlines of all objects; cells not in COCO's form are ignored."""
     for row, cell in enumerate(cells):
         with contextlib.suppress(*_NO_SHAPE):
-            if not is_keypoints:
-                objects.add_outline(row, outline_of(json.loads(cell)))
-                continue
-            points = np.array(json.loads(cell), np.float64).reshape(-1, 3)
+            objects.add_outline(row, outline_of(json.loads(cell)))
+
+
+def _add_keypoints(
+    objects: ObjectTable, cells: Iterable[str], *, is_y_first: bool
+) -> tuple[str, ...]:
+    """Add the keypoints of all objects and return their names; () if no cell has names.
+
+    A dict has x, y and visibility of each name. Cells of another form are ignored.
+    """
+    dicts = (_keypoints(cell) or {} for cell in cells if cell.startswith("{"))
+    names = tuple(dict.fromkeys(name for one in dicts for name in one))
+    x, y = (1, 0) if is_y_first else (0, 1)
+    for row, cell in enumerate(cells):
+        if not (value := _keypoints(cell)):
+            continue
+        with contextlib.suppress(*_NO_SHAPE):
+            if isinstance(value, dict):
+                value = [value.get(name) or (0, 0, 0) for name in names]
+            points = np.array(value, np.float64).reshape(-1, 3)
             if np.isin(points[:, 2], (0, 1, 2)).all():
                 objects.add_points(row, points[:, [x, y, 2]].ravel().tolist())
+    return names
+
+
+def _keypoints(cell: str) -> Any:
+    """Return the JSON value of a cell, or None; a dict must have three numbers for each name."""
+    with contextlib.suppress(*_NO_SHAPE):
+        value = json.loads(cell)
+        if not isinstance(value, dict) or {len(one) for one in value.values() if one} <= {3}:
+            return value
+    return None
 
 
 def _without_image(boxes: _Boxes, match: TableMatch) -> dict[str, int]:

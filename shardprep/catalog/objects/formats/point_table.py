@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource, Sign, coverage
+from shardprep.catalog.objects.formats.box_format import unit_notes
 from shardprep.catalog.objects.image_points import NOT_A_NUMBER, REPEATED, FoundPoints, PointList
 from shardprep.catalog.tables.row_matching import find_ids, match_table
 from shardprep.catalog.tables.table import Table
@@ -59,13 +60,20 @@ def read(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
         columns = ", ".join(name for pair in pairs.values() for name in pair)
         what = f"has no keypoints in {shown(columns, _MOST_SHOWN)}"
         raise SourceError(table.name, what, "name the columns: csv:FILE:ID:x,y")
+    findings = _depths(table, pairs)
+    if not points.are_shares:
+        images, are_shares = points.units()
+        nouns = "the keypoints of {} images"
+        findings += unit_notes(
+            table.name, nouns, are_shares, lambda i: shown(index.keys[int(images[i])])
+        )
     unit = "shares of the sides" if points.are_shares else "pixels"
     return points.found(
         f"{table.name}, keypoints in {unit}",
         table.file_names,
         table.name,
         is_relative=points.are_shares,
-        findings=_depths(table, pairs),
+        findings=findings,
     )
 
 
@@ -110,7 +118,8 @@ def _pairs_of(rule: PointRule, table: Table) -> dict[str, tuple[str, str]]:
     if rule.columns:
         known = {pair: name for name, pair in pairs.items()}
         given = zip(rule.columns[::2], rule.columns[1::2], strict=True)
-        return {known.get(pair, pair[0]): pair for pair in given}
+        named = {pair: table.titles.get(pair[0]) for pair in given}
+        return {name or known.get(pair, pair[0]): pair for pair, name in named.items()}
     if not pairs:
         what = f"it is not clear which columns are x and y: {', '.join(table.header)}"
         option = OptionName("points", "csv:FILE:ID:x,y")
