@@ -310,3 +310,11 @@ def test_probe_and_gallery_are_splits(tmp_path: Path) -> None:
         "probe": "query",
         "gallery": "gallery",
     }
+
+
+def test_fractions_after_a_word_in_names_are_proposed_as_numbers(tmp_path: Path) -> None:
+    names = [f"panels/solar_Fri_Jun_1{i}_L_0.{i}5_I_0.{9 - i}.jpg" for i in range(8)]
+    rules = asked(tmp_path, pictures(*names))
+    assert [re.search(rules[0][6:], names[3])["label"], len(rules)] == ["0.35", 3]  # type: ignore[index]
+    found = catalog(tmp_path / "2", pictures(*names), labels=rules[1], target="regression")
+    assert [item.target for item in found.items][:2] == [0.9, 0.8]

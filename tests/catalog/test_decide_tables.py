@@ -769,3 +769,10 @@ def test_folders_are_proposed_beside_tables_that_give_their_classes_other_names(
     error = _outcome(tmp_path, names, {"a.csv": [head, *rows], "rgb.csv": [head, *rows[:9]]}).error
     assert "--labels folder (the folders, with other names: " in error
     assert "--labels csv:a.csv:image:class" in error
+
+
+def test_texts_that_recur_are_asked_for_as_classes_or_texts(tmp_path: Path) -> None:
+    tables = {"a.csv": ["id,latex,font", *_rows("x y z", "A B")]}
+    error = _outcome(tmp_path, _NAMES, tables).error
+    assert "--labels csv:a.csv:id:latex (" in error
+    assert "--labels csv:a.csv:id:latex --target text (" in error

@@ -421,7 +421,7 @@ def _text_kinds(
     if is_rare and (are_alone or not _LABELS.intersection(words_of(title))):
         are_phrases = number >= _NEARLY * total and 2 * sum(" " in x for x in counts) > number
         return [texts] if are_phrases else [texts, {}], True
-    return [{}], are_classes(number, total)
+    return [{}, texts] if is_text else [{}], are_classes(number, total)
 
 
 def _have_words(cells: Mapping[str, int]) -> bool:

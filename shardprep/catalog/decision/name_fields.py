@@ -20,6 +20,7 @@ _MOST_AFTER = 6
 """Maximum number of parts after the label in a pattern: three fields and their separators."""
 _LONGEST_WORD = 40
 _MOST_FIELDS, _A_PAIR, _A_FEW, _LARGEST = 5, 2, 3, 999
+_FRACTION = re.compile(r"(?<![A-Za-z\d])([A-Za-z]+)[-_]\d+\.\d")
 _MARK = re.compile("(?<![A-Za-z])[A-Za-z](?![A-Za-z])")
 _MOSTLY = 0.9
 
@@ -46,9 +47,12 @@ class NameField(NamedTuple):
 def name_fields(stems: Sequence[str], *, has_weak: bool = False) -> list[NameField]:
     """Return the first fields that may be labels; with `has_weak`, also weak fields.
 
+    If names have fractions, such as `L_0.906`, only these are returned.
     If most names have no common form, only these are tried: a code at the start or the end, the
     first digits of numbers, and a part between equally many separators.
     """
+    if fractions := [*_fractions(stems)]:
+        return fractions[:_MOST_FIELDS]
     forms = defaultdict[tuple[str, ...], list[list[str]]](list)
     for stem in stems:
         parts = _SIGNS.split(stem.removeprefix("-"))
@@ -85,6 +89,17 @@ def _of_two_forms(
                 why = f"{min(words)} or {max(words)} in {counted(number, 'name')}"
                 yield NameField(label, why, is_class=True)
                 return
+
+
+def _fractions(stems: Sequence[str]) -> Iterator[NameField]:
+    """Yield the fractions after a word that each name has once: `0.906` in `a_L_0.906_I_0.3`."""
+    for word in dict.fromkeys(_FRACTION.findall(stems[0]) if stems else ()):
+        pattern = rf"(?<![A-Za-z\d]){word}[-_](?P<label>\d+\.\d+)"
+        found = [re.findall(pattern, f"/{one}") for one in stems]
+        values = {value for several in found for value in several}
+        if {*map(len, found)} == {1} and len(values) >= _A_FEW:
+            why = f"{len(values):,} fractions such as {min(values)} after {word!r}"
+            yield NameField(pattern, why, is_class=False, is_number=True)
 
 
 def marked_numbers(stems: Sequence[str]) -> Iterator[NameField]:

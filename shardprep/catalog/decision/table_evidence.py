@@ -287,7 +287,7 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
         if unlike := _unlike(one, folders):
             folder = Reading({"labels": "folder"}, f"the folders, which {unlike}")
             groups = [x for x in strongest if x is one or len(x.titles) > 1]
-            return [*(Reading(x.options[0], x.why) for x in groups), folder]
+            return [*(Reading(own, x.why) for x in groups for own in x.options), folder]
     is_by_path = rule in ("folder", "prefix", "auto")
     likely = [one for one in found if one.strength >= LIKELY]  # others may be ids of folders
     if is_by_path and best < SHARED and any(_are_same(one, automatic) for one in likely):
