@@ -413,7 +413,7 @@ def test_a_target_that_labels_leave_out_is_named_with_the_option_that_stores_it(
     ]
     with pytest.raises(SourceError, match="several targets: labels and severity") as caught:
         planned(rows)
-    flags = "choose with --labels column:labels, and store others with --columns age,severity"
+    flags = "use --labels column:labels, and store others with --columns age,severity"
     assert flags in str(caught.value)
     said = "1 target is not stored: severity; --columns age,severity stores severity too"
     assert said in planned(rows, labels="column:labels").plan.findings
