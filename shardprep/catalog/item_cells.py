@@ -22,7 +22,7 @@ from shardprep.catalog.objects.formats.coco import outline_of
 from shardprep.catalog.objects.object_table import NO_BOX
 from shardprep.catalog.selection import MOST_SHOWN
 from shardprep.catalog.targets import find_separator
-from shardprep.errors import OptionName, SourceError, shown
+from shardprep.errors import OptionName, SourceError, counted, shown
 from shardprep.recipe.options import BUILD_DEFAULTS
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.string_column import Texts, booleans
@@ -254,7 +254,7 @@ def _with_points(items: GivenItems) -> GivenItems:
         if have_names and one and 0 in one:
             items.refuse(row, _POINTS, "has no names, but other rows have names")
         elif not have_names and one and len(one) != usual:
-            what = f"has {len(one):,} keypoints, but row {like:,} has {usual:,}"
+            what = f"has {counted(len(one), 'keypoint')}, but row {like:,} has {usual:,}"
             items.refuse(row, _POINTS, f"{what}: write None for a missing one")
     columns = {title: cells for title, cells in items.columns.items() if title != _POINTS}
     for (i, name), (at, axis) in itertools.product(enumerate(names), enumerate("xy")):
