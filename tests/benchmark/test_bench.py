@@ -136,7 +136,7 @@ def test_a_pipeline_that_cannot_run_has_its_problem(
 
 @pytest.mark.parametrize("split", ["test", "train[:50%]"])
 def test_only_whole_splits_are_measured(sets: dict[str, Path], split: str) -> None:
-    with pytest.raises(DatasetError, match="; use train"):
+    with pytest.raises(DatasetError, match="use one of train"):
         run_benchmark(sets["png"], split, SHORT, lambda _: None)
 
 
