@@ -93,7 +93,7 @@ def test_every_input_is_counted(byu: Path) -> None:
         "no label": 1,
         "not matched by --stack": 1,
     }
-    assert manifest.totals.num_inputs == 3 + 3
+    assert manifest.totals.num_inputs == 3 + 2
     rows = {row["key"]: row for row in read_items(byu / "items.parquet").to_pylist()}
     own = rows["train/tomo_01a877"]
     stack = [jpeg(HEIGHT, WIDTH, i) for i in range(12)]
