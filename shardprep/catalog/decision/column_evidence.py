@@ -400,6 +400,7 @@ def _text_kinds(
 ) -> tuple[list[Options], bool]:
     total, number = sum(counts.values()), len(counts)
     is_text = not _TEXTS.isdisjoint(words_of(title))
+    is_class = not _LABELS.isdisjoint(words_of(title))  # as in image/class/text
     texts: Options = {"target": "texts" if is_set else "text"}
     length = sum(map(len, counts)) / number
     num_sentences = sum(cell.endswith(".") and " " in cell for cell in counts)
@@ -418,10 +419,10 @@ def _text_kinds(
     num_once = sum(one == 1 for one in counts.values())
     is_rare = total > _FEW and 2 * num_once > number and 3 * number > total
     are_alone = number >= _NEARLY * total and total >= _LEAST_ALONE
-    if is_rare and (are_alone or not _LABELS.intersection(words_of(title))):
+    if is_rare and (are_alone or not is_class):
         are_phrases = number >= _NEARLY * total and 2 * sum(" " in x for x in counts) > number
         return [texts] if are_phrases else [texts, {}], True
-    return [{}, texts] if is_text else [{}], are_classes(number, total)
+    return [{}, texts] if is_text and not is_class else [{}], are_classes(number, total)
 
 
 def _have_words(cells: Mapping[str, int]) -> bool:
