@@ -283,7 +283,7 @@ def _without_ending(titles: list[str]) -> tuple[str, ...]:
 
 def _checked(rows: Iterable[list[str]], width: int, name: str) -> Iterator[list[str]]:
     for number, row in enumerate(rows, 1):
-        if any(row[width:]):
+        if len(row) > width and any(row[width:]):
             what = f"row {number:,} has {counted(len(row), 'cell')} for {width:,} columns"
             raise SourceError(name, what, "quote the cells that have a delimiter")
         yield row
