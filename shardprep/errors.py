@@ -163,7 +163,7 @@ class OptionName:
         if not self.file and _spelling["as flags"]:
             name = self.name if self.name.isupper() else f"--{name.replace('_', '-')}"
             return f"{name} {shlex.quote(self.value)}" if self.value else name
-        is_frame = name in TABLE_OPTIONS and _ANY_TABLE.fullmatch(self.value)
+        is_frame = not self.file and name in TABLE_OPTIONS and _ANY_TABLE.fullmatch(self.value)
         value = "frame" if is_frame else _value(self.value)
         name = f"{self.file}: {name}" if self.file else name
         return f"{name}={value}" if self.value else name

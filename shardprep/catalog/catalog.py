@@ -224,8 +224,8 @@ def _matched(wanted: SourceImages) -> TableMatch | None:
     table = wanted.documents.joined_table() if match is None or recipe.items else None
     if table is None:
         return match
-    named = {*recipe.columns, recipe.group, recipe.rules.split.column}
-    return match_table(wanted.index, table).with_columns(match, named)
+    of_images = {recipe.rules.group.text, recipe.rules.split.column}
+    return match_table(wanted.index, table).with_columns(match, recipe.columns, of_images)
 
 
 def _used_documents(
@@ -301,6 +301,7 @@ def _splits(
         table = documents.box_rows(boxes) if boxes.files else documents.table(runs.files)
         match = match_table(wanted.index, table, (boxes if boxes.files else runs).id_column)
     own = wanted.recipe.items == ""
+    match = wanted.labelling.match if rule.kind == "tables" and not own else match
     given = given_splits(wanted.index, rule, match, wanted.documents, by_folders=own)
     is_by_source = rule.kind in ("folders", "ratio")
     if annotated is None or annotated.splits is None or not is_by_source:

@@ -138,6 +138,7 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     no image or no whole sample is listed.
     """
     items = read_items(recipe, _joined(recipe, listing))
+    documents = Documents(listing.others, recipe).named()
     recipe = recipe.with_rules(**options_stated(items, recipe), join=())
     every, finder = listing.images, _Finder(recipe, listing.images.keys, items)
     found, rules = finder.images(), recipe.rules
@@ -166,11 +167,13 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     if len(files):
         images = in_order(Members.joined([images, every.take(files)]))
     is_used = _are_in(len(every), [found[found >= 0], files])
+    of_join = documents - Documents(listing.others, recipe).named()
     noun = "mask" if rules.masks.pattern.column else "target image"
     names = {key: [every.keys[at] for at in several] for key, several in matched.files.items()}
     return recipe, replace(
         listing,
         images=images,
+        others=[one for one in listing.others if one.key not in of_join],
         skipped=[
             *listing.skipped,
             *matched.lost,

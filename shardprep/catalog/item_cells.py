@@ -32,6 +32,7 @@ _BESIDE = ("box_labels", "segmentation", "keypoints", "iscrowd")
 """Titles of columns with a value for each box."""
 _CORNERS = "[xmin, ymin, xmax, ymax]"
 _POINTS = "points"
+_OF_VECTORS = ("auto", "vector", "soft")
 _TEXTS = ("labels", "texts", "box_labels")
 _PRINTED = (
     r"^[\[({]\s*'|^\[+\s*(\{'|\(|array|[-+.\de]+\s+[-+.\d\[])|^\[.*[\[,]\s*(None|nan|True|False)\b"
@@ -78,15 +79,18 @@ def _with_lists(items: GivenItems, recipe: Recipe) -> GivenItems:
 def _with_vectors(items: GivenItems, recipe: Recipe) -> GivenItems:
     """Return the items with numbers and blanks for JSON lists of numbers in columns of targets."""
     columns = dict(items.columns)
-    titles = {*items.targets, *recipe.labels.removeprefix("column:").split(",")} - {*SINGLE, *LISTS}
-    for title in titles & columns.keys():
-        cells = columns[title]
-        rows = np.flatnonzero(booleans(pc.starts_with(cells.array, "[")))
-        for row in rows.tolist():
-            if not {*map(type, cell_list(cells[row]))} <= {int, float}:
+    of_labels = recipe.labels.removeprefix("column:").split(",")
+    titles = {*items.targets, *(of_labels if recipe.target in _OF_VECTORS else ())}
+    for title in (titles - {*SINGLE, *LISTS}) & columns.keys():
+        cells, rows, vectors = columns[title], list[int](), list[str]()
+        for row in np.flatnonzero(booleans(pc.starts_with(cells.array, "["))).tolist():
+            found = cell_list(cells[row])
+            if {*map(type, found)} <= {int, float}:
+                rows.append(row)
+                vectors.append(" ".join(map(str, found)))
+            elif isinstance(found, list):
                 items.refuse(row, title, "is neither a single value nor a list of numbers")
-        vectors = (" ".join(map(str, cell_list(cells[row]))) for row in rows.tolist())
-        columns[title] = cells.replaced(rows, Texts.of(vectors)) if len(rows) else cells
+        columns[title] = cells.replaced(np.array(rows), Texts.of(vectors)) if rows else cells
     return replace(items, columns=columns)
 
 
@@ -222,7 +226,10 @@ def _are_keypoints(one: Any) -> bool:
     """Return whether a value is x, y and visibility of each keypoint of an object, or empty."""
     try:
         one = json.loads(one) if isinstance(one, str) else one
-        one = [x for x in one.values() if x] if isinstance(one, dict) else one
+        if isinstance(one, dict):
+            one = [x for x in one.values() if x]
+            if {*map(len, one)} - {3}:
+                return False
         values = np.array(one or [], np.float64)
     except (TypeError, ValueError, RecursionError):
         return False

@@ -179,11 +179,11 @@ def _of_columns(table: Any, suffix: str) -> bytes | None:
 
 
 def _records(table: Any, option: str) -> list[Any]:
-    titles = [str(one) for one in getattr(table, "columns", ())]
+    titles = [*map(str, getattr(table, "column_names", getattr(table, "columns", ())))]
     _check_titles(titles, option)
     if isinstance(table, Mapping):
-        columns = [list(column) for column in table.values()]
-        return [dict(zip(table, row, strict=True)) for row in zip(*columns, strict=True)]
+        cells = [list(column) for column in table.values()]
+        return [dict(zip(table, row, strict=True)) for row in zip(*cells, strict=True)]
     if titles and hasattr(table, "iloc"):
         return list(table.to_dict("records"))
     with contextlib.suppress(pa.ArrowException, TypeError, ValueError):

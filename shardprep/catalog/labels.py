@@ -362,7 +362,8 @@ def _label_titles(
     columns = columns or (find_label_column(table, id_title, option),)
     if columns == ("*",):
         own = table.header[: len(table.header) - table.num_joined]
-        columns = tuple(title for title in own if title != id_title)
+        of_images = id_title, table.titles.get("image")
+        columns = tuple(title for title in own if title not in of_images)
     return {title: table.column(title) for title in columns}
 
 

@@ -6,6 +6,7 @@ the newest version of the only dataset in it.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,6 +29,8 @@ VERSION_FOLDER = re.compile(
 )
 DatasetFiles = LocalFiles | RemoteFiles
 """The files of a dataset, local or remote; `OpenDataset` uses only methods that both have."""
+_USUAL_SHARE = 0.05
+"""Default of `--max-rejected`."""
 _LEVELS = 2
 """Number of folder levels to search: versions, or datasets with versions in them."""
 _REMAINS = (ITEMS_FILE, SCHEMA_FILE, *DOCUMENTS[:1])
@@ -100,8 +103,10 @@ def unfinished_error(work: Path | ObjectUrl) -> DatasetError:
     if isinstance(work, Path) and (items := work / ITEMS_FILE).is_file():
         from shardprep.dataset.rejected import rejected_text
 
-        rejected, way = rejected_text(items, "run the same build or finalize again")
-        what += f": {rejected}" if rejected else ""
+        with contextlib.suppress(DatasetError):  # the table is not complete
+            again = "run the same build or finalize again"
+            rejected, way = rejected_text(items, again, most=_USUAL_SHARE)
+            what += f": {rejected}" if rejected else ""
     if not way:
         way = "run the same `shardprep build` again to continue it, or to see why it stops; for a "
         way += f"build in parts, run `shardprep finalize {work}` when all parts are done"

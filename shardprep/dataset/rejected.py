@@ -14,8 +14,8 @@ _REMEDY = "; give "
 _FLAG = re.compile(r"--([a-z-]+)(?: ([A-Z,]+|recover))?")
 
 
-def rejected_text(items: Path, again: str, limit: str = "") -> tuple[str, str]:
-    """Return the problem and what to do, or two empty texts if no image of the table is rejected.
+def rejected_text(items: Path, again: str, limit: str = "", most: float = 0.0) -> tuple[str, str]:
+    """Return the problem and what to do; two empty texts if at most a share `most` is rejected.
 
     `items` is the item table of a build that is not published, `again` the words for another run,
     and `limit` follows the counts. DatasetError if the table is damaged.
@@ -23,15 +23,13 @@ def rejected_text(items: Path, again: str, limit: str = "") -> tuple[str, str]:
     rows = item_table.read_items(items, ("key", "status", "kind", "reason"))
     statuses = Counter(rows["status"].cast("string").to_pylist())
     num_rejected, num_written = statuses[item_table.REJECTED], statuses[item_table.WRITTEN]
-    if not num_rejected:
+    if num_rejected <= most * (num_rejected + num_written):
         return "", ""
     rejected = item_table.with_status(rows, item_table.REJECTED).to_pylist()
     kinds = Counter(row["kind"] for row in rejected).most_common()
     first = next(row for row in rejected if row["kind"] == kinds[0][0])
-    reason = _FLAG.sub(
-        lambda m: str(OptionName(m[1].replace("-", "_"), m[2] or "")), first["reason"] or ""
-    )
-    fault, _, remedy = reason.partition(_REMEDY)
+    fault, _, remedy = (first["reason"] or "").partition(_REMEDY)
+    remedy = _FLAG.sub(lambda m: str(OptionName(m[1].replace("-", "_"), m[2] or "")), remedy)
     total = counted(num_rejected + num_written, "image")
     what = (
         f"{num_rejected:,} of {total} are rejected{limit}: "

@@ -73,7 +73,7 @@ class Original:
 
     height: int = 0
     width: int = 0
-    """Height and width in pixels of the upright image; of a rejected one, before it is turned."""
+    """Height and width in pixels of the upright image; of one that cannot be decoded, unturned."""
     format: str = ""
     """Pillow's name of the format in lower case: jpeg, png, webp …"""
 

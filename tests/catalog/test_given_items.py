@@ -22,6 +22,7 @@ from pycocotools import mask as coco
 import shardprep
 from shardprep import reader
 from shardprep.api.builds import Plan
+from shardprep.dataset.item_table import read_items
 from shardprep.errors import BuildError, ShardprepError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.storage.cache import cache_root
@@ -1629,3 +1630,57 @@ def test_joined_rows_that_contradict_each_other_are_an_error() -> None:
         planned(items, join=both, columns="age")
     with pytest.raises(SourceError, match="shares no column with items, which has image, label,"):
         planned(items, join=[{"age": 7}], columns="age")
+
+
+def test_lists_and_brackets_in_a_column_of_labels_mean_what_the_target_says(tmp_path: Path) -> None:
+    rows = [
+        {"image": f"{i}.jpg", "tags": ["a", "b"][: 1 + i % 2], "caption": f"[Fig. {i}] a dog"}
+        for i in range(3)
+    ]
+    write_folder(tmp_path / "s", {f"{i}.jpg": jpeg(seed=i) for i in range(3)})
+    stored: dict[str, dict[str, Any]] = {}
+    for labels, target in (("tags", "multilabel"), ("caption", "text")):
+        options: dict[str, Any] = {"labels": f"column:{labels}", "target": target}
+        made = shardprep.build(
+            tmp_path / "s", tmp_path / labels, items=rows, size=8, workers=1, **options
+        )
+        every = reader.Dataset(made.path, "train", as_supervised=False)
+        stored |= {f"{one['image/filename']}: {labels}": dict(one) for one in every}
+    assert stored["1.jpg: tags"]["labels"].tolist() == [1, 1]
+    assert stored["2.jpg: tags"]["labels"].tolist() == [1, 0]
+    assert stored["1.jpg: caption"]["text"] == "[Fig. 1] a dog"
+
+
+def test_splits_groups_and_columns_of_a_table_of_labels_count_beside_items(tmp_path: Path) -> None:
+    members = {f"{i}.jpg": jpeg(seed=i) for i in range(6)}
+    head = "id,label,Age,patient\n"
+    parts = {"train": range(4), "test": range(4, 6)}
+    for name, own in parts.items():
+        lines = "".join(f"{i},{'ab'[i % 2]},{i},p{i // 2}\n" for i in own)
+        members[f"{name}.csv"] = (head + lines).encode()
+    write_folder(tmp_path / "s", members)
+    made = shardprep.build(
+        tmp_path / "s", tmp_path / "o", items=[{"image": f"{i}.jpg"} for i in range(6)],
+        labels="csv:train.csv,test.csv:id:label", split="tables", columns="age",
+        group="patient", size=8, workers=1,
+    )  # fmt: skip
+    rows = read_items(made.path / "items.parquet").to_pylist()
+    assert {row["key"] for row in rows if row["split"] == "test"} == {"4.jpg", "5.jpg"}
+    odd = head + "".join(f"{i % 6},a,1,p{i}\n" for i in range(12))
+    (tmp_path / "s/train.csv").write_text(odd)
+    with pytest.raises(SourceError, match="gives an image 'p0' and 'p6' in column 'patient'"):
+        shardprep.build(
+            tmp_path / "s", tmp_path / "p", items=[{"image": f"{i}.jpg"} for i in range(6)],
+            labels="csv:train.csv:id:label", group="patient", size=8, workers=1,
+        )  # fmt: skip
+
+
+def test_a_joined_table_of_the_source_is_read_and_not_skipped(tmp_path: Path) -> None:
+    members = {f"{i}.jpg": jpeg(seed=i) for i in range(2)}
+    members["people.csv"] = b"person,age\nann,30\nbob,40\n"
+    write_folder(tmp_path / "s", members)
+    rows = [{"image": f"{i}.jpg", "person": ("ann", "bob")[i]} for i in range(2)]
+    made = shardprep.build(
+        tmp_path / "s", tmp_path / "o", items=rows, join="people.csv", size=8, workers=1
+    )
+    assert made.manifest.totals.skipped == {}

@@ -64,12 +64,21 @@ class TableMatch:
             what = f"has no id of an image of the source ({shown(self.rows_without_image[0])})"
             raise SourceError(self.table.name, what, f"write ids such as {shown(key)}")
 
-    def with_columns(self, other: TableMatch | None, names: Collection[str]) -> TableMatch:
-        """Return the match with columns of `names` that only the rows of `other` have."""
+    def with_columns(
+        self, other: TableMatch | None, names: Collection[str], single: Collection[str] = ()
+    ) -> TableMatch:
+        """Return the match with columns of `names` and `single` that only the rows of `other` have.
+
+        SourceError if rows of an image differ in a column of `single`.
+        """
         if other is None or other.table.is_own:
             return self
-        header = other.table.header
-        new = [i for i, title in enumerate(header) if {title} & {*names} - {*self.table.header}]
+        known = {title.lower() for title in self.table.header}
+        wanted = {one.lower() for one in (*names, *single)} - known
+        new = [i for i, title in enumerate(other.table.header) if title.lower() in wanted]
+        for title in (other.table.header[i] for i in new):
+            if title.lower() in map(str.lower, single):
+                other.single(title)
         rows = np.append(other.row_of, -1)[self.key_of]  # key −1 gets the appended row
         rows = np.where(rows < 0, len(other.table.rows), rows)
         return replace(self, table=self.table.with_columns(other.table, new, rows))
