@@ -56,7 +56,7 @@ TABLE_OPTIONS = frozenset(
 )
 """Options that take a table as an object of Python, such as a data frame."""
 _ANY_TABLE = re.compile("(csv:)?FILE(:.*)?")
-"""Matches a value in advice that stands for a table of the user."""
+"""Matches a value in advice that stands for any table that the user has."""
 
 
 def printable(text: str) -> str:

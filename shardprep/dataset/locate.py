@@ -29,8 +29,8 @@ VERSION_FOLDER = re.compile(
 )
 DatasetFiles = LocalFiles | RemoteFiles
 """The files of a dataset, local or remote; `OpenDataset` uses only methods that both have."""
-_USUAL_SHARE = 0.05
-"""Default of `--max-rejected`."""
+USUAL_SHARE = 0.05
+"""Default of `--max-rejected`, the option of a higher room; a test holds that they are equal."""
 _LEVELS = 2
 """Number of folder levels to search: versions, or datasets with versions in them."""
 _REMAINS = (ITEMS_FILE, SCHEMA_FILE, *DOCUMENTS[:1])
@@ -105,7 +105,7 @@ def unfinished_error(work: Path | ObjectUrl) -> DatasetError:
 
         with contextlib.suppress(DatasetError):  # the table is not complete
             again = "run the same build or finalize again"
-            rejected, way = rejected_text(items, again, most=_USUAL_SHARE)
+            rejected, way = rejected_text(items, again, most=USUAL_SHARE)
             what += f": {rejected}" if rejected else ""
     if not way:
         way = "run the same `shardprep build` again to continue it, or to see why it stops; for a "

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from shardprep.dataset.locate import Version, locate, versions_below
+from shardprep.dataset.locate import USUAL_SHARE, Version, locate, versions_below
 from shardprep.errors import DatasetError
+from shardprep.recipe.options import BUILD_DEFAULTS
 from shardprep.storage.url import parse_place
 from shardprep.writer.workspace.states import find_workspace
 from tests.support.builders import write
@@ -75,3 +76,7 @@ def test_unfinished_builds_are_found_as_datasets_are(
         assert find_workspace(f"{root}/a/2.0.0.incomplete").location == f"{root}/a/2.0.0"
         with pytest.raises(DatasetError, match=r"several unfinished builds: .*1\.0\.0, .*2\.0\.0;"):
             find_workspace(root)
+
+
+def test_the_limit_of_rejections_that_explain_an_unfinished_build_is_the_default() -> None:
+    assert BUILD_DEFAULTS["max_rejected"] == USUAL_SHARE
