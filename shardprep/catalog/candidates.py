@@ -16,8 +16,9 @@ from shardprep.catalog.names import find_masks
 from shardprep.catalog.objects.detect import text_files
 from shardprep.catalog.stacks import sample_keys, stack_patterns
 from shardprep.catalog.tables.key_index import SUBMISSION, KeyIndex
-from shardprep.catalog.tables.row_matching import TableMatch, joined, match_ids, match_table, united
+from shardprep.catalog.tables.row_matching import TableMatch, joined, match_ids, match_table
 from shardprep.catalog.tables.table import Table
+from shardprep.catalog.tables.united_tables import united
 from shardprep.errors import SourceError, counted
 from shardprep.recipe.rules import LabelRule
 

@@ -20,8 +20,9 @@ from shardprep.catalog.labels import (
 from shardprep.catalog.names import UNTRAINED, are_parts, find_masks, given_split, split_folders
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.key_index import SUBMISSION, AmbiguousIdError, KeyIndex
-from shardprep.catalog.tables.row_matching import match_table, united
+from shardprep.catalog.tables.row_matching import match_table
 from shardprep.catalog.tables.table import OpenQuoteError, Table
+from shardprep.catalog.tables.united_tables import united
 from shardprep.catalog.targets import Cell
 from shardprep.errors import OptionName, SourceError, counted
 from shardprep.recipe.rules import CsvRule, LabelRule

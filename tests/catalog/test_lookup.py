@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
-from shardprep.catalog.tables.row_matching import united
 from shardprep.catalog.tables.table import parse_table
+from shardprep.catalog.tables.united_tables import united
 from shardprep.source import string_column
 from shardprep.source.string_column import Texts
 from tests.support.examples import examples

@@ -12,15 +12,12 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from shardprep.catalog.decision.column_evidence import LIKELY, LabelColumns, found_columns, is_about
+from shardprep.catalog.decision.file_kinds import NUM_PROBES, Kind, find_kinds, named_alike
 from shardprep.catalog.decision.mask_sets import (
-    NUM_PROBES,
     SPLIT_WORD,
-    Kind,
     MaskSet,
-    find_kinds,
     is_named_as_masks,
     mask_sets,
-    named_alike,
     pair_set,
 )
 from shardprep.catalog.decision.pairs import common_start
@@ -47,7 +44,8 @@ from shardprep.catalog.objects.mask_values import (
 )
 from shardprep.catalog.patterns import matched
 from shardprep.catalog.tables.key_index import KeyIndex
-from shardprep.catalog.tables.row_matching import match_ids, united
+from shardprep.catalog.tables.row_matching import match_ids
+from shardprep.catalog.tables.united_tables import united
 from shardprep.errors import OptionError, SourceError, counted
 from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.source.string_column import Texts

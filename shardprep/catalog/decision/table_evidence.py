@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,55 +25,37 @@ from shardprep.catalog.decision.column_evidence import (
 )
 from shardprep.catalog.decision.copies import apart
 from shardprep.catalog.decision.name_evidence import are_wide, texts_or_none
-from shardprep.catalog.decision.split_evidence import PARTITION, numbered_splits, partition
-from shardprep.catalog.decision.view import Options, Reading, View, head_of
+from shardprep.catalog.decision.split_evidence import numbered_splits
+from shardprep.catalog.decision.table_splits import TEXTS, other_tables, with_solution, with_splits
+from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.label_rules import auto_labels, label_keys
 from shardprep.catalog.labels import ENOUGH, Labelling
-from shardprep.catalog.names import (
-    document_split,
-    words_of_split,
-)
+from shardprep.catalog.names import words_of_split
 from shardprep.catalog.objects.detect import text_files, usual
 from shardprep.catalog.objects.formats.annotated_source import Sign
 from shardprep.catalog.stacks import sample_keys, stack_patterns
-from shardprep.catalog.tables.key_index import SUBMISSION, AmbiguousIdError, KeyIndex, paths_of
-from shardprep.catalog.tables.row_matching import (
-    TableMatch,
-    is_of_splits,
-    joined,
-    match_ids,
-    match_table,
-    stated_splits,
-    united,
-)
+from shardprep.catalog.tables.key_index import SUBMISSION, AmbiguousIdError, KeyIndex
+from shardprep.catalog.tables.row_matching import is_of_splits, joined, match_ids, match_table
 from shardprep.catalog.tables.table import Table
+from shardprep.catalog.tables.united_tables import united
 from shardprep.catalog.target_values import as_number
 from shardprep.errors import SourceError, counted, some_of
 from shardprep.recipe.rules import LabelRule
-from shardprep.source.string_column import Lookup, Texts
+from shardprep.source.string_column import Texts
 
 _OPTIONS = (
     "labels", "pivot", "target", "separator", "rows", "join", "class_map",
     "boxes", "masks", "points", "target_image", "stack",
 )  # fmt: skip
-_TEXTS = (".txt", ".json", ".jsonl")
+_MOST_JOINED, _MOST_SOUGHT = 4, 64
 _MOST_SHOWN, _A_PAIR = 6, 2
 _BITS = 24
 """Bits of a code of cells or folders, which are combined with codes of tables in one integer."""
-_FIRST_FEW = 100
 _MOST_KEYS = 20_000
 _CHANNELS = re.compile(r"\{id\}_\{([^{}]+)\}(\.\w+)")
-_MOST_DOCUMENTS, _MOST_BYTES, _MOST_JOINED, _MOST_SOUGHT = 12, 256 << 20, 4, 64
 _NAMED = 0.5
 """Minimum share of the images outside of test splits that a table must name to label them. It is
 low, because a table may name only one of two pictures of a sample."""
-_OF_TRAIN, _OF_TEST = "1=train,0=test", "0=train,1=test"
-_FLAGS_OF_SPLITS = dict.fromkeys(("train", "is_train", "training"), _OF_TRAIN)
-_FLAGS_OF_SPLITS |= dict.fromkeys(("test", "is_test", "testing"), _OF_TEST)
-"""Title of a column of 0 and 1 → meaning of 0 and 1 for `--split column:`."""
-_SOLUTION = re.compile("solution|answers?", re.IGNORECASE)
-_TEXT_LIST = re.compile(r'"(\w+)"\s*:\s*\[\s*"[^"\s]+(?: [^"\s]+){3,}"')
-"""Matches a list of texts in JSON, such as captions."""
 
 
 def by_tables(view: View) -> Sequence[Reading]:
@@ -85,7 +67,7 @@ def by_tables(view: View) -> Sequence[Reading]:
     if readings or links:
         automatic = Reading({"labels": view.automatic.rule}, view.automatic.how)
         return [*links, *(readings or [automatic])]
-    if not view.documents.members(*_TEXTS):
+    if not view.documents.members(*TEXTS):
         return []
     rule = view.automatic.rule
     is_proved = rule == "folder" and next(unproved(view), None) is None
@@ -94,7 +76,7 @@ def by_tables(view: View) -> Sequence[Reading]:
     if rule == "none" and (pattern := text_files(view.index.keys, view.documents)):
         own = Reading({"labels": f"text:{pattern}", "target": "text"}, "a text for each image")
         return texts_or_none(view, own) or [own]
-    tables = _other_tables(view)
+    tables = other_tables(view)
     if rule != "none":  # skip the search for columns that form paths
         some = KeyIndex(view.index.keys[:: len(view.index.keys) // _MOST_SOUGHT + 1])
         tables = [one for one in tables if _has_ids(some, one)]
@@ -141,7 +123,7 @@ def labels_of_few(view: View) -> Sequence[Reading]:
             if (~is_test & (match.row_of >= 0)).any() and not SUBMISSION.search(table.name):
                 found += found_columns(match, view.index, tables)
     likely = [one for one in found if one.strength >= STRONG][: _MOST_SHOWN - 1]
-    readings = [Reading(_with_splits(view, one, one.options[0]), one.why) for one in likely]
+    readings = [Reading(with_splits(view, one, one.options[0]), one.why) for one in likely]
     readings = readings or [*_of_joined(view, tables)][: _MOST_SHOWN - 1]
     return [*readings, Reading({"labels": "none"}, "images without labels")] if readings else []
 
@@ -209,21 +191,6 @@ def _of_channel(channel: str, suffix: str, one: LabelColumns) -> Reading:
 def _has_ids(index: KeyIndex, table: Table) -> bool:
     cells = (table.cells(i) for i in range(len(table.header)))
     return any(index.are_found(one).any() for one in (Texts.of(table.header), *cells))
-
-
-def _other_tables(view: View, may_be: Callable[[str], bool] = bool) -> list[Table]:
-    """Return the texts and JSON documents that are tables and have a suitable name."""
-    found = list[Table]()
-    members = [one for one in view.documents.members(*_TEXTS) if may_be(one.key)]
-    for member in members if len(members) <= _MOST_DOCUMENTS else ():
-        name = member.key.rpartition("/")[2]
-        if member.extent.num_bytes <= _MOST_BYTES and not PARTITION.search(name):
-            with contextlib.suppress(SourceError):
-                table = view.documents.table([member.key])
-                texts = dict.fromkeys(_TEXT_LIST.findall(head_of(member)))
-                columns = (*table.header, *texts) if len(texts) == 1 else ()
-                found.append(view.documents.table([member.key], columns) if columns else table)
-    return found
 
 
 def _of_tables(view: View, tables: Sequence[Table]) -> Sequence[Reading]:
@@ -303,7 +270,7 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
         reading
         for one in sorted(shown, key=lambda one: -one.strength)
         for options in (one.options[:1] if one in rivals or _is_word(view, one) else one.options)
-        for reading in _with_solution(view, one, Reading(_with_splits(view, one, options), one.why))
+        for reading in with_solution(view, one, Reading(with_splits(view, one, options), one.why))
     ]
     if readings == [one for one in readings if one.options == {"labels": rule}]:  # `auto` agrees
         pairs = _renamed(first[0], folders) if readings and is_folder else ""
@@ -317,7 +284,7 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
         own = Reading({"labels": "folder"}, f"the folders, with other names: {pairs}")
         readings[1:1] = [own] * bool(pairs)
         rest = [*(one for one in found if one not in shown), *(others if is_open else ())]
-        readings += [Reading(_with_splits(view, x, x.options[0]), x.why) for x in rest]
+        readings += [Reading(with_splits(view, x, x.options[0]), x.why) for x in rest]
     number, num_rows = _num_empty(first[0]), (first[0].match.row_of >= 0).sum()
     is_text = any(str(one.options.get("target")).startswith("text") for one in readings[:1])
     if len(readings) == 1 and not is_text and number > (1 - ENOUGH) * num_rows:  # texts may be ""
@@ -420,84 +387,3 @@ def _renamed(one: LabelColumns, folders: Labelling) -> str:
         return ""
     pairs = filter(all, {*zip(folders.names, one.match.cells(one.titles[0]), strict=True)})
     return some_of([f"{name} is {cell}" for name, cell in sorted(pairs) if name != cell])
-
-
-def _with_splits(view: View, one: LabelColumns, options: Options) -> Options:
-    """Return the options, with `split` added if names of tables, or a column, state splits."""
-    table = one.match.table
-    ids = one.match.id_column
-    are_there = view.index.splits.fit(lambda split: split not in (None, "train"))
-    if not view.is_open("split") or are_there[one.match.row_of >= 0].any():
-        return options
-    title, stated = stated_splits(table)
-    others = [] if table.is_own else [*_of_other_splits(view, one)]
-    files = [name for name, _ in table.parts] or [table.name]
-    key = "boxes" if "boxes" in options else "labels"
-    rule = str(options[key]).replace(table.files, ",".join([*files, *others]))
-    if len(stated.counts()) > 1:
-        return {**options, "split": f"column:{title}", **({key: rule} if are_there.any() else {})}
-    if table.is_own or are_there.any():
-        return options
-    for column in (x for x in table.header if x.strip().lower() in _FLAGS_OF_SPLITS):
-        if {*table.cells(table.column(column))} == {"0", "1"}:
-            flags = _FLAGS_OF_SPLITS[column.strip().lower()]
-            return {**options, "split": f"column:{column}:{flags}"}
-    splits = {_split_of(name) or "train" for name in [*files, *others]}
-    if len(splits) > 1 and "," not in "".join(files):
-        return {**options, key: rule, "split": "tables"}
-    return {**options, **partition(view, table, ids)}
-
-
-def _with_solution(view: View, one: LabelColumns, reading: Reading) -> Iterator[Reading]:
-    """Yield the reading, with labels of test images if a table with the solution states them.
-
-    If the table's column `Usage` has Public and Private, and splits are open, the same reading with
-    these as validation and test comes first.
-    """
-    ids, table = one.match.id_column, one.match.table
-    for other in view.documents.tables:
-        has_all = {ids, *one.titles} <= {*other.header} and not (table.is_own or table.parts)
-        if not (has_all and _SOLUTION.search(other.name) and "split" not in reading.options):
-            continue
-        own = other.cells(other.column(ids))
-        if _is_disjoint(own, one.match) and view.index.num_found(own):
-            usage = [other.cells(i) for i, title in enumerate(other.header) if title == "Usage"]
-            files = f"{table.files},{other.name}"
-            rule = table.label_rule(ids, one.titles).replace(table.files, files)
-            options, why = {**reading.options, "labels": rule}, f"{reading.why}; {other.name}"
-            cells = {cell for one in usage for cell in one.coded().values}
-            if view.is_open("split") and {"Public", "Private"} <= cells:
-                split = "column:Usage:Public=validation,Private=test"
-                yield Reading({**options, "split": split}, f"{why}, column 'Usage'")
-            yield Reading(options, why)
-            return
-    yield reading
-
-
-def _of_other_splits(view: View, one: LabelColumns) -> Iterator[str]:
-    """Yield names of tables of other splits, which name images that the matched table lacks.
-
-    A sample submission that has the label columns is left out, because its labels mean nothing.
-    """
-    match, own = one.match, {one.match.table.name, *dict(one.match.table.parts)}
-
-    def may_be(name: str) -> bool:
-        return bool(_split_of(name)) and "," not in name and name not in own
-
-    is_text = match.table.name.endswith(_TEXTS)
-    tables = _other_tables(view, may_be) if is_text else view.documents.tables
-    for other in (x for x in tables if may_be(x.name) and match.id_column in x.header):
-        if SUBMISSION.search(other.name) and not {*one.titles}.isdisjoint(other.header):
-            continue
-        ids = other.cells(other.column(match.id_column))
-        if view.index.num_found(ids) and _is_disjoint(ids, match):
-            yield other.name
-
-
-def _split_of(name: str) -> str | None:
-    return document_split(name) or ("test" if SUBMISSION.search(name) else None)
-
-
-def _is_disjoint(ids: Texts, match: TableMatch) -> bool:
-    known = Lookup(paths_of(match.table.cells(match.table.column(match.id_column))))
-    return all((known.positions(some)[0] < 0).all() for some in (ids[:_FIRST_FEW], paths_of(ids)))

@@ -23,8 +23,8 @@ from shardprep.catalog.selection import Selected, select
 from shardprep.catalog.stacks import stacked
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import united
 from shardprep.catalog.tables.table import Table
+from shardprep.catalog.tables.united_tables import united
 from shardprep.recipe.options import BUILD_DEFAULTS, spelled
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.byte_range import MemberError

@@ -21,7 +21,7 @@ from shardprep.catalog.objects.formats.rle_table import runs_in
 from shardprep.catalog.objects.known_formats import recognise
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import united
+from shardprep.catalog.tables.united_tables import united
 from shardprep.errors import Choice, OptionName, QuestionError, SourceError, counted
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.members import Member, Members

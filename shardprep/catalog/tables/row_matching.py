@@ -1,11 +1,10 @@
-"""Find the ids of a table, match its rows to images, and join or stack tables."""
+"""Find the ids of a table, match its rows to images, and join tables."""
 
 from __future__ import annotations
 
 import contextlib
 import glob
 import re
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,16 +12,8 @@ import numpy as np
 import pyarrow.compute as pc
 
 from shardprep.catalog.names import given_split, stem, words_of, words_of_split
-from shardprep.catalog.tables.key_index import (
-    SUBMISSION,
-    AmbiguousIdError,
-    Ints,
-    KeyIndex,
-    Origin,
-    origin_of,
-    paths_of,
-)
-from shardprep.catalog.tables.table import Rows, Table, stacked
+from shardprep.catalog.tables.key_index import AmbiguousIdError, Ints, KeyIndex, Origin, origin_of
+from shardprep.catalog.tables.table import Table
 from shardprep.errors import OptionName, SourceError, shown, some_of
 from shardprep.recipe.rules import SLICE, letters_of
 from shardprep.source.string_column import Coded, Texts, booleans, positions
@@ -30,14 +21,12 @@ from shardprep.storage.text_file import INDEX
 
 _FIELD = re.compile(rf"\{{(?P<column>[^{{}}\[\]]+)(\[{SLICE}\])?\}}")
 _SPLIT_COLUMNS = frozenset(("split", "subset", "set", "partition", "usage", "dataset", "phase"))
-_NUMBER = re.compile(r"\d+")
 _WORD_AT_END = re.compile("[-_][A-Za-z]+$")
 _OF_IDS = frozenset(("id", "image", "img", "file", "filename", "name", "path", "photo", "key"))
-_SAMPLE_ROWS = 500
+SAMPLE_ROWS = 500
 """Approximate number of rows that are searched to detect the column of ids."""
-_MOST_COPIES = 64
-_MOST_NESTED, _MOST_COMPOSED = 16, 200_000
-"""Maximum number of tables to search in `_is_within`, and of images to search in `_composed`."""
+_MOST_COMPOSED = 200_000
+"""Maximum number of images to search in `_composed`."""
 
 
 class NoIdsError(SourceError):
@@ -182,7 +171,7 @@ def joined(table: Table, other: Table, key: str, wanted: Collection[str] = ()) -
     used, or of an unknown split. SourceError if the tables share no key, or if rows of one key and
     split have different cells in a `wanted` column.
     """
-    if _has_numbers(other):
+    if other.has_numbers:
         key = key or ("1" if "1" in table.header else "")
         titles = {one: joined_title(table, other, one) for one in other.header if one != key}
         other = replace(other, header=tuple(titles.get(one, one) for one in other.header))
@@ -240,14 +229,9 @@ def _check_equal(table: Table, keys: Texts, key: str, wanted: Collection[str]) -
             raise SourceError(table.name, what, f"give one row for each {key}")
 
 
-def _has_numbers(table: Table) -> bool:
-    """Return whether columns are called 1, 2, 3, …, because the table has no header."""
-    return all(map(str.isdecimal, table.header))
-
-
 def joined_title(table: Table, other: Table, title: str) -> str:
     """Return the title of a column of `other` after a join: `classes.2` if both tables have a 2."""
-    is_taken = _has_numbers(other) and title in table.header
+    is_taken = other.has_numbers and title in table.header
     return f"{stem(other.name)}.{title}" if is_taken else title
 
 
@@ -258,106 +242,6 @@ def _of_split(cells: Texts, splits: Coded[str | None]) -> Texts:
     return Texts(pc.binary_join_element_wise(lead.array, cells.array, Texts.of([""]).array[0]))
 
 
-def united(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
-    """Return the tables, with tables of equal headers stacked if they are of different images.
-
-    Such tables are of different splits (`train.csv`, `test.csv`), or have no common id. If equal
-    tables have the same name, only the uppermost is kept, unless others have images of their own.
-    """
-    key = "united", *map(id, tables)
-    if key not in index.known:
-        index.known[key] = tuple(tables), _united(index, tables)
-    return [*index.known[key][1]]
-
-
-def _united(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
-    groups: list[list[Table]] = []
-    tables = _without_copies(index, tables)
-    for table in sorted(tables, key=lambda one: _is_within(one, tables)):
-        alike = [one for one in groups if _are_parts(index, [*one, table])]
-        if alike:
-            alike[0].append(table)
-        else:
-            groups.append([table])
-    found = [stacked(group) for group in groups]
-    for whole, group in zip(found, groups, strict=True):
-        start = 0
-        for table in group if len(group) > 1 else ():  # the parts share the cells of the whole
-            stop = start + len(table.rows)
-            if isinstance(table.rows, Rows) and isinstance(whole.rows, Rows):
-                table.rows.columns = whole.rows[start:stop].columns
-            start = stop
-    return found
-
-
-def _without_copies(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
-    groups = defaultdict[tuple[object, ...], list[Table]](list)
-    for table in tables:
-        groups[table.name.rpartition("/")[2], table.header, len(table.rows)].append(table)
-    copies = set[int]()
-    for group in groups.values():
-        kept: list[Table] = []
-        some = group if 1 < len(group) <= _MOST_COPIES else []  # more: a table for each folder
-        for table in sorted(some, key=lambda one: one.name.count("/")):
-            twin = next((one for one in kept if _have_equal_cells(one, table)), None)
-            if twin is None or _num_below(index, table) not in (0, _num_below(index, twin)):
-                kept.append(table)
-            else:
-                copies.add(id(table))
-    return [one for one in tables if id(one) not in copies]
-
-
-def _have_equal_cells(one: Table, two: Table) -> bool:
-    places = range(len(one.header))
-    return all(one.cells(at).array.equals(two.cells(at).array) for at in places)
-
-
-def _num_below(index: KeyIndex, table: Table) -> int:
-    """Return the number of images below the folder of a table."""
-    start = table.name[: table.name.rfind("/") + 1]
-    counts = index.keys.folders.counts().items()
-    return sum(number for path, number in counts if f"{path}/".startswith(start))
-
-
-def _is_within(table: Table, tables: Sequence[Table]) -> bool:
-    """Return whether a larger table, named alike except for numbers, has the sampled ids."""
-    larger = (one for one in tables[:_MOST_NESTED] if len(one.rows) > len(table.rows) > 0)
-    larger = (one for one in larger if _NUMBER.sub("", one.name) == _NUMBER.sub("", table.name))
-    pairs = ((table.cells(0)[:_SAMPLE_ROWS], one.cells(0)) for one in larger if one.header)
-    return any((positions(*pair)[0] >= 0).all() for pair in pairs)
-
-
-def _are_parts(index: KeyIndex, tables: Sequence[Table]) -> bool:
-    *others, last = tables
-    first = others[0]
-    is_odd = any("," in one.name or SUBMISSION.search(one.name) for one in tables)
-    is_odd |= len({*last.header}) < len(last.header)  # the header is really a row
-    if is_odd or last.header != first.header:
-        return False
-    splits = [origin_of(one.name).split for one in tables]
-    if None not in splits and splits[-1] not in splits[:-1]:
-        return True
-    try:
-        place = first.column(find_ids(index, first))
-    except SourceError:
-        return False
-    ids, own = Texts.joined([one.cells(place) for one in others]), last.cells(place)
-    if _has_numbers(last) and not index.num_found(own):  # equal titles 1, 2, … prove nothing
-        return False
-    if _are_ends(own, ids) or _are_ends(ids, own):
-        return False
-    return bool((positions(paths_of(own), paths_of(ids))[0] < 0).all())
-
-
-def _are_ends(names: Texts, paths: Texts) -> bool:
-    """Return whether `names` lack folders, and most are the file names in `paths`."""
-    has_slash = [pc.any(pc.match_substring(x.array, "/")).as_py() for x in (names, paths)]
-    if has_slash != [False, True]:
-        return False
-    ends = Texts(pc.replace_substring_regex(paths.array, r"^.*/", ""))
-    return bool((positions(names, ends)[0] >= 0).mean() > 1 / 2)
-
-
 def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
     """Return the title of `column`; "" means the column that names the most images.
 
@@ -366,7 +250,7 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
     """
     if column or table.is_own:
         return row_ids(table, column or table.header[0])[0]
-    key, step = ("ids", id(table)), max(1, len(table.rows) // _SAMPLE_ROWS)
+    key, step = ("ids", id(table)), max(1, len(table.rows) // SAMPLE_ROWS)
     if key not in index.known:
         several = [table.cells(i)[::step] for i in range(len(table.header))]
         index.known[key] = table, [index.num_found(cells) for cells in several]
@@ -414,7 +298,7 @@ def _are_pairs(table: Table, first: int, second: int, hits: Sequence[int]) -> bo
     """Return whether two columns have the same ids in different rows, as in a list of pairs."""
     if 2 * hits[second] <= hits[first]:
         return False
-    own, others = (table.cells(place)[:_SAMPLE_ROWS] for place in (first, second))
+    own, others = (table.cells(place)[:SAMPLE_ROWS] for place in (first, second))
     shared = {*own.coded().values} & {*others.coded().values}
     differ = sum(one != other for one, other in zip(own, others, strict=True))
     return 2 * min(len(shared), differ) > len(own)
@@ -451,7 +335,7 @@ def clear_ids(index: KeyIndex, table: Table) -> str:
 
 def _paths_of_columns(index: KeyIndex, table: Table) -> list[str]:
     """Return the templates of `_paths`; templates whose ids fit one image most often come first."""
-    ids = {path: {*row_ids(table, path)[1][:_SAMPLE_ROWS]} for path in _paths(index, table)}
+    ids = {path: {*row_ids(table, path)[1][:SAMPLE_ROWS]} for path in _paths(index, table)}
     return sorted(ids, key=lambda path: -sum(len(index.find(one)) == 1 for one in ids[path]))
 
 
@@ -461,7 +345,7 @@ def _paths(index: KeyIndex, table: Table) -> Iterator[str]:
     A folder is a cell, or the first part of a title with a cell: `video_0` for 0 in `video_id`. The
     row is the first row without equal cells, or else the first row.
     """
-    some = [table.rows[at] for at in range(min(_SAMPLE_ROWS, len(table.rows)))]
+    some = [table.rows[at] for at in range(min(SAMPLE_ROWS, len(table.rows)))]
     row = next((one for one in some if len({*one}) == len(one)), [*some, []][0])
     pairs = [*zip(row, table.header, strict=False)]
     fields = dict[str, str]()

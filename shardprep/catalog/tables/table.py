@@ -111,6 +111,11 @@ class Table:
         return self.name == DATA_FRAME
 
     @property
+    def has_numbers(self) -> bool:
+        """Whether the columns are called 1, 2, 3, …, because the table has no header."""
+        return all(map(str.isdecimal, self.header))
+
+    @property
     def file_names(self) -> list[str]:
         return [name for name, _ in self.parts] or [self.name]
 

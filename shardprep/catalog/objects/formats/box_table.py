@@ -1,11 +1,10 @@
-"""Boxes in tables: in four columns, or all boxes of a row in one cell."""
+"""Read boxes of a table: their columns, form, classes and images; `box_cells` reads the numbers."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import re
-from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +26,17 @@ from shardprep.catalog.objects.formats.annotated_source import (
     read_each,
     sampled,
 )
+from shardprep.catalog.objects.formats.box_cells import (
+    NO_BOXES,
+    POLYGON,
+    SAMPLE_ROWS,
+    SPACES,
+    CellBoxes,
+    boxes_of_cells,
+    boxes_of_columns,
+    is_number,
+    tuple_size,
+)
 from shardprep.catalog.objects.formats.box_format import SizeOf
 from shardprep.catalog.objects.formats.coco import outline_of
 from shardprep.catalog.objects.object_table import (
@@ -38,14 +48,9 @@ from shardprep.catalog.objects.object_table import (
 )
 from shardprep.catalog.tables.key_index import origin_of
 from shardprep.catalog.tables.object_lists import object_rows, unfolded
-from shardprep.catalog.tables.row_matching import (
-    TableMatch,
-    clear_ids,
-    match_table,
-    row_ids,
-    united,
-)
+from shardprep.catalog.tables.row_matching import TableMatch, clear_ids, match_table, row_ids
 from shardprep.catalog.tables.table import Table, table_of
+from shardprep.catalog.tables.united_tables import united
 from shardprep.errors import OptionName, SourceError, shown
 from shardprep.image.annotation_types import IS_CROWD, Floats, Skeleton
 from shardprep.recipe.object_rules import (
@@ -58,17 +63,6 @@ from shardprep.recipe.object_rules import (
 )
 from shardprep.source.string_column import booleans
 
-_NO_BOXES = frozenset(("", "[]", "[[]]", "{}", "-1", "none", "None", "nan", "NaN"))
-_NO_OBJECT = "none"
-"""Label that means "no object" in a cell of boxes: `none 1 0 0 1 1`."""
-_SPACES = str.maketrans("[](){},;\"'", " " * 10)
-_DICT = re.compile(r"\{([^{}]*)\}")
-_ENTRY = re.compile(r"['\"]?([A-Za-z_]\w*)['\"]?\s*:\s*([-+.\w]+)")
-_POLYGON = re.compile(
-    r"[\[(]\s*([\[(]\s*-?[\d.]+[,\s]+-?[\d.]+\s*[\])][,\s]*){3,}[\])]"
-    r"|POLYGON\s*\(\(\s*(-?[\d.]+\s+-?[\d.]+[,\s]*){3,}\)\)"
-)
-"""Matches a cell with the points of a polygon, x before y."""
 _BRACKETS = re.compile(r"\s*\[[\[(\s]*(-?[\d.]+\s*[,\s]\s*){3}-?[\d.]+\s*[\])]|\s*\[\s*\{.*:")
 _MOST_SEEN = 100
 _NUMBERS = re.compile(r"(\s-?\d[\d.]*){4}")
@@ -87,14 +81,11 @@ _FURTHER: dict[str, Callable[[AnnotatedSource], bool]] = {
 """End of the title of a further column of objects, as in COCO → whether to read the column."""
 _FORMS: dict[str, BoxForm] = {"parquet": "xywh", "webdataset": "yxyx"}
 """Layout of an export by shardprep → form of its boxes."""
-_MOST_ODD = 0.01
-"""Maximum share of cells with a number of words that is not a multiple of the words of a box."""
 _MOST_COMPARED = 100_000
 _ROUNDING = 1.01
 """Maximum difference in pixels between a stated side and the distance of corners."""
 _SIDES = ("height", "width"), ("imageheight", "imagewidth"), ("imgheight", "imgwidth")
 _MOST_HEADS = 256
-_SAMPLE = 200
 
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
@@ -114,7 +105,11 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     match = match_table(index, table, rule.table.id_column)
     match.check(index.keys[0])
     places = [table.column(name) for name in columns.names]
-    boxes = _of_columns(table, places) if len(places) == 4 else _of_cells(table, places[0], source)
+    boxes = (
+        boxes_of_columns(table, places)
+        if len(places) == 4
+        else boxes_of_cells(table, places[0], source)
+    )
     values = boxes.array()
     if not len(values) and boxes.malformed:
         row = min(boxes.malformed)
@@ -164,7 +159,9 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     )
 
 
-def _mixed_units(table: Table, boxes: _Boxes, match: TableMatch, keys: Sequence[str]) -> list[str]:
+def _mixed_units(
+    table: Table, boxes: CellBoxes, match: TableMatch, keys: Sequence[str]
+) -> list[str]:
     """Return a note on a few boxes in shares beside boxes in pixels; SourceError for many."""
     images = match.key_of[np.array(boxes.rows, np.int64)]
     are_here = np.flatnonzero(images >= 0)
@@ -184,7 +181,7 @@ def _blank_keys(table: Table, columns: BoxColumns) -> set[str]:
 
 
 def _objects(
-    table: Table, boxes: _Boxes, match: TableMatch, form: BoxForm, columns: Mapping[str, str]
+    table: Table, boxes: CellBoxes, match: TableMatch, form: BoxForm, columns: Mapping[str, str]
 ) -> tuple[ObjectTable, tuple[str, ...]]:
     """Return the objects and the names of their keypoints.
 
@@ -251,7 +248,7 @@ def _keypoints(cell: str) -> Any:
     return None
 
 
-def _without_image(boxes: _Boxes, match: TableMatch) -> dict[str, int]:
+def _without_image(boxes: CellBoxes, match: TableMatch) -> dict[str, int]:
     counts = Counter(boxes.rows)
     counts.update(boxes.malformed)
     found: dict[str, int] = {}
@@ -269,7 +266,9 @@ def _side_columns(table: Table, columns: BoxColumns) -> tuple[int, int] | None:
     return None
 
 
-def _are_of_boxes(table: Table, boxes: _Boxes, match: TableMatch, sides: tuple[int, int]) -> bool:
+def _are_of_boxes(
+    table: Table, boxes: CellBoxes, match: TableMatch, sides: tuple[int, int]
+) -> bool:
     """Return whether the columns `sides` have the sizes of boxes instead of images.
 
     Sizes of boxes mostly equal the distances of corners, or differ between the rows of an image.
@@ -313,15 +312,15 @@ def _find_columns(table: Table) -> BoxColumns:
     named = named_box_columns(table.header)
     if named is not None:
         return named
-    sample = table.rows[:: max(1, len(table.rows) // _SAMPLE)]
+    sample = table.rows[:: max(1, len(table.rows) // SAMPLE_ROWS)]
     for place, title in enumerate(table.header):
-        cells = [row[place] for row in sample if row[place] not in _NO_BOXES]
-        words = [cell.translate(_SPACES).split() for cell in cells]
-        has_classes = bool(cells) and not any(_is_number(one[0]) for one in words if one)
+        cells = [row[place] for row in sample if row[place] not in NO_BOXES]
+        words = [cell.translate(SPACES).split() for cell in cells]
+        has_classes = bool(cells) and not any(is_number(one[0]) for one in words if one)
         if cells and (
             all(map(_BRACKETS.match, cells))
-            or all(map(_POLYGON.fullmatch, cells))
-            or (has_classes and all(_tuple_size(words)))
+            or all(map(POLYGON.fullmatch, cells))
+            or (has_classes and all(tuple_size(words)))
         ):
             return BoxColumns((title,))
     what = f"no columns are recognized as boxes (columns: {', '.join(table.header)})"
@@ -337,7 +336,7 @@ def _find_label(table: Table, columns: BoxColumns, id_column: str, lists: Sequen
     cells = {title: table.cells(table.column(title))[:_MOST_SEEN] for title in titles}
     fit = [one for one in titles if not any(map(_NUMBERS.search, cells[one]))]
     own = [one for one in fit if one in lists]
-    texts = [one for one in own if not all(map(_is_number, filter(None, cells[one])))]
+    texts = [one for one in own if not all(map(is_number, filter(None, cells[one])))]
     return next(iter(texts or own or ([] if table.is_own and lists else fit)), "")
 
 
@@ -359,7 +358,7 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
                 continue
             place = parse_box_rule(option).table.boxes
             sides = [table.column(one) for one in place.names] if place else []
-            are_all = all(row[sides[0]] not in _NO_BOXES for row in table.rows)
+            are_all = all(row[sides[0]] not in NO_BOXES for row in table.rows)
             return signs if are_all else [replace(one, num_unlisted=0) for one in signs]
     return unclear
 
@@ -422,114 +421,5 @@ def _rule_of(table: Table, source: AnnotatedSource, documents: str = "") -> tupl
 def _says_whether(table: Table, columns: BoxColumns, label: str) -> bool:
     """Return whether a class column is 1 in all rows with a box and 0 in all other rows."""
     place, side = table.column(label), table.column(columns.names[0])
-    pairs = {(row[place], row[side] in _NO_BOXES) for row in table.rows}
+    pairs = {(row[place], row[side] in NO_BOXES) for row in table.rows}
     return pairs == {("1", False), ("0", True)}
-
-
-class _Boxes:
-    def __init__(self) -> None:
-        self.rows = array("q")
-        self.labels: list[str | None] = []
-        """Label of each box; None if the row has the label."""
-        self.malformed: Counter[int] = Counter()
-        self.polygons: dict[int, list[float]] = {}
-        self.form: BoxForm | None = None
-        self._values = array("d")
-
-    def add(self, row: int, cells: Iterable[str | float], label: str | None = None) -> None:
-        try:
-            self._values.fromlist([float(cell) for cell in cells])
-        except ValueError:
-            self.malformed[row] += 1
-        else:
-            self.rows.append(row)
-            self.labels.append(label)
-
-    def add_polygon(self, row: int, words: Sequence[str], *, keeps_outline: bool) -> None:
-        try:
-            points = np.array(words[len(words) % 2 :], np.float64).reshape(-1, 2)
-        except ValueError:
-            self.malformed[row] += 1
-        else:
-            if keeps_outline:
-                self.polygons[len(self.rows)] = points.ravel().tolist()
-            self.add(row, (*points.min(0), *points.max(0)))
-
-    def array(self) -> Floats:
-        return np.array(self._values).reshape(-1, 4)
-
-
-def _of_columns(table: Table, places: Sequence[int]) -> _Boxes:
-    boxes = _Boxes()
-    for number, row in enumerate(table.rows):
-        cells = [row[place] for place in places]
-        if any(cells):
-            boxes.add(number, cells)
-    return boxes
-
-
-def _of_cells(table: Table, place: int, source: AnnotatedSource) -> _Boxes:
-    """Return the boxes in one column: `[x, y, w, h]`, dicts, `label confidence x y w h …`.
-
-    A polygon, written `[(x, y), …]` or as WKT, gives a box and an outline.
-    """
-    cells = [(i, row[place]) for i, row in enumerate(table.rows) if row[place] not in _NO_BOXES]
-    if any("{" in cell for _, cell in cells[:_SAMPLE]):
-        return _of_dicts(cells)
-    words = [(i, cell.translate(_SPACES).split()) for i, cell in cells]
-    boxes = _Boxes()
-    if cells and all(_POLYGON.fullmatch(cell) for _, cell in cells):
-        boxes.form = "xyxy"
-        for number, several in words:
-            boxes.add_polygon(number, several, keeps_outline=source.outlines)
-        return boxes
-    size, has_label = _tuple_size([several for _, several in words])
-    for number, several in words:
-        if not size or len(several) % size:
-            boxes.malformed[number] += 1
-            continue
-        for at in range(0, len(several), size):
-            label = several[at] if has_label else None
-            if label != _NO_OBJECT:
-                boxes.add(number, several[at + size - 4 : at + size], label)
-    return boxes
-
-
-def _tuple_size(cells: Sequence[Sequence[str]]) -> tuple[int, bool]:
-    """Return the number of words of a box, 0 if unclear, and whether the first word is a class.
-
-    A box has four words, or five with a class or a confidence first, or six with both first.
-    """
-    texts = [any(not _is_number(word) for word in words) for words in cells]
-    for size in (6, 5) if any(texts) else (4, 6, 5):
-        fitting = [words for words in cells if len(words) % size == 0]
-        others = (word for words in fitting for i, word in enumerate(words) if i % size)
-        if len(fitting) >= (1 - _MOST_ODD) * len(cells) and all(map(_is_number, others)):
-            firsts = [words[at] for words in fitting for at in range(0, len(words), size)]
-            is_class = any(texts) or all(word.isdecimal() for word in firsts)
-            return size, size == 6 or (size == 5 and is_class)
-    return 0, False
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
-
-
-def _of_dicts(cells: Sequence[tuple[int, str]]) -> _Boxes:
-    boxes = _Boxes()
-    known: dict[tuple[str, ...], BoxColumns | None] = {}
-    for number, cell in cells:
-        for match in _DICT.finditer(cell):
-            entries = dict(_ENTRY.findall(match[1]))
-            keys = tuple(entries)
-            columns = known.setdefault(keys, named_box_columns(keys))
-            if columns is None or boxes.form not in (None, columns.form):
-                boxes.malformed[number] += 1
-            else:
-                boxes.form = columns.form
-                boxes.add(number, [entries[name] for name in columns.names])
-    return boxes
