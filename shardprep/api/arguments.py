@@ -71,13 +71,14 @@ def recipe_of(flags: dict[str, Any]) -> Recipe:
 def with_files(flags: dict[str, Any]) -> dict[str, Any]:
     """Return `flags` with files instead of table objects, such as data frames.
 
-    An exclude list may be any iterable of ids, and a class map a dict.
+    An exclude list may be any iterable of ids, and a class map a dict. If one column of `labels` is
+    an ordered Categorical of pandas, its order becomes `classes`.
     """
     made: dict[str, Any] = {}
     for key, value in flags.items():
         if key not in TABLE_OPTIONS or isinstance(value, str):
             continue
-        from shardprep.catalog.items_file import are_rows, kept
+        from shardprep.catalog.items_file import are_rows, kept, orders
 
         if key == "join":
             is_single = not isinstance(value, list | tuple) or are_rows(value)
@@ -85,6 +86,8 @@ def with_files(flags: dict[str, Any]) -> dict[str, Any]:
         else:
             start = "csv:" if key in ("labels", "relabel", "predictions") else ""
             made[key] = start + kept(value, key)
+        if key == "labels" and "classes" not in flags and len(found := orders(value)) == 1:
+            made["classes"] = next(iter(found.values()))
     return flags | made
 
 

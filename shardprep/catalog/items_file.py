@@ -45,6 +45,7 @@ TARGET = "target/"
 """Prefix of the title of a target column."""
 _JSON = (".json", ".jsonl", ".ndjson")
 _FEW = 5
+_TEXTS = (pa.string(), pa.large_string(), pa.string_view())
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class GivenItems:
     """Titles of the columns of `--join`."""
     has_boxes: bool = True
     """False if the table has outlines without boxes; then `boxes` has only boxes of NaN."""
+    orders: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Title in the file → values in order, of an ordered Categorical of pandas."""
     points: Sequence[str] = ()
     """Columns of coordinates: x and y of the first point, then of the second point, …"""
     notes: Sequence[str] = ()
@@ -110,6 +113,19 @@ def kept(table: Any, option: str) -> str:
     path = make_cache(cache_root() / _CACHE) / f"{hashlib.sha256(data).hexdigest()}.{suffix}"
     write_durably(path, data)
     return str(path)
+
+
+def orders(table: Any) -> dict[str, Sequence[str]]:
+    """Return title → values in order, of columns that are ordered Categoricals of texts."""
+    found = dict[str, Sequence[str]]()
+    with contextlib.suppress(pa.ArrowException, OverflowError, TypeError, ValueError):
+        columns = pa.table(table)
+        for field_, column in zip(columns.schema, columns.columns, strict=True):
+            kind = field_.type
+            is_text = pa.types.is_dictionary(kind) and kind.value_type in _TEXTS
+            if is_text and kind.ordered and column.num_chunks:
+                found[field_.name] = [*map(str.strip, column.chunk(0).dictionary.to_pylist())]
+    return found
 
 
 def are_rows(table: object) -> bool:
@@ -262,7 +278,7 @@ def _read_file(recipe: Recipe, file: Path) -> GivenItems:
         with reading(name):
             table = pq.ParquetFile(file).read(use_threads=False)
         _check_titles(table.column_names, name)
-        items = GivenItems(name, _of_arrow(table))
+        items = GivenItems(name, _of_arrow(table), orders=orders(table))
         del table
         release()
         return items

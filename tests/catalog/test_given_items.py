@@ -637,6 +637,24 @@ def test_a_frame_of_labels_is_a_table_of_labels(form: Callable[[Rows], Any]) -> 
     assert labels_of(found)["a/4.jpg"] == "x"
 
 
+@pytest.mark.parametrize("option", ["items", "labels"])
+def test_an_ordered_categorical_states_the_order_of_classes(option: str) -> None:
+    write_folder(Path("set"), PHOTOS)
+    levels = pd.Categorical([*"ywyw"], [*"zyxw"], ordered=True)
+    frame = pd.DataFrame({"image": [*WANTED], "label": levels})
+
+    def classes(frame: pd.DataFrame, **options: Any) -> list[str]:
+        given: Any = {option: frame} | options
+        return [*shardprep.build("set", **given, dry_run=True).labels]
+
+    assert classes(frame) == [*"zyxw"]
+    frame.to_parquet("set/levels.parquet")
+    assert classes(pd.read_parquet("set/levels.parquet")) == [*"zyxw"]
+    assert classes(frame, classes="x,y,w,z") == [*"xywz"]
+    assert classes(frame.assign(label=pd.Categorical([*"ywyw"], [*"zyxw"]))) == [*"wy"]
+    assert classes(frame.assign(label=[*"ywyw"])) == [*"wy"]
+
+
 def test_a_flag_wins_over_a_column() -> None:
     rows = [one | {"other": "zw"[i // 2]} for i, one in enumerate(ROWS)]
     assert {*labels_of(planned(rows, labels="column:other")).values()} == {"z", "w"}
