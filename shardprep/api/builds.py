@@ -30,7 +30,14 @@ from shardprep.dataset.card import Card
 from shardprep.errors import OptionName, RecipeError
 from shardprep.progress import Show, Watch
 from shardprep.recipe.document import RECIPE_FILE
-from shardprep.recipe.options import ARGUMENTS, BUILD_OPTIONS, RUN_OPTIONS, Option, RunOptions
+from shardprep.recipe.options import (
+    ARGUMENTS,
+    BUILD_DEFAULTS,
+    BUILD_OPTIONS,
+    RUN_OPTIONS,
+    Option,
+    RunOptions,
+)
 from shardprep.storage.space import megabytes
 from shardprep.storage.url import local_path
 
@@ -58,6 +65,7 @@ class Sample(Card):
     """Size of the archive in bytes."""
 
 
+_OF_ARCHIVES = ("max_members", "max_member_size", "max_unpacked", "max_ratio", "max_depth")
 OPTIONS: dict[str, dict[str, Option]] = {
     "build": BUILD_OPTIONS
     | {
@@ -82,7 +90,7 @@ OPTIONS: dict[str, dict[str, Option]] = {
             "Folder, archive or kaggle:… Default: the only archive in this folder.", ARGUMENTS
         ),
         "items": replace(BUILD_OPTIONS["items"], panel=""),
-        "follow_links": BUILD_OPTIONS["follow_links"],
+        **{name: BUILD_OPTIONS[name] for name in ("follow_links", "zip_encoding", *_OF_ARCHIVES)},
         "overwrite": RUN_OPTIONS["overwrite"],
         "refresh": RUN_OPTIONS["refresh"],
         "store_timeout": RUN_OPTIONS["store_timeout"],
@@ -370,6 +378,12 @@ def init(
     *,
     items: str | Path = "",
     follow_links: bool = False,
+    zip_encoding: str = "",
+    max_members: int = BUILD_DEFAULTS["max_members"],
+    max_member_size: str | int = BUILD_DEFAULTS["max_member_size"],
+    max_unpacked: str | int | None = None,
+    max_ratio: int = BUILD_DEFAULTS["max_ratio"],
+    max_depth: int = BUILD_DEFAULTS["max_depth"],
     overwrite: bool = False,
     refresh: bool = False,
     store_timeout: float | None = None,
@@ -377,7 +391,7 @@ def init(
 ) -> Survey:
     """Examine a source, write a ./shardprep.toml for it, and return a summary of its content.
 
-    With `items`, the recipe builds from that table of items.
+    With `items`, the recipe builds from that table of items. Limits are those of `build`.
 
     Raises:
         RecipeError: ./shardprep.toml exists and `overwrite` is not set, or neither `source` nor
@@ -393,6 +407,10 @@ def init(
     if place.exists() and not overwrite:
         hint = f"add {OptionName('overwrite')} to replace it"
         raise RecipeError(RECIPE_FILE, "already exists", hint)
+    limits = (max_members, max_member_size, max_unpacked, max_ratio, max_depth)
+    pairs = zip(_OF_ARCHIVES, limits, strict=True)
+    given: dict[str, Any] = {name: limit for name, limit in pairs if limit is not None}
+    given |= {"follow_links": follow_links, "zip_encoding": zip_encoding}
     archive = str(source or (source_of(str(items)) if items else only_archive()))
     with (
         answering(store_timeout),
@@ -400,9 +418,7 @@ def init(
         tempfile.TemporaryDirectory(prefix="shardprep-") as work,
     ):
         local = local_source(archive, watch, refresh=refresh)
-        survey = survey_source(
-            local, Path(work), watch.notice, items=str(items), follow_links=follow_links
-        )
+        survey = survey_source(local, Path(work), watch.notice, items=str(items), **given)
     survey = replace(survey, source=archive)
     write_durably(place, recipe_text(survey).encode())
     return survey

@@ -26,6 +26,7 @@ from shardprep.dataset.card import Card
 from shardprep.dataset.schema import TARGETS, TargetKind
 from shardprep.errors import Choice, OptionName, QuestionError, SourceError, counted, printable
 from shardprep.recipe.document import key_lines, toml_value
+from shardprep.recipe.options import BUILD_DEFAULTS
 from shardprep.recipe.recipe import make_recipe
 from shardprep.recipe.rules import TABLE_SUFFIXES
 from shardprep.source.byte_range import ZipExtent
@@ -89,8 +90,8 @@ class Survey(Card):
     """Suffix → number of members that are neither images nor tables."""
     skipped: dict[str, int]
     """Reason → number of skipped members."""
-    follow_links: bool
-    """True if links to files outside of the source were followed."""
+    given: dict[str, Any]
+    """Option for reading the source, such as `follow_links` → value, if not the default."""
     num_doubles: int
     """Number of images in zips with size and CRC-32 of an earlier image."""
 
@@ -129,14 +130,14 @@ def survey_source(
     notice: Callable[[str], None],
     *,
     items: str = "",
-    follow_links: bool = False,
+    **given: Any,
 ) -> Survey:
     """Return the survey of a source; SourceError without images.
 
     For arguments and errors see `list_images`. With `items`, only this table labels and annotates.
+    `given` has options for reading the source.
     """
-    given = {"source": str(source), "items": items, "follow_links": follow_links}
-    recipe = make_recipe(given, "init")
+    recipe = make_recipe({"source": str(source), "items": items, **given}, "init")
     listing = list_images(recipe, work_dir, notice, proposes=not items)
     if not listing.images:
         raise no_image(str(source), listing)
@@ -207,7 +208,7 @@ def survey_source(
         classes={name: counts[i] for i, name in enumerate(targets.names)},
         others=_suffixes([m for m in listing.others if not m.key.lower().endswith(TABLE_SUFFIXES)]),
         skipped=dict(Counter(one.reason for one in listing.skipped)),
-        follow_links=follow_links,
+        given={k: values[k] for k in given if values[k] != BUILD_DEFAULTS[k]},
         num_doubles=len(zipped) - len({(one.num_bytes, one.crc32) for one in zipped}),
     )
 
@@ -224,7 +225,7 @@ def recipe_text(survey: Survey) -> str:
         f"# {counted(survey.num_images, 'image')}, {survey.num_bytes / 1e6:,.1f} MB.",
         f"source = {toml_value(survey.source)}",
         "",
-        *([*key_lines("follow_links", value=True), ""] if survey.follow_links else []),
+        *(line for key, value in survey.given.items() for line in (*key_lines(key, value), "")),
         *_array_lines(survey),
         *_size_lines(survey),
         "",

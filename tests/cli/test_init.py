@@ -109,6 +109,18 @@ def test_init_writes_a_recipe_that_builds(tmp_path: Path) -> None:
     assert json.loads(run("init", "--overwrite", "--json", cwd=tmp_path).stdout)["num_images"] == 12
 
 
+def test_a_limit_that_init_was_given_is_a_key_of_its_recipe(tmp_path: Path) -> None:
+    write(tmp_path / "pets.zip", zip_bytes(animals(12)))
+    said = error_of(run("init", "--max-unpacked", "1KB", cwd=tmp_path), 1)
+    assert "; raise --max-unpacked if you trust the source" in said
+    done = ran("init", "--max-members", "12", "--max-unpacked", "1MB", cwd=tmp_path)
+    assert "images    12" in done.stdout
+    keys = read_recipe(tmp_path / "shardprep.toml")
+    limits = {key: value for key, value in keys.items() if key.startswith("max_")}
+    assert limits == {"max_members": 12, "max_unpacked": 1_000_000}
+    assert run("build", "--dry-run", cwd=tmp_path).returncode == 0
+
+
 def test_init_decides_about_images_without_a_yolo_file(tmp_path: Path) -> None:
     """Otherwise the build would end with an error."""
     members = {f"images/{i}.jpg": jpeg(seed=i) for i in range(8)}
