@@ -1,17 +1,20 @@
 """Ids of a table find their images: all at once as one by one, and by the one rule of splits."""
 
 import re
+from pathlib import Path
 from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import shardprep
 from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
-from shardprep.catalog.tables.table import parse_table
+from shardprep.catalog.tables.table import Table, parse_table
 from shardprep.catalog.tables.united_tables import united
 from shardprep.source import string_column
 from shardprep.source.string_column import Texts
+from tests.support.builders import jpeg, write, zip_bytes
 from tests.support.examples import examples
 
 _PARTS = st.sampled_from(["a", "b", "a.jpg", "b.png", "test", ".a", "a.b.jpg"])
@@ -81,3 +84,31 @@ def test_joined_tables_hold_the_cells_of_their_parts_once() -> None:
     for place in (0, 1):
         cells = {one.cells(place).array.buffers()[2].address for one in (whole, *several)}
         assert len(cells) == 1
+
+
+def test_the_tables_of_many_images_are_one_table_with_a_pattern() -> None:
+    names = [f"{i:02}" for i in range(20)]
+    index = KeyIndex([f"images/{name}.png" for name in names])
+
+    def tables(ids: list[str]) -> list[Table]:
+        pairs = zip(names, ids, strict=True)
+        return [parse_table(f"id\n{one}\n".encode(), f"boxes/{name}.csv") for name, one in pairs]
+
+    [whole] = united(index, tables(names))
+    assert [*whole.cells(0)] == names
+    assert whole.files == "boxes/{id}.csv"
+    assert len(united(index, tables(["00", *names[1:-1], "00"]))) == 2
+    [few] = united(index, tables(names)[:2])
+    assert few.files == "boxes/00.csv,boxes/01.csv"
+
+
+def test_a_build_takes_the_boxes_of_a_table_for_each_image(tmp_path: Path) -> None:
+    row = b"id,xmin,ymin,xmax,ymax,label\n%02d,1,2,5,6,cat\n%02d,2,3,5,6,dog\n"
+    tables = {f"boxes/{i:02}.csv": row % (i, i) for i in range(20)}
+    images = {f"images/{i:02}.jpg": jpeg(seed=i) for i in range(20)}
+    source = write(tmp_path / "set.zip", zip_bytes(images | tables))
+    found = shardprep.build(source, dry_run=True)
+    boxes = "csv:boxes/{id}.csv:id:xmin,ymin,xmax,ymax:label"
+    assert f"--boxes '{boxes}' is decided" in " ".join(found.plan.findings)
+    assert "objects: cat 20, dog 20" in repr(found)
+    assert found.plan.shards == shardprep.build(source, boxes=boxes, dry_run=True).plan.shards

@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
+from pathlib import PurePath
 from typing import Any, TextIO, cast, overload
 
 import numpy as np
@@ -26,6 +27,9 @@ _LOOKED_AT = 64
 """Number of first lines that are read to detect columns separated by blanks."""
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 _FILE = re.compile(r"\S+\.[A-Za-z]\w{1,3}")
+_SIGNS = re.compile(r"[*?\[\]{}:,]")
+MANY_PARTS = 16
+"""Number of parts above which a table is named by a pattern of its files."""
 
 
 class Rows(Sequence[list[str]]):
@@ -121,8 +125,16 @@ class Table:
 
     @property
     def files(self) -> str:
-        """The name of the table in options: names of files with commas between."""
-        return ",".join(self.file_names)
+        """The name of the table in options: names of files with commas between, or their pattern.
+
+        Many files in one folder have a pattern such as `boxes/{id}.csv`.
+        """
+        names = self.file_names
+        ends = {(one.rpartition("/")[0], PurePath(one).suffix) for one in names}
+        folder, suffix = ends.pop()
+        if len(names) > MANY_PARTS and not ends and folder and not _SIGNS.search(folder):
+            return f"{folder}/{{id}}{suffix}"
+        return ",".join(names)
 
     def with_cells(self, name: str, cells: Mapping[str, str]) -> Table:
         """Return the table with another name, and a column of equal cells for each of `cells`."""
@@ -431,4 +443,5 @@ def stacked(tables: list[Table]) -> Table:
     rows = Rows(columns, sum(number for _, number in parts))
     faults = {title: fault for table in reversed(tables) for title, fault in table.faults.items()}
     name = " + ".join(table.name for table in tables)
-    return Table(name, header, rows, parts=parts, faults=faults)
+    found = Table(name, header, rows, parts=parts, faults=faults)
+    return found if "," in found.files else replace(found, name=found.files)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pyarrow.compute as pc
 
 from shardprep.catalog.tables.key_index import SUBMISSION, KeyIndex, origin_of, paths_of
 from shardprep.catalog.tables.row_matching import SAMPLE_ROWS, find_ids
-from shardprep.catalog.tables.table import Rows, Table, stacked
+from shardprep.catalog.tables.table import MANY_PARTS, Rows, Table, stacked
 from shardprep.errors import SourceError
 from shardprep.source.string_column import Texts, positions
 
@@ -33,9 +35,11 @@ def united(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
 
 
 def _united(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
-    groups: list[list[Table]] = []
     tables = _without_copies(index, tables)
-    for table in sorted(tables, key=lambda one: _is_within(one, tables)):
+    groups = [*_series(index, tables)]
+    known = {id(one) for group in groups for one in group}
+    others = [one for one in tables if id(one) not in known]
+    for table in sorted(others, key=lambda one: _is_within(one, tables)):
         alike = [one for one in groups if _are_parts(index, [*one, table])]
         if alike:
             alike[0].append(table)
@@ -50,6 +54,26 @@ def _united(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
                 table.rows.columns = whole.rows[start:stop].columns
             start = stop
     return found
+
+
+def _series(index: KeyIndex, tables: Sequence[Table]) -> Iterator[list[Table]]:
+    """Yield the tables of each folder that has many of one header, if no two share an id.
+
+    A comparison of each with all before it would take a minute for a table of each of 4,000 images.
+    """
+    of_folder = defaultdict[tuple[str, tuple[str, ...]], list[Table]](list)
+    for table in tables:
+        of_folder[table.name.rpartition("/")[0], table.header].append(table)
+    for group in of_folder.values():
+        if len(group) <= MANY_PARTS or any(map(_is_odd, group)):
+            continue
+        with contextlib.suppress(SourceError):
+            place = group[0].column(find_ids(index, group[0]))
+            ids = [paths_of(one.cells(place)) for one in group]
+            of_row = np.repeat(np.arange(len(group)), [*map(len, ids)])
+            every = Texts.joined(ids)
+            if (of_row[positions(every, every)[0]] == of_row).all():
+                yield group
 
 
 def _without_copies(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
@@ -92,9 +116,7 @@ def _is_within(table: Table, tables: Sequence[Table]) -> bool:
 def _are_parts(index: KeyIndex, tables: Sequence[Table]) -> bool:
     *others, last = tables
     first = others[0]
-    is_odd = any("," in one.name or SUBMISSION.search(one.name) for one in tables)
-    is_odd |= len({*last.header}) < len(last.header)  # the header is really a row
-    if is_odd or last.header != first.header:
+    if any(map(_is_odd, tables)) or last.header != first.header:
         return False
     splits = [origin_of(one.name).split for one in tables]
     if None not in splits and splits[-1] not in splits[:-1]:
@@ -109,6 +131,12 @@ def _are_parts(index: KeyIndex, tables: Sequence[Table]) -> bool:
     if _are_ends(own, ids) or _are_ends(ids, own):
         return False
     return bool((positions(paths_of(own), paths_of(ids))[0] < 0).all())
+
+
+def _is_odd(table: Table) -> bool:
+    """Return whether a table is a submission, has a comma in its name, or has a row as header."""
+    is_submission = SUBMISSION.search(table.name) is not None
+    return is_submission or "," in table.name or len({*table.header}) < len(table.header)
 
 
 def _are_ends(names: Texts, paths: Texts) -> bool:
