@@ -107,8 +107,8 @@ def test_a_build_takes_the_boxes_of_a_table_for_each_image(tmp_path: Path) -> No
     tables = {f"boxes/{i:02}.csv": row % (i, i) for i in range(20)}
     images = {f"images/{i:02}.jpg": jpeg(seed=i) for i in range(20)}
     source = write(tmp_path / "set.zip", zip_bytes(images | tables))
-    found = shardprep.build(source, dry_run=True)
     boxes = "csv:boxes/{id}.csv:id:xmin,ymin,xmax,ymax:label"
+    found = shardprep.build(source, dry_run=True)
     assert f"--boxes '{boxes}' is decided" in " ".join(found.plan.findings)
-    assert "objects: cat 20, dog 20" in repr(found)
-    assert found.plan.shards == shardprep.build(source, boxes=boxes, dry_run=True).plan.shards
+    for plan in (found, shardprep.build(source, boxes=boxes, dry_run=True)):
+        assert "objects: cat 20, dog 20" in repr(plan)
