@@ -167,6 +167,18 @@ def test_pairs_whose_inputs_a_table_labels_are_asked_for(tmp_path: Path) -> None
     assert set(catalog(tmp_path / "2", members, exclude="original/*").label_names) == {"cat", "dog"}
 
 
+def test_pictures_of_one_scene_are_images_if_a_table_labels_each_of_them(tmp_path: Path) -> None:
+    visits = {"train/p#/study1/view.jpg": "scene", "train/p#/study2/view.jpg": "dark"}
+    members = pictures(visits, number=6)
+    rows = [f"{name},{i % 2},{i // 2 % 2}" for i, name in enumerate(members)]
+    table = "\n".join(["Path,Edema,Fracture", *rows]).encode()
+    found = catalog(tmp_path, members | {"train.csv": table})
+    assert found.label_names == ("Edema", "Fracture")
+    assert len(found.items) == len(members)
+    with pytest.raises(QuestionError):
+        catalog(tmp_path / "2", members)
+
+
 def test_drawings_of_boxes_beside_their_images_are_asked_for_if_a_document_names_both(
     tmp_path: Path,
 ) -> None:

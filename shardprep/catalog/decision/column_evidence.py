@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,11 +21,11 @@ from shardprep.catalog.labels import (
 )
 from shardprep.catalog.names import document_split, words_of
 from shardprep.catalog.tables.key_index import SUBMISSION, KeyIndex
-from shardprep.catalog.tables.row_matching import TableMatch
+from shardprep.catalog.tables.row_matching import TableMatch, match_ids
 from shardprep.catalog.tables.table import Table
 from shardprep.catalog.target_proposals import counts_rows, is_id, target_proposals
 from shardprep.catalog.target_values import as_number
-from shardprep.errors import RecipeError, counted
+from shardprep.errors import RecipeError, SourceError, counted
 from shardprep.recipe.rules import parse_label_rule
 from shardprep.source.string_column import Texts
 
@@ -89,6 +90,16 @@ class LabelColumns:
     strength: int
     options: tuple[Options, ...]
     why: str
+
+
+def label_each(index: KeyIndex, tables: Sequence[Table]) -> bool:
+    """Return whether a table labels each image in a row of its own, so that all are items."""
+    for table in tables[:_FEW]:
+        with contextlib.suppress(SourceError):
+            match = match_ids(index, table)
+            if (match.row_of >= 0).all() and len(np.unique(match.row_of)) == len(match.row_of):
+                return any(one.strength > LIKELY for one in found_columns(match, index, tables))
+    return False
 
 
 def found_columns(

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from shardprep.catalog.decision.column_evidence import label_each
 from shardprep.catalog.decision.pairs import (
     Likeness,
     Relation,
@@ -105,7 +106,9 @@ def target_images(view: View) -> Sequence[Reading]:
         return []
     for kinds in _sets_of_kinds(view.members):
         if readings := _readings(view, kinds):
-            return [*readings, *_labelled(view, kinds)]
+            return (
+                [] if label_each(view.index, view.tables) else [*readings, *_labelled(view, kinds)]
+            )
     return _by_suffix(view.members)
 
 
