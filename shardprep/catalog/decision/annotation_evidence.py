@@ -42,21 +42,21 @@ from shardprep.catalog.objects.object_table import Found
 from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
 from shardprep.catalog.tables.object_lists import paths_of_lists, value_at
 from shardprep.catalog.tables.row_matching import match_ids
-from shardprep.catalog.tables.table import Table, json_rows, table_of
+from shardprep.catalog.tables.table import Table, json_rows, keyed_rows, table_of
 from shardprep.catalog.target_values import as_number
 from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.recipe.object_rules import named_box_columns, parse_box_rule
 from shardprep.recipe.rules import TABLE_SUFFIXES, LabelRule
 from shardprep.source.members import Member
 
-_NUM_SAMPLES, _MOST_FOLDERS, _SIDES, _NO_CLASS = 8, 64, 4, 3
+_NUM_SAMPLES, _MOST_FOLDERS, _MOST_LISTS, _SIDES, _NO_CLASS = 8, 64, 64, 4, 3
 _SHARED = (*TABLE_SUFFIXES, ".json", ".jsonl", ".xml")
 """Suffixes of documents that may describe many images."""
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _FILE_NAME = re.compile("<filename>([^<]+)</filename>")
 _README = re.compile("(^|/)readme[^/]*$", re.IGNORECASE)
 _WORD = re.compile("^[A-Za-z0-9]+")
-_CLASS = re.compile(r"(^|[._])(label|category|class|name)(_name)?$", re.IGNORECASE)
+_CLASS = re.compile(r"(^|[._])(label|categor(y|ie)|classe?|name)(_name)?s?$", re.IGNORECASE)
 _ODD_SIGNS = frozenset(",:(){}")
 _CLASS_OF_OBJECT = re.compile(
     r"(\w+_)?(text|string|word|transcription|transcript)s?|(cell|tissue|defect|object)[_ ]?type",
@@ -181,10 +181,10 @@ def _are_places(view: View, text: Member, lines: Sequence[str]) -> bool:
 
 
 def _boxes_of_json(view: View) -> list[Reading]:
-    """Return readings of the boxes in JSON lists of images, and a reading without boxes."""
+    """Return readings of the boxes in JSON lists or objects of images, and one without boxes."""
     groups = defaultdict[str, list[str]](list)
     members = view.documents.members(".json")
-    for member in members if len(members) <= _NUM_SAMPLES else ():
+    for member in members if len(members) <= _MOST_LISTS else ():
         rows = _first_rows(head_of(member, _MOST_BYTES))
         every = dict.fromkeys(path for row in rows for path in paths_of_lists([row]))
         paths = [one for one in every if not _ODD_SIGNS & {*one, *member.key}]
@@ -192,14 +192,38 @@ def _boxes_of_json(view: View) -> list[Reading]:
         of_objects = [path for path, own in values.items() if any(isinstance(x, list) for x in own)]
         names = [path for path in paths if path not in of_objects]
         names = [one for one in names if all(view.index.find(str(x)) for x in values[one])]
-        if names and (place := _box_place(of_objects)):
+        boxes = (x for x in of_objects if any(values[x]) and all(map(_are_boxes, values[x])))
+        if names and (place := _box_place(of_objects) or next(boxes, "")):
             label = [f":{one}" for one in of_objects if _CLASS.search(one)]
             groups[f"{names[0]}:{place}{''.join(label[:1])}"].append(member.key)
     found = [
-        Reading({"boxes": f"csv:{','.join(keys)}:{rule}"}, f"boxes of objects in {some_of(keys)}")
+        Reading({"boxes": boxes}, f"boxes of objects in {some_of(keys)}")
         for rule, keys in groups.items()
+        for boxes in _readable(view, f"csv:{','.join(keys)}:", rule)
     ]
     return [*found, Reading({"labels": "none"}, "images without boxes")] if found else []
+
+
+def _readable(view: View, start: str, rule: str) -> list[str]:
+    """Return the rule if it can be read, or with both forms of boxes if only the form is unclear.
+
+    `rule` is ID:BOX or ID:BOX:LABEL.
+    """
+    ids, place, *label = rule.split(":")
+    forms = [place] if "(" in place else [place, f"xywh({place})", f"xyxy({place})"]
+    rules = [start + ":".join([ids, one, *label]) for one in forms]
+    every = np.arange(len(view.members))
+    fit = [one for one in rules if _found(view, Sign("boxes", one, ""), every)]
+    return rules[:1] if rules[0] in fit else fit
+
+
+def _are_boxes(value: Any) -> bool:
+    """Return whether a value is a list of lists of four numbers; the list may be empty."""
+    lists = value if isinstance(value, list) else [None]
+    return all(
+        isinstance(one, list) and len(one) == _SIDES and {*map(type, one)} <= {int, float}
+        for one in lists
+    )
 
 
 def _box_place(paths: Sequence[str]) -> str:
@@ -215,14 +239,18 @@ def _box_place(paths: Sequence[str]) -> str:
 
 
 def _first_rows(text: str) -> list[dict[str, Any]]:
-    """Return the first objects of a JSON list; the text may be cut off before the end."""
-    decoder, rows, text = json.JSONDecoder(), list[Any](), text.lstrip()
-    with contextlib.suppress(ValueError, RecursionError):
-        while text.startswith(("[", ",")) and len(rows) < _NUM_SAMPLES:
-            text = text[1:].lstrip()
-            row, end = decoder.raw_decode(text)
-            rows, text = [*rows, row], text[end:].lstrip()
-    return [row for row in rows if isinstance(row, dict)]
+    """Return the first objects of a JSON list or object; the text may be cut off before the end."""
+    decoder, text = json.JSONDecoder(), text.lstrip()
+    rows, is_keyed = dict[Any, Any](), text.startswith("{")
+    with contextlib.suppress(ValueError, RecursionError, TypeError):
+        while text.startswith(("[", "{", ",")) and len(rows) < _NUM_SAMPLES:
+            key, text = len(rows), text[1:].lstrip()
+            if is_keyed:
+                key, end = decoder.raw_decode(text)
+                text = text[end:].lstrip().removeprefix(":").lstrip()
+            rows[key], end = decoder.raw_decode(text)
+            text = text[end:].lstrip()
+    return keyed_rows(rows) if is_keyed else [x for x in rows.values() if isinstance(x, dict)]
 
 
 def unclear_objects(view: View) -> Sequence[Reading]:

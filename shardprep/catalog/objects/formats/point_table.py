@@ -30,7 +30,9 @@ def read(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
     its image, and further rows of the image are left out. SourceError without keypoints.
     """
     documents, index = source.documents, source.index
-    table = documents.table(rule.files) if rule.files else documents.only_table("points")
+    wanted = (rule.id_column, *rule.columns, *rule.name_columns)
+    files = rule.files
+    table = documents.table(files, wanted) if files else documents.only_table("points")
     match = match_table(index, table, rule.id_column)
     match.check(index.keys[0])
     pairs = _pairs_of(rule, table)
