@@ -62,7 +62,7 @@ from shardprep.catalog.tables.key_index import (
     without_left_out,
 )
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import TableMatch, match_table
+from shardprep.catalog.tables.row_matching import TableMatch, listed_images, match_table
 from shardprep.catalog.target_values import Targets
 from shardprep.catalog.targets import (
     Naming,
@@ -339,6 +339,10 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
         hint = f"try {OptionName('labels', 'auto')}"
         if rule.kind == "csv":
             hint = "name the column of ids, or a path of columns such as {study}/{series}"
+            match = labelling.match
+            if match is not None and (cell := listed_images(match, keys)):
+                what = f"column {match.id_column!r} has a list of images in a cell: {shown(cell)}"
+                hint = "write a row for each image"
         if rule.kind == "column":
             hint = "fill the column, or name another column"
         raise SourceError(OptionName("labels", rule.kind), what, hint)

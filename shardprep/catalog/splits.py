@@ -158,10 +158,10 @@ def _root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
 def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> GivenSplits:
     splits: list[str | None] = [None] * len(index.keys)
     notes = list[str]()
-    for file, split in rule.places.items():
+    for file, split in rule.lists:
         if file == REST:
             continue
-        ids = documents.ids(file, index)
+        ids = documents.ids(file, index, split)
         origin = origin_of(file, is_firm=False)._replace(split=split)
         places = index.find_all(Texts.of(ids), file, Coded.constant(origin, len(ids)))
         unused = [text for text, at in zip(ids, places.tolist(), strict=True) if at < 0]
@@ -175,7 +175,7 @@ def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> Gi
             line = f"; the first is {shown(ids[0], _MOST_CHARACTERS)}" if ids else ": it is empty"
             hint = f"write keys such as {shown(index.keys[0], _MOST_CHARACTERS)}"
             raise SourceError(file, f"names no image of the source{line}", hint)
-    rest = rule.places.get(REST)
+    rest = dict(rule.lists).get(REST)
     return GivenSplits(Coded.of(one or rest for one in splits), notes)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
@@ -80,14 +80,16 @@ class SplitRule:
     """For kind "ratio": split → share. The shares add up to 1."""
     column: str = ""
     places: Mapping[str, str] = field(default_factory=dict)
-    """For kind "column", cell → split; for "list", file → split; for "roots", glob → split."""
+    """For kind "column", cell → split; for "roots", glob → split."""
+    lists: Sequence[tuple[str, str]] = ()
+    """For kind "list", pairs of file and split; a JSON file may have lists of several splits."""
     notes: Sequence[str] = ()
     """Remarks on splits that are stored by their usual name, such as validation for val."""
 
     @property
     def files(self) -> tuple[str, ...]:
         """Files that list the images of splits, for kind "list"; "*" is not a file."""
-        return tuple(f for f in self.places if f != "*") if self.kind == "list" else ()
+        return tuple(dict.fromkeys(file for file, _ in self.lists if file != "*"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +197,8 @@ def parse_split_rule(text: str) -> SplitRule:
     if not text:
         return SplitRule("folders")
     if not colon and text != "tables":
-        given = (part.partition("=")[0].strip() for part in text.split(","))
-        return SplitRule("ratio", text, _ratios(text, option), notes=_renamed(given))
+        names = (part.partition("=")[0].strip() for part in text.split(","))
+        return SplitRule("ratio", text, _ratios(text, option), notes=_renamed(names))
     if kind == "tables":
         return SplitRule("tables", text)
     if kind not in ("column", "list", "roots"):
@@ -208,10 +210,16 @@ def parse_split_rule(text: str) -> SplitRule:
         column, _, rest = rest.partition(":")
         if not column:
             raise OptionError(option, "column: names no column", "use column:NAME")
+    if kind == "list":
+        given = [*_pairs(rest, option, is_flipped=True)]
+        _unique((one for one in given if not one[0].lower().endswith(".json")), option)
+        lists = [(file, _split_name(split, option)) for file, split in given]
+        return SplitRule("list", text, lists=lists, notes=_renamed(split for _, split in given))
     is_flipped = kind != "column"
     pairs = parse_pairs(rest, option, is_flipped=is_flipped) if rest or is_flipped else {}
     places = {key: _split_name(split, option) for key, split in pairs.items()}
-    return SplitRule(kind, text, {}, column, places, _renamed(pairs.values()))  # type: ignore[arg-type]
+    notes = _renamed(pairs.values())
+    return SplitRule(kind, text, {}, column, places, notes=notes)  # type: ignore[arg-type]
 
 
 def parse_group_rule(text: str) -> GroupRule:
@@ -302,12 +310,20 @@ def parse_pairs(text: str, option: OptionName, *, is_flipped: bool = False) -> d
 
     OptionError if a part is not A=B, or if a key occurs twice.
     """
-    pairs = dict[str, str]()
+    return _unique(_pairs(text, option, is_flipped=is_flipped), option)
+
+
+def _pairs(text: str, option: OptionName, *, is_flipped: bool) -> Iterator[tuple[str, str]]:
     for part in text.split(","):
         left, sign, right = (piece.strip() for piece in part.partition("="))
         if not (left and sign and right):
             raise OptionError(option, f"{part.strip()!r} is not A=B", "write pairs as in A=B,C=D")
-        left, right = (right, left) if is_flipped else (left, right)
+        yield (right, left) if is_flipped else (left, right)
+
+
+def _unique(several: Iterable[tuple[str, str]], option: OptionName) -> dict[str, str]:
+    pairs = dict[str, str]()
+    for left, right in several:
         if left in pairs:
             what = f"{shown(left)!r} is both {shown(pairs[left])} and {shown(right)}"
             raise OptionError(option, what, "give each name one value")

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -291,6 +292,22 @@ def test_documents_of_the_same_images_are_read_in_groups(tmp_path: Path) -> None
     assert "another document also has objects" not in found.error
 
 
+def test_documents_in_folders_of_splits_are_read_in_groups(tmp_path: Path) -> None:
+    members = images(
+        *(f"{split}/{i}.jpg" for split, n in (("train", 6), ("val", 3)) for i in range(n))
+    )
+    for split, n in (("train", 6), ("val", 3)):
+        own = [f"{i}.jpg" for i in range(n)]
+        members[f"{split}/{split}_annos.json"] = coco(*own)
+        members[f"{split}/mul_{split}_annos.json"] = coco(*own, classes="part")
+    error = asked(tmp_path / "two", members)
+    assert "--boxes coco:train/train_annos.json,val/val_annos.json (" in error
+    assert "--boxes coco:train/mul_train_annos.json,val/mul_val_annos.json (" in error
+    single = {key: one for key, one in members.items() if "mul_" not in key}
+    facts = stored(tmp_path / "one", single)
+    assert facts["val/2.jpg"] == {"split": "validation", "boxes": "bus"}
+
+
 def test_a_document_that_joins_others_is_left_out_with_a_note(tmp_path: Path) -> None:
     names = [f"{i}.jpg" for i in range(8)]
     members = images(*(f"data/{name}" for name in names))
@@ -449,3 +466,59 @@ def test_boxes_below_their_number_may_have_no_class(tmp_path: Path) -> None:
     texts = {f"gt/{i}.txt": b"2\n0 1 3 4\n2 3 6 7\n" for i in range(5)}
     error = asked(tmp_path, members | texts)
     assert "--no-header --boxes 'csv:gt/{id}.txt:id:xyxy(1,2,3,4)' (boxes in 5 texts)" in error
+
+
+def _charts(kinds: str, *, is_nested: bool) -> dict[str, bytes]:
+    """Return charts with a document each, with boxes in a list or in two, and a list of answers."""
+    members = images(*(f"png/{i}.jpg" for i in range(8)))
+    for i in range(8):
+        boxes = {"bboxes": [{"x": 3, "y": 4, "w": 9, "h": 8}]}
+        one = {"type": kinds[i % len(kinds)], **({"models": [boxes]} if is_nested else boxes)}
+        members[f"annotations/{i}.json"] = json.dumps(one).encode()
+    rows = [{"imgname": f"{i}.jpg", "label": "yes" if i % 2 else "no"} for i in range(8)]
+    return members | {"human.json": json.dumps(rows).encode()}
+
+
+def test_boxes_of_documents_that_cannot_be_read_do_not_end_the_decision(tmp_path: Path) -> None:
+    facts = stored(tmp_path / "one", _charts("v", is_nested=True))
+    assert facts["png/1.jpg"] == {"split": "train", "label": "yes"}
+    error = asked(tmp_path / "two", _charts("vh", is_nested=True))
+    assert "{id}:type' (" in error
+    assert "--labels csv:human.json:imgname:label (" in error
+
+
+def test_boxes_of_documents_that_can_be_read_are_stored(tmp_path: Path) -> None:
+    assert stored(tmp_path, _charts("vh", is_nested=False))["png/0.jpg"]["boxes"]
+
+
+@pytest.mark.parametrize(
+    "head", ["image,x,y,w,h", "filename,class,xmin,ymin,xmax,ymax", "image,x,y", "image,x_1,y_1"]
+)
+@pytest.mark.parametrize("number", [1, 2])
+def test_columns_of_words_are_neither_boxes_nor_keypoints(
+    tmp_path: Path, head: str, number: int
+) -> None:
+    words = "a,b,c,d,e"[: 2 * head.count(",") - 1]
+    lines = [head, *[f"{i}.jpg,{words}" for i in range(8)] * number]
+    members = images(*(f"{i}.jpg" for i in range(8))) | {"t.csv": "\n".join(lines).encode()}
+    found = outcome(write_folder(tmp_path / "source", members), {})
+    assert "has no" not in found.error
+    assert "t.csv" in found.error + " ".join(found.notes)
+
+
+@pytest.mark.parametrize("value", [[3], [[3]], "a", {"x": [3]}, None, [[1, 2]], [{"x": 1}], True])
+@pytest.mark.parametrize("title", ["bbox", "bboxes", "points", "x", "segmentation", "keypoints"])
+def test_odd_values_of_usual_fields_are_no_error(tmp_path: Path, title: str, value: Any) -> None:
+    """No flag names these documents, so that none may end a build."""
+    row = {title: value, **(dict.fromkeys("ywh", value) if title == "x" else {})}
+    members = images(*(f"{i}.jpg" for i in range(8)))
+    forms: dict[str, dict[str, Any]] = {
+        "each": {f"{i}.json": {"objects": [row]} for i in range(8)},
+        "list": {"a.json": [{"image": f"{i}.jpg", **row} for i in range(8)]},
+        "keys": {"a.json": {f"{i}.jpg": row for i in range(8)}},
+        "inner": {"a.json": {"images": [{"file_name": f"{i}.jpg", "a": [row]} for i in range(8)]}},
+    }
+    for form, documents in forms.items():
+        texts = {key: json.dumps(one).encode() for key, one in documents.items()}
+        found = outcome(write_folder(tmp_path / form / "source", members | texts), {})
+        assert not found.error or "choose" in found.error

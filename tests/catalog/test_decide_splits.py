@@ -79,6 +79,18 @@ def test_lists_named_by_splits_are_used_if_they_name_nearly_all_images(tmp_path:
     assert any("list:train=meta/train.txt,test=meta/test.txt" in one for one in plan.findings)
 
 
+@pytest.mark.parametrize("form", ["train/{}.xml", "{}.json", "labels/{}.txt"])
+def test_lists_of_annotation_files_name_their_images(tmp_path: Path, form: str) -> None:
+    lists = {
+        f"{split}.txt": "\n".join(form.format(i) for i in several).encode()
+        for split, several in {"train": range(6), "test": range(6, 9)}.items()
+    }
+    keys = [f"images/{i}.jpg" for i in range(9)]
+    assert splits(planned(tmp_path / "1", keys, lists)) == {"train": 6, "test": 3}
+    others = {name: text.replace(b".", b".mp") for name, text in lists.items()}
+    assert splits(planned(tmp_path / "2", keys, others)) == {"train": 9}
+
+
 def test_a_list_of_test_images_leaves_the_others_to_train(tmp_path: Path) -> None:
     lists = {"test_list.txt": b"cat/2.jpg 0\ndog/2.jpg 1\n"}
     plan = planned(tmp_path, names("images/{}/{}.jpg", "cat", "dog"), lists)

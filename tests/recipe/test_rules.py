@@ -78,7 +78,8 @@ def test_other_words_for_splits_are_the_usual_names() -> None:
         "held=0.2": {"train", "held"},
     }.items():
         rule = make_recipe({"source": "x.zip", "split": text}, "t").rules.split
-        assert {*(rule.ratios or rule.places.values())} == splits
+        stated = rule.ratios or rule.places.values() or (split for _, split in rule.lists)
+        assert {*stated} == splits
     rule = make_recipe({"source": "x.zip", "split": "roots:val=a,test=b"}, "t").rules.split
     assert rule.places == {"a": "validation", "b": "test"}
     assert rule.notes == ["--split: val is stored as the split validation"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,13 +20,14 @@ from shardprep.catalog.decision.column_evidence import (
     numbered_boxes,
 )
 from shardprep.catalog.decision.copies import apart
+from shardprep.catalog.decision.json_lists import CLASS, json_boxes, tables_of_json
 from shardprep.catalog.decision.pairs import common_start
 from shardprep.catalog.decision.table_evidence import by_tables
 from shardprep.catalog.decision.view import Options, Reading, View, head_of
 from shardprep.catalog.label_rules import auto_labels, label_keys
 from shardprep.catalog.labels import ENOUGH, are_classes, find_label_column
 from shardprep.catalog.names import UNTRAINED, find_masks, stem, words_of
-from shardprep.catalog.objects.detect import usual
+from shardprep.catalog.objects.detect import objects_of, usual
 from shardprep.catalog.objects.formats.annotated_source import (
     AnnotatedSource,
     Sign,
@@ -37,15 +37,13 @@ from shardprep.catalog.objects.formats.annotated_source import (
 )
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.objects.formats.pairing import Pairing
-from shardprep.catalog.objects.known_formats import read_boxes
 from shardprep.catalog.objects.object_table import Found
-from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
-from shardprep.catalog.tables.object_lists import paths_of_lists, value_at
+from shardprep.catalog.tables.key_index import AmbiguousIdError
 from shardprep.catalog.tables.row_matching import match_ids
 from shardprep.catalog.tables.table import Table, json_rows, table_of
 from shardprep.catalog.target_values import as_number
-from shardprep.errors import OptionName, SourceError, counted, some_of
-from shardprep.recipe.object_rules import named_box_columns, parse_box_rule
+from shardprep.errors import OptionName, SourceError, counted
+from shardprep.recipe.object_rules import named_box_columns
 from shardprep.recipe.rules import TABLE_SUFFIXES, LabelRule
 from shardprep.source.members import Member
 
@@ -56,16 +54,11 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _FILE_NAME = re.compile("<filename>([^<]+)</filename>")
 _README = re.compile("(^|/)readme[^/]*$", re.IGNORECASE)
 _WORD = re.compile("^[A-Za-z0-9]+")
-_CLASS = re.compile(r"(^|[._])(label|category|class|name)(_name)?$", re.IGNORECASE)
-_ODD_SIGNS = frozenset(",:(){}")
 _CLASS_OF_OBJECT = re.compile(
     r"(\w+_)?(text|string|word|transcription|transcript)s?|(cell|tissue|defect|object)[_ ]?type",
     re.IGNORECASE,
 )
 """Matches titles of columns with the text inside a box, or with a kind of object."""
-_EXTREME = re.compile(
-    r"[._](min|max)(?:imum)?[._](?:c(?:ol(?:umn)?)?|x|(r(?:ow)?|y))$", re.IGNORECASE
-)
 _SEPARATOR = re.compile(r"[\s,;]+")
 _PLACE = re.compile(r"\s*(\d+(?:\.\d+)?)[\s,;]+(\d+(?:\.\d+)?)(?![^\s,;])")
 _MOST_BYTES = 1 << 20
@@ -89,7 +82,7 @@ def annotation_readings(view: View) -> Sequence[Reading]:
         if are_masks:
             return []
         found = _without_header(view) or _labels_of_files(view) or _boxes_of_texts(view, ".txt")
-        return found or _boxes_of_texts(view, ".csv") or _boxes_of_json(view)
+        return found or _boxes_of_texts(view, ".csv") or json_boxes(view)
     several = [] if are_masks else _of_several(view, signs)
     readings = several or [one for sign in _different(view, signs) for one in readings_of(sign)]
     readings = [*_of_outlines(view, signs), *readings]
@@ -156,7 +149,7 @@ def _boxes_of_texts(view: View, suffix: str) -> list[Reading]:
     rows = [[*filter(None, _SEPARATOR.split(x.strip()))] for lines in heads for x in lines]
     rule, why = f"csv:{place}{{id}}{suffix}:id:", f"boxes in {counted(len(several), 'text')}"
     if suffix == ".csv" and rows and (named := named_box_columns(rows[0])):
-        label = [f":{title}" for title in rows[0] if _CLASS.search(title)]
+        label = [f":{title}" for title in rows[0] if CLASS.search(title)]
         boxes = f"{rule}{','.join(named.names)}{''.join(label[:1])}"
         has_empty = any(len(one) < 2 for one in heads)
         kinds: list[Options] = [{"unlisted": "background"}] if has_empty else []
@@ -178,51 +171,6 @@ def _are_places(view: View, text: Member, lines: Sequence[str]) -> bool:
     places = [(float(x[1]), float(x[2])) for x in map(_PLACE.match, lines) if x]
     is_each = 0 < len(places) == len(lines) and all(x <= width and y <= height for x, y in places)
     return is_each and any(x > 1 and y > 1 for x, y in places)
-
-
-def _boxes_of_json(view: View) -> list[Reading]:
-    """Return readings of the boxes in JSON lists of images, and a reading without boxes."""
-    groups = defaultdict[str, list[str]](list)
-    members = view.documents.members(".json")
-    for member in members if len(members) <= _NUM_SAMPLES else ():
-        rows = _first_rows(head_of(member, _MOST_BYTES))
-        every = dict.fromkeys(path for row in rows for path in paths_of_lists([row]))
-        paths = [one for one in every if not _ODD_SIGNS & {*one, *member.key}]
-        values = {path: [value_at(row, path.split(".")) for row in rows] for path in paths}
-        of_objects = [path for path, own in values.items() if any(isinstance(x, list) for x in own)]
-        names = [path for path in paths if path not in of_objects]
-        names = [one for one in names if all(view.index.find(str(x)) for x in values[one])]
-        if names and (place := _box_place(of_objects)):
-            label = [f":{one}" for one in of_objects if _CLASS.search(one)]
-            groups[f"{names[0]}:{place}{''.join(label[:1])}"].append(member.key)
-    found = [
-        Reading({"boxes": f"csv:{','.join(keys)}:{rule}"}, f"boxes of objects in {some_of(keys)}")
-        for rule, keys in groups.items()
-    ]
-    return [*found, Reading({"labels": "none"}, "images without boxes")] if found else []
-
-
-def _box_place(paths: Sequence[str]) -> str:
-    """Return the box columns among paths into JSON, with the form of the box; "" without a box."""
-    sides = ((one, match) for one in paths if (match := _EXTREME.search(one)))
-    ends = {match[1].lower() + ("y" if match[2] else "x"): one for one, match in sides}
-    if ends.keys() >= {"minx", "miny", "maxx", "maxy"}:
-        return f"xyxy({','.join(ends[one] for one in ('minx', 'miny', 'maxx', 'maxy'))})"
-    box = named_box_columns(paths)
-    place = ",".join(box.names) if box else ""
-    # Only CreateML calls the centers of boxes coordinates.
-    return f"center({place})" if box and ".coordinates." in box.names[0] else place
-
-
-def _first_rows(text: str) -> list[dict[str, Any]]:
-    """Return the first objects of a JSON list; the text may be cut off before the end."""
-    decoder, rows, text = json.JSONDecoder(), list[Any](), text.lstrip()
-    with contextlib.suppress(ValueError, RecursionError):
-        while text.startswith(("[", ",")) and len(rows) < _NUM_SAMPLES:
-            text = text[1:].lstrip()
-            row, end = decoder.raw_decode(text)
-            rows, text = [*rows, row], text[end:].lstrip()
-    return [row for row in rows if isinstance(row, dict)]
 
 
 def unclear_objects(view: View) -> Sequence[Reading]:
@@ -369,11 +317,7 @@ def _different(view: View, signs: Sequence[Sign]) -> list[Sign]:
 
 def _found(view: View, sign: Sign, places: Any) -> Found | None:
     """Return the objects of some images, or None if they cannot be read."""
-    members = view.members.take(places)
-    with contextlib.suppress(SourceError):
-        source = AnnotatedSource(KeyIndex(members.keys), view.documents, members)
-        return read_boxes(parse_box_rule(sign.option), source)
-    return None
+    return objects_of(sign, view.documents, view.members.take(places))
 
 
 def _against_folders(view: View, sign: Sign, readings: Sequence[Reading]) -> Sequence[Reading]:
@@ -464,7 +408,11 @@ def _labels_of_files(view: View) -> list[Reading]:
         own = Reading({"labels": rule, **several}, why)
         cells = [one.get(title, "") for one in rows]
         are_numbers = all(as_number(one) is not None for one in cells)
-        if not are_numbers or are_classes(len({*cells}), len(cells)):
-            return [own]
-        return [replace(own, options={**own.options, "target": "regression"}), own]
+        is_class = not are_numbers or are_classes(len({*cells}), len(cells))
+        number = replace(own, options={**own.options, "target": "regression"})
+        readings = [own] if is_class else [number, own]
+        others = tables_of_json(view)
+        alone = Reading({"labels": "none"}, "images alone; other documents name them, too")
+        readings += [*others, alone] if others else []
+        return readings if len({*cells}) > 1 else []
     return []

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardprep.catalog.decision.view import Options, Reading, View
+from shardprep.catalog.decision.view import Options, Reading, View, head_of
 from shardprep.catalog.labels import ENOUGH
 from shardprep.catalog.names import (
     document_split,
@@ -24,6 +24,7 @@ from shardprep.catalog.names import (
 )
 from shardprep.catalog.splits import REST
 from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex, origin_of
+from shardprep.catalog.tables.metadata_files import lists_of_names
 from shardprep.catalog.tables.row_matching import (
     is_of_splits,
     joined_title,
@@ -47,6 +48,8 @@ _ORDER = ("train", "validation", "test")
 _PARTITIONS = {"0": "train", "1": "validation", "2": "test"}
 _MOST_OTHERS = 2
 """Maximum number of different values that are not splits in a column of splits."""
+_FIRST_KEY = re.compile(r'\s*\{\s*"([^"]+)"\s*:\s*\[\s*["\d]')
+"""Matches the start of a JSON object whose first value is a list of texts or numbers."""
 _PLAIN = re.compile(r"[^,:=]+")
 _ODD_SIGNS = frozenset(",=:")
 """Characters that have a meaning in `--split`; the keys of lists must not have them."""
@@ -215,7 +218,7 @@ def _lists(view: View) -> list[dict[str, str]]:
         group = groups.setdefault(place, {})
         if not {"train", "validation"} <= group.keys():  # otherwise it is the sum of two lists
             group["train"] = "" if {"train", "validation"} & group.keys() else key
-    whole = [one for one in groups.values() if all(one.values())]
+    whole = [one for one in groups.values() if all(one.values())] + [*_lists_by_key(view)]
     several = [{split: one[split] for split in _ORDER if split in one} for one in whole]
 
     def order(one: Mapping[str, str]) -> tuple[Any, ...]:
@@ -223,6 +226,17 @@ def _lists(view: View) -> list[dict[str, str]]:
         return -len(one), [*map(int, _NUMBER.findall(names))], natural_order(names)
 
     return sorted(several, key=order)
+
+
+def _lists_by_key(view: View) -> Iterator[dict[str, str]]:
+    """Yield split → file for JSON objects of lists of names, whose keys are splits."""
+    for member in view.documents.members(".json"):
+        first = _FIRST_KEY.match(head_of(member, _MOST_NAMES))
+        is_small = member.extent.num_bytes <= _MOST_BYTES and _ODD_SIGNS.isdisjoint(member.key)
+        if first and is_small and given_split([first[1]]):
+            with contextlib.suppress(SourceError):
+                lists = lists_of_names(view.documents.read(member.key))
+                yield from [dict.fromkeys(lists, member.key)] * (len({*lists} & {*_ORDER}) > 1)
 
 
 def _of_pairs(found: Sequence[_Lists], total: int) -> Iterator[Reading]:
@@ -252,7 +266,7 @@ def _rows_of(
     found, num_ids = dict[str, NDArray[np.int64]](), 0
     for split, file in lists.items():
         try:
-            ids = view.documents.ids(file, index)
+            ids = view.documents.ids(file, index, split)
             origin = origin_of(file, is_firm=False)._replace(split=split)
             places = index.find_all(Texts.of(ids), file, Coded.constant(origin, len(ids)))
         except AmbiguousIdError as error:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from shardprep.catalog.candidates import path_candidates, table_candidates
 from shardprep.catalog.decision.class_level import unproved
 from shardprep.catalog.decision.column_evidence import is_about
+from shardprep.catalog.decision.json_lists import tables_of_json
 from shardprep.catalog.decision.name_evidence import numbers_of_names
 from shardprep.catalog.decision.split_evidence import PARTITION
 from shardprep.catalog.decision.view import HEAD, Options, Reading, View, head_of
@@ -241,6 +242,8 @@ def _proposals(view: View, document: Member) -> Iterator[Reading]:
             more = {"split": "tables"}
     found = [one for table in tables for one in table_candidates(index, table, tables)]
     found = [replace(one, options={**one.options, **more}) for one in found]
+    beside = found or suffix != "json" or len(index.find(stem(document.key))) != 1
+    found += [] if beside else tables_of_json(view)
     yield from [*found, *path_candidates(view)][:_MOST_PROPOSED]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -18,11 +19,13 @@ from shardprep.catalog.objects.formats.annotated_source import (
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.objects.formats.panoptic import panoptic_signs
 from shardprep.catalog.objects.formats.rle_table import runs_in
-from shardprep.catalog.objects.known_formats import recognise
+from shardprep.catalog.objects.known_formats import read_boxes, recognise
+from shardprep.catalog.objects.object_table import Found
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.united_tables import united
 from shardprep.errors import Choice, OptionName, QuestionError, SourceError, counted
+from shardprep.recipe.object_rules import parse_box_rule
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.members import Member, Members
 
@@ -42,6 +45,14 @@ def document_signs(index: KeyIndex, documents: Documents, images: Sequence[Membe
         *(sign for table in tables for sign in runs_in(table, index, size_of)),
         *panoptic_signs(index, documents, images),
     ]
+
+
+def objects_of(sign: Sign, documents: Documents, images: Members) -> Found | None:
+    """Return the objects that a sign of boxes states for images, or None if it cannot be read."""
+    with contextlib.suppress(SourceError):
+        source = AnnotatedSource(KeyIndex(images.keys), documents, images)
+        return read_boxes(parse_box_rule(sign.option), source)
+    return None
 
 
 def usual(signs: Sequence[Sign]) -> list[Sign]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from shardprep.catalog.names import given_split
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.columns import DICOM
 from shardprep.catalog.tables.key_index import KeyIndex
@@ -25,11 +27,14 @@ from shardprep.recipe.rules import TABLE_SUFFIXES, TEXT, WHOLE_NAME, JoinRule, p
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member
 from shardprep.source.names import composed
+from shardprep.source.string_column import Texts
 from shardprep.storage.cache import DATA_FRAME, FRAME, without_cache
 from shardprep.storage.regular_file import read_named
 from shardprep.storage.text_file import as_utf8, decoded
 
 _JSON = (".json", ".jsonl")
+_OF_IMAGES = (".xml", ".json", ".txt")
+"""Suffixes of documents that may describe one image each."""
 _OF_IMAGE = partial(json_rows, is_of_image=True)
 _BINARY = {
     b"PAR1": "a Parquet file", b"PK\3\4": "a workbook or a zip", b"\xd0\xcf\x11\xe0": "a workbook",
@@ -91,8 +96,8 @@ class Documents:
         columns = [*(rule.boxes.names if rule.boxes else ()), *filter(None, [rule.label_column])]
         if "{" in (file := rule.files[0]) and file.lower().endswith(".json"):
             return self._of_pattern(file, columns, partial(object_rows, further=further))
-        has_paths = file.lower().endswith(_JSON) and any("." in one for one in columns)
-        return self.table(rule.files, (rule.id_column, *columns) if has_paths else ())
+        wanted = (rule.id_column, *columns) if any("." in one for one in columns) else ()
+        return self.table(rule.files, wanted, cells=columns)
 
     def only_table(self, option: str) -> Table:
         """Return the columns of array files, or the only table; SourceError for several or none.
@@ -178,7 +183,9 @@ class Documents:
         )
         for part, names in named_columns:
             if part.files and self._has(part.files):
-                table = self.table(part.files, (part.id_column, *names))
+                wanted = (part.id_column, *names)
+                is_of_boxes = isinstance(part, BoxTableRule)
+                table = self.box_rows(part) if is_of_boxes else self.table(part.files, wanted)
                 if part.id_column:
                     row_ids(table, part.id_column)
                 for name in filter(None, names):
@@ -227,16 +234,36 @@ class Documents:
         """Return the members that are not images and whose key ends in one of `suffixes`."""
         return [member for member in self._others if member.key.lower().endswith(suffixes)]
 
-    def table(self, files: Sequence[str], columns: Sequence[str] = ()) -> Table:
-        """Return the rows of all files; see `json_rows` for `columns`, and `find` for errors."""
-        return stacked([self._table(file, columns) for file in files])
+    def table(
+        self, files: Sequence[str], columns: Sequence[str] = (), cells: Collection[str] = ()
+    ) -> Table:
+        """Return the rows of all files; see `json_rows` for columns, and `find` for errors."""
+        return stacked([self._table(file, columns, cells) for file in files])
 
-    def ids(self, file: str, index: KeyIndex | None = None) -> list[str]:
-        """Return the ids on a list: lines of a file, or a column of a CSV.
+    def ids(self, file: str, index: KeyIndex | None = None, split: str = "") -> list[str]:
+        """Return the ids on a list: lines of a file, a column of a CSV, or names in a JSON.
 
-        The column is `listed_column`, or without `index` the first column.
+        The column is `listed_column`, or without `index` the first column. Of lists by split in a
+        JSON, the result is the list of `split`. If no id fits an image and all are names of
+        annotation files, such as `a.xml`, the ids are without their suffixes.
         """
+        found = self._listed(file, index, split)
+        are_documents = bool(found) and all(one.lower().endswith(_OF_IMAGES) for one in found)
+        if index is not None and are_documents and not index.num_found(Texts.of(found)):
+            return [one.rpartition(".")[0] for one in found]
+        return found
+
+    def _listed(self, file: str, index: KeyIndex | None, split: str) -> list[str]:
         data = self.read(file)
+        if lists := lists_of_names(data) if file.lower().endswith(".json") else {}:
+            if split not in lists and {*lists} != {""}:
+                there = some_of([*lists])
+                what = f"has no list for {split}" if split else "has a list for each split"
+                hint = (
+                    f"use its lists, which are for {there}" if split else "name a file of one list"
+                )
+                raise SourceError(file, what, hint)
+            return lists.get(split) or lists.get("", [])
         if file.lower().endswith((*TABLE_SUFFIXES, *_JSON)):
             table = self._parse(data, file)
             column = table.header[0] if index is None else listed_column(index, table)
@@ -253,13 +280,13 @@ class Documents:
             table = joined(table, further, other.key, checked)
         return table
 
-    def _table(self, file: str, columns: Sequence[str] = ()) -> Table:
+    def _table(self, file: str, columns: Sequence[str] = (), cells: Collection[str] = ()) -> Table:
         if "{" in file:
             return self._of_pattern(file, columns)
         if self._columns is not None and file == self._columns.name:
             return self._columns
         name, data = self.find(file)
-        return replace(self._parse(data, name, columns), name=FRAME.sub(DATA_FRAME, name))
+        return replace(self._parse(data, name, columns, cells), name=FRAME.sub(DATA_FRAME, name))
 
     def _of_pattern(
         self, file: str, columns: Sequence[str], read: Callable[..., Any] = _OF_IMAGE
@@ -296,10 +323,12 @@ class Documents:
         tables += [table_of(file, rows, self._recipe.null)] if rows or not tables else []
         return replace(stacked(tables), name=file, parts=())
 
-    def _parse(self, data: bytes, name: str, columns: Sequence[str] = ()) -> Table:
+    def _parse(
+        self, data: bytes, name: str, columns: Sequence[str] = (), cells: Collection[str] = ()
+    ) -> Table:
         recipe, self.are_read = self._recipe, True
         if name.lower().endswith(_JSON):
-            return table_of(name, json_rows(data, name, columns), recipe.null)
+            return table_of(name, json_rows(data, name, columns, cells=cells), recipe.null)
         table = parse_table(data, name, has_header=recipe.header, null=recipe.null)
         return table.read_from_cells() if self.export_layout else table
 
@@ -314,6 +343,24 @@ def _numbered(line: str) -> dict[str, str]:
     """Return number from 1 → cell of a line, split at commas, or at blanks without a comma."""
     cells = line.split(",") if "," in line else line.split()
     return {str(number): cell.strip() for number, cell in enumerate(cells, 1)}
+
+
+def lists_of_names(data: bytes) -> dict[str, list[str]]:
+    """Return split → names in a JSON object of lists, or "" → names in a list; {} for others.
+
+    Lists whose key means no split are left out.
+    """
+    try:
+        document = json.loads(decoded(data))
+    except (ValueError, RecursionError):
+        return {}
+    lists = document if isinstance(document, dict) else {"": document}
+    names = defaultdict[str, list[str]](list)
+    for key, several in lists.items():
+        split = given_split([key]) if key else key
+        if split is not None and isinstance(several, list) and {*map(type, several)} <= {str, int}:
+            names[split] += [str(one).strip() for one in several]
+    return {split: several for split, several in names.items() if several}
 
 
 def check_text(data: bytes, name: str) -> None:

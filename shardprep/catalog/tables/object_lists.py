@@ -32,7 +32,7 @@ def unfolded(table: Table, sides: Sequence[str]) -> tuple[Table, list[str]]:
     lists = {place: found for place in places if (found := _lists(cells[place])) is not None}
     first = next((box for several in lists.get(places[0], ()) for box in several), None)
     is_flat = len(places) == 1 and (not isinstance(first, list) or len(first) == 2)  # x, y
-    if len(lists) < len(places) or is_flat or table.parts:
+    if len(lists) < len(places) or is_flat:
         return table, []
     counts = np.max([[*map(len, one)] for one in lists.values()], axis=0)
     for place in set(range(len(cells))) - set(places):
@@ -45,7 +45,11 @@ def unfolded(table: Table, sides: Sequence[str]) -> tuple[Table, list[str]]:
         Texts.of(_in_rows(lists[place], numbers.tolist())) if place in lists else own.take(rows)
         for place, own in enumerate(cells)
     ]
-    return replace(table, rows=Rows(columns, len(rows))), [table.header[i] for i in sorted(lists)]
+    ends = np.cumsum([number for _, number in table.parts], dtype=np.int64)
+    totals = np.diff(np.append(0, np.cumsum(numbers))[ends], prepend=0).tolist()
+    parts = tuple((name, total) for (name, _), total in zip(table.parts, totals, strict=True))
+    titles = [table.header[place] for place in sorted(lists)]
+    return replace(table, rows=Rows(columns, len(rows)), parts=parts), titles
 
 
 def value_at(value: Any, names: Sequence[str]) -> Any:

@@ -22,6 +22,8 @@ from shardprep.storage.text_file import INDEX
 _FIELD = re.compile(rf"\{{(?P<column>[^{{}}\[\]]+)(\[{SLICE}\])?\}}")
 _SPLIT_COLUMNS = frozenset(("split", "subset", "set", "partition", "usage", "dataset", "phase"))
 _WORD_AT_END = re.compile("[-_][A-Za-z]+$")
+_BETWEEN = re.compile(r"[\s\[\](),;|\"']+")
+"""Matches what is before, between and after values that a cell lists."""
 _OF_IDS = frozenset(("id", "image", "img", "file", "filename", "name", "path", "photo", "key"))
 SAMPLE_ROWS = 500
 """Approximate number of rows that are searched to detect the column of ids."""
@@ -292,6 +294,16 @@ def listed_column(index: KeyIndex, table: Table) -> str:
     with contextlib.suppress(NoIdsError):
         titles = [one for one in (find_ids(index, table),) if one in titles] or titles
     return titles[0]
+
+
+def listed_images(match: TableMatch, keys: Sequence[str]) -> str:
+    """Return a cell of ids that is a list with the name of an image, or ""."""
+    index = KeyIndex(keys)
+    for cell in row_ids(match.table, match.id_column)[1][:SAMPLE_ROWS]:
+        values = [*filter(None, _BETWEEN.split(cell))]
+        if values != [cell] and any(map(index.find, values)):
+            return cell
+    return ""
 
 
 def _are_pairs(table: Table, first: int, second: int, hits: Sequence[int]) -> bool:

@@ -30,6 +30,8 @@ _FILE = re.compile(r"\S+\.[A-Za-z]\w{1,3}")
 _SIGNS = re.compile(r"[*?\[\]{}:,]")
 MANY_PARTS = 16
 """Number of parts above which a table is named by a pattern of its files."""
+KEY = "key"
+"""Column for the keys of a JSON object that has an object for each key."""
 
 
 class Rows(Sequence[list[str]]):
@@ -313,16 +315,23 @@ def _fitted(rows: Iterable[list[str]], width: int, null: Collection[str]) -> Ite
 
 
 def json_rows(
-    data: bytes, name: str, columns: Sequence[str] = (), *, is_of_image: bool = False
+    data: bytes,
+    name: str,
+    columns: Sequence[str] = (),
+    *,
+    is_of_image: bool = False,
+    cells: Collection[str] = (),
 ) -> list[dict[str, str]]:
     """Return the rows of a list of JSON objects, of JSON lines, or of a document with lists.
 
-    A document of COCO has a row for each annotation, with the keys of its image and the name of its
+    An object with an object for each key has a row for each, with the key in the column `key`. A
+    document of COCO has a row for each annotation, with the keys of its image and the name of its
     category as `category`. Without `columns`, other documents have the columns of the longest list,
     such as `images.filename`. With `is_of_image`, the document describes one image. Lists and
     objects are left out unless a column is a path into them, such as `points.x`: then each object
-    in the list `points` is a row. An object of flags, such as `{"cat": true, "dog": false}`,
-    becomes one cell with the names that are true. SourceError for other JSON.
+    in the list `points` is a row. Lists in the columns `cells` stay cells, as JSON. An object of
+    flags, such as `{"cat": true, "dog": false}`, becomes one cell with the names that are true.
+    SourceError for other JSON.
     """
     try:
         if name.lower().endswith(".jsonl"):
@@ -332,16 +341,39 @@ def json_rows(
         if isinstance(document, dict) and not is_of_image:
             if "annotations" in document:
                 document = _of_coco(document)
-            elif paths := [*_longest_list(document)]:
-                columns = columns or paths
-        return _rows_of(document, name, columns, {""})
+            elif rows := keyed_rows(document):
+                document = rows
+            else:
+                is_named = any(one.partition(".")[0] in document for one in columns)
+                columns = columns if is_named else [*_longest_list(document)]
+        found = _rows_of(document, name, columns, {""}, cells)
+        if columns and not (is_of_image or any(found)):  # an error then names the nested values
+            return _rows_of(document, name, [*_paths(document, "")], {""})
+        return found
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        what = "is neither a list of JSON objects nor a COCO document"
-        raise SourceError(name, what, "name a CSV, or a JSON of this form") from error
+        what = "is neither a list of JSON objects nor an object of objects nor a COCO document"
+        forms = '[{"id": "a", "label": "cat"}, …] or {"a": {"label": "cat"}, …}'
+        raise SourceError(name, what, f"name a CSV, or a JSON such as {forms}") from error
+
+
+def keyed_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return each value with its key if all are objects that share a field; otherwise []."""
+    values = [*document.values()]
+    if not all(isinstance(one, dict) for one in values):
+        return []
+    if not values or not set.intersection(*map(set, values)):
+        return []
+    title = {} if any(KEY in one for one in values) else {KEY}
+    return [dict.fromkeys(title, key) | one for key, one in document.items()]
 
 
 def _rows_of(
-    value: Any, name: str, columns: Sequence[str], lists: set[str], path: str = ""
+    value: Any,
+    name: str,
+    columns: Sequence[str],
+    lists: set[str],
+    cells: Collection[str] = (),
+    path: str = "",
 ) -> list[dict[str, str]]:
     if isinstance(value, list):
         if other := [one for one in lists if not (_leads(one, path) or _leads(path, one))]:
@@ -349,7 +381,7 @@ def _rows_of(
             raise SourceError(name, what, "name only columns of one list")
         lists.add(path)
         rows = [_numbered(one) if path else one for one in value]
-        return [row for one in rows for row in _rows_of(one, name, columns, lists, path)]
+        return [row for one in rows for row in _rows_of(one, name, columns, lists, cells, path)]
     if not isinstance(value, dict):
         if not path:
             raise TypeError
@@ -357,20 +389,26 @@ def _rows_of(
     own, rows = dict[str, str](), [dict[str, str]()]
     for key, one in value.items():
         inner = f"{path}.{key}" if path else key
-        if not isinstance(one, dict | list):
-            own[inner] = _cell(one)
-        elif (
-            isinstance(one, dict)
-            and {*map(type, one.values())} == {bool}
-            and not any(column.startswith(f"{inner}.") for column in columns)
-        ):
-            own[inner] = ",".join(name for name, is_set in one.items() if is_set)
+        if (cell := _whole(one, inner, columns, cells)) is not None:
+            own[inner] = cell
         elif any(_leads(inner, column) for column in columns):
-            more = _rows_of(one, name, columns, lists, inner)
+            more = _rows_of(one, name, columns, lists, cells, inner)
             rows = [row | other for row in rows for other in more]
     if len(rows) != 1:  # all values of a document in each of its rows need much memory
         own = {column: own[column] for column in columns if column in own}
     return [own | row for row in rows]
+
+
+def _whole(value: Any, path: str, columns: Sequence[str], cells: Collection[str]) -> str | None:
+    """Return the cell of a value whose parts are not columns; otherwise None."""
+    if not isinstance(value, dict | list):
+        return _cell(value)
+    if isinstance(value, list):
+        return json.dumps(value) if path in cells else None
+    are_flags = {*map(type, value.values())} == {bool}
+    if are_flags and not any(column.startswith(f"{path}.") for column in columns):
+        return ",".join(name for name, is_set in value.items() if is_set)
+    return None
 
 
 def _numbered(value: Any) -> Any:
@@ -399,7 +437,7 @@ def _paths(value: Any, path: str) -> Iterator[str]:
         value = value[0] if value and isinstance(value[0], dict) else None
     if isinstance(value, dict):
         for key, one in value.items():
-            yield from _paths(one, f"{path}.{key}")
+            yield from _paths(one, f"{path}.{key}".lstrip("."))
     elif value is not None:
         yield path
 

@@ -105,11 +105,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     match = match_table(index, table, rule.table.id_column)
     match.check(index.keys[0])
     places = [table.column(name) for name in columns.names]
-    boxes = (
-        boxes_of_columns(table, places)
-        if len(places) == 4
-        else boxes_of_cells(table, places[0], source)
-    )
+    boxes = _boxes_of(table, places, source)
     values = boxes.array()
     if not len(values) and boxes.malformed:
         row = min(boxes.malformed)
@@ -157,6 +153,12 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         is_complete=table.is_own,
         has_rows=table.is_own,
     )
+
+
+def _boxes_of(table: Table, places: Sequence[int], source: AnnotatedSource) -> CellBoxes:
+    if len(places) == 4:
+        return boxes_of_columns(table, places)
+    return boxes_of_cells(table, places[0], source)
 
 
 def _mixed_units(
@@ -406,7 +408,9 @@ def _rule_of(table: Table, source: AnnotatedSource, documents: str = "") -> tupl
     titles = {title.lower() for title in table.header}
     is_once = not (lists or documents) and len({*row_ids(table, ids)[1]}) == len(table.rows)
     is_once &= len(columns.names) == 4 and not titles >= _OF_TENSORFLOW
-    if documents and not lists:
+    sample = replace(table, rows=table.rows[:: max(1, len(table.rows) // SAMPLE_ROWS)])
+    boxes = _boxes_of(sample, [*map(table.column, columns.names)], source)
+    if (documents and not lists) or (boxes.malformed and not boxes.rows):
         return "", "", False
     label = _find_label(table, columns, ids, lists)
     if label and _says_whether(table, columns, label):

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from shardprep.catalog.names import document_split, natural_order, stem, words_of_split
+from shardprep.catalog.names import document_split, given_split, natural_order, stem, words_of_split
 from shardprep.catalog.objects.formats.annotated_source import (
     NO_CLASSES,
     AnnotatedSource,
@@ -118,12 +118,13 @@ def _unions(contents: Mapping[str, tuple[Sequence[str], int]]) -> list[str]:
 def _alternatives(index: KeyIndex, names: Mapping[str, Sequence[str]]) -> list[list[str]]:
     """Return the documents as one group, or as several groups if they describe the same images.
 
-    A group has the documents of a folder whose names differ only in words for splits. Groups
-    without images below their folder are left out if other groups have images there.
+    A group has the documents whose paths differ only in folders and words for splits. Groups
+    without images below their folders are left out if other groups have images there.
     """
     of_name = defaultdict[tuple[str, str], list[str]](list)
     for key in names:
-        of_name[key.rpartition("/")[0], words_of_split(stem(key))[1]].append(key)
+        folder = "/".join(one for one in key.split("/")[:-1] if not given_split([one]))
+        of_name[folder, words_of_split(stem(key))[1]].append(key)
     groups = [*of_name.values()]
     for one, other in itertools.combinations(groups[:_MOST_GROUPS], 2):
         known = {name: key for key in other for name in names[key]}
@@ -131,8 +132,8 @@ def _alternatives(index: KeyIndex, names: Mapping[str, Sequence[str]]) -> list[l
         pairs = [(name, key, known[name]) for name, key in shared[:: len(shared) // 64 + 1]]
         if pairs and _are_same(index, pairs):
             folders = [f"{path}/" for path in index.keys.folders.values]
-            above = [f"{several[0].rpartition('/')[0]}/" for several in groups]
-            near = [any(path.startswith(one) for path in folders) for one in above]
+            above = [tuple(f"{key.rpartition('/')[0]}/" for key in keys) for keys in groups]
+            near = [any(path.startswith(several) for path in folders) for several in above]
             return [*itertools.compress(groups, near)] or groups
     return [[*names]]
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource, Sign, coverage
+from shardprep.catalog.objects.formats.box_cells import is_number
 from shardprep.catalog.objects.formats.box_format import unit_notes
 from shardprep.catalog.objects.image_points import NOT_A_NUMBER, REPEATED, FoundPoints, PointList
 from shardprep.catalog.tables.row_matching import find_ids, match_table
@@ -30,7 +31,9 @@ def read(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
     its image, and further rows of the image are left out. SourceError without keypoints.
     """
     documents, index = source.documents, source.index
-    table = documents.table(rule.files) if rule.files else documents.only_table("points")
+    wanted = (rule.id_column, *rule.columns, *rule.name_columns)
+    files = rule.files
+    table = documents.table(files, wanted) if files else documents.only_table("points")
     match = match_table(index, table, rule.id_column)
     match.check(index.keys[0])
     pairs = _pairs_of(rule, table)
@@ -89,7 +92,9 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
             continue
         place = table.column(ids)
         named = coverage(source.index, {row[place] for row in table.rows})
-        if named.is_enough and not any(ids in pair for pair in pairs.values()):
+        cells = (cell for x, _ in pairs.values() for cell in table.cells(table.column(x)))
+        has_numbers = any(map(is_number, cells))
+        if named.is_enough and has_numbers and not any(ids in x for x in pairs.values()):
             how = f"{table.name}: {2 * len(pairs):,} columns of x and y for {named}"
             option = "column" if table.is_own else f"csv:{table.name}:{ids}"
             return [Sign("points", option, how)]
