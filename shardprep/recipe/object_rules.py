@@ -17,7 +17,8 @@ BoxForm = Literal["xyxy", "xywh", "center", "yxyx"]
 """Four numbers of a box: corners (`xyxy`, `yxyx`), corner and size (`xywh`), or center and size."""
 _FORM_NAMES: dict[BoxForm, tuple[str, ...]] = {
     "xyxy": (
-        "xmin ymin xmax ymax", "x1 y1 x2 y2", "x0 y0 x1 y1", "left top right bottom",
+        "xmin ymin xmax ymax", "x1 y1 x2 y2 x3 y3 x4 y4", "x0 y0 x1 y1 x2 y2 x3 y3",
+        "x1 y1 x2 y2", "x0 y0 x1 y1", "left top right bottom",
         "xtl ytl xbr ybr", "minx miny maxx maxy", "x y x2 y2", "x y xmax ymax",
         "startx starty endx endy", "xstart ystart xend yend",
         "topleftx toplefty bottomrightx bottomrighty",
@@ -35,6 +36,8 @@ _FORM_NAMES: dict[BoxForm, tuple[str, ...]] = {
     "yxyx": (),
 }  # fmt: skip
 """Form → usual names of its columns, in lower case, without punctuation or a prefix like "bbox"."""
+NUM_CORNERS = 8
+"""Number of columns of a box that is given by x and y of four corners."""
 _BOX_WORD = re.compile(r"^(bbox|bndbox|box|bb|roi|rect|region)(?=.)")
 _PATH_END = re.compile("[^./]*$")
 _FORM = re.compile(r"(?P<form>\w+)\((?P<columns>.*)\)", re.DOTALL)
@@ -53,10 +56,13 @@ _MASKS = OptionName("masks")
 
 
 class BoxColumns(NamedTuple):
-    """The columns or keys of the four numbers of a box."""
+    """The columns or keys of the four numbers of a box, or of four corners."""
 
     names: tuple[str, ...]
-    """Four names in the order x, y, x or width, y or height; one name if a cell holds all four."""
+    """Four names in the order x, y, x or width, y or height; one name if a cell holds all four.
+
+    Eight names are x and y of four corners in turn.
+    """
     form: BoxForm | None = None
     """Meaning of the four numbers; None to detect it from the boxes."""
 
@@ -311,7 +317,7 @@ def _files_and_columns(argument: str) -> list[str]:
 
 
 def parse_box_columns(text: str) -> BoxColumns:
-    """Return one or four columns, as in `xywh(x,y,w,h)`, and their form; OptionError if invalid."""
+    """Return one, four or eight columns, as in `xywh(x,y,w,h)`; OptionError if invalid."""
     option = OptionName("boxes", "csv")
     match = _FORM.fullmatch(text.strip())
     form = match["form"] if match else None
@@ -319,17 +325,20 @@ def parse_box_columns(text: str) -> BoxColumns:
         hint = f"use {', '.join(f'{one}(…)' for one in _FORM_NAMES)}"
         raise OptionError(option, f"{form}(…) is not a form of boxes", hint)
     names = tuple(name.strip() for name in (match["columns"] if match else text).split(","))
-    if len(names) not in (1, 4) or not all(names):
-        hint = "name one column, or four as in x,y,w,h"
-        raise OptionError(option, f"{text!r} is neither one column nor four", hint)
+    if len(names) not in (1, 4, NUM_CORNERS) or not all(names):
+        hint = "name one column, four as in x,y,w,h, or four corners as in x1,y1,x2,y2,x3,y3,x4,y4"
+        raise OptionError(option, f"{text!r} is not one column, four or eight", hint)
+    if form and len(names) == NUM_CORNERS:
+        hint = f"write {','.join(names)}, which are four corners"
+        raise OptionError(option, f"{form}(…) takes one column or four", hint)
     named = named_box_columns(names)
-    if named is None or form not in (None, named.form):
+    if named is None or len(named.names) < len(names) or form not in (None, named.form):
         return BoxColumns(names, form)  # type: ignore[arg-type]
     return named
 
 
 def named_box_columns(names: Sequence[str]) -> BoxColumns | None:
-    """Return the four columns that have usual names of a box and a common parent path, or None."""
+    """Return the columns that have usual names of a box and a common parent path, or None."""
     by_start: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for name in names:
         end = _PATH_END.search(name)[0]  # type: ignore[index]  # it may be empty

@@ -195,7 +195,7 @@ class BuildOptions:
     boxes: str = _option("",
         f"Boxes of objects: {', '.join(BOX_FORMATS.values())} (polygons), auto or none. BOX is "
         "a column, or four columns as in x,y,w,h; xywh(…), xyxy(…), yxyx(…) or center(…) sets how "
-        "to read them.", _OBJECTS, "FORMAT",
+        "to read them. Eight columns are x and y of four corners.", _OBJECTS, "FORMAT",
         shown="detected, if labels, boxes and masks are not given")
     masks: str = _option("",
         "Masks: a pattern of their names, such as masks/{stem}_mask.png, {dir}annot/{name}, "

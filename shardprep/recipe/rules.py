@@ -290,10 +290,23 @@ def parse_stack_rule(text: str, option: OptionName = _STACK) -> StackRule:
     hint = hint if option == _STACK else "add a name in braces, as in {stem}.txt"
     if not key:
         raise OptionError(option, f"{wrong} does not say which files belong together", hint)
-    if _BRACES.sub("", text).strip("{}") != _BRACES.sub("", text) or "channel" in key:
-        raise OptionError(option, f"{wrong} is not a pattern of stacks", hint)
+    is_before = "<channel>" in key
+    if is_before or _BRACES.sub("", text).strip("{}") != _BRACES.sub("", text):
+        what = f"has channels before {{{names[-1]}}}" if is_before else "is not a pattern of stacks"
+        hint = _items_hint(text, channels) if is_before and option == _STACK else hint
+        raise OptionError(option, f"{wrong} {what}", hint)
     whole = f"(?i)(?P<key>(?:.*/)?{key}){pattern.removeprefix(key)}"
     return StackRule(text, whole, channels, tuple(names))
+
+
+def _items_hint(text: str, channels: Sequence[str]) -> str:
+    """Return how to give stacks as a table of items, with the rows of a sample `a`."""
+    rows = [_BRACES.sub(lambda one: "{}" if "," in one["inner"] else "a", text)]
+    paths = [rows[0].replace("*", "a").replace("{}", name) for name in channels[:2]]
+    table = " / ".join(f"{path},a,{i}" for i, path in enumerate(paths))
+    flag = OptionName("items", "stacks.csv")
+    how = f"give {flag} instead of {_STACK}, a table such as image,sample,order / {table}"
+    return f"folders cannot be channels: {how}"
 
 
 def wildcard_pattern(text: str) -> str:

@@ -141,7 +141,7 @@ OF_OBJECTS = [
         {f"y/{name}": CORNERS for name in ABC},
     ),
     Row(
-        "name the columns: --points csv:FILE:ID:x,y",
+        "name the columns: --points …",
         pics("a.jpg") | {"t.csv": table("id,p,q", "a,11,12")},
         {"points": "csv:t.csv"},
         {"points": Own("csv:t.csv:id:p,q")},
@@ -149,6 +149,15 @@ OF_OBJECTS = [
             item.annotation and item.annotation.points is not None for item in made.items
         ],
         [True],
+    ),
+    Row(
+        "save this file again with LabelMe, or leave it out: --exclude …",
+        pics("a.jpg", "b.jpg")
+        | {"a.json": b'{"shapes": [], "imagePath": 1', "b.json": labelme("point", [3, 4])},
+        {"points": "labelme", "labels": "none"},
+        {"exclude": Own(("a.json",))},
+        keys,
+        ["b.jpg"],
     ),
     Row(
         "--join … --columns …",

@@ -522,3 +522,83 @@ def test_odd_values_of_usual_fields_are_no_error(tmp_path: Path, title: str, val
         texts = {key: json.dumps(one).encode() for key, one in documents.items()}
         found = outcome(write_folder(tmp_path / form / "source", members | texts), {})
         assert not found.error or "choose" in found.error
+
+
+QUADS = [
+    "4,3,12,5,10,9,2,7", "3,2,14,2,14,8,3,8", "8,2,16,6,14,10,6,6", "5,1,9,1,9,7,5,7",
+    "2,9,20,11,20,16,2,14",
+]  # fmt: skip
+
+
+def test_four_corners_in_texts_are_boxes_with_the_text_as_class_or_without(tmp_path: Path) -> None:
+    """The names of files may start with other letters, and splits may have the same names."""
+    keys = [f"ch4_{part}_images/img_{i}.jpg" for part in ("training", "test") for i in range(5)]
+    texts = {
+        f"{folder}/gt_img_{i}.txt": f"\ufeff{QUADS[i]},SALE, 50%\n{QUADS[i - 1]},###\n".encode()
+        for folder in ("ch4_training_gt", "Test_GT")
+        for i in range(5)
+    }
+    members = images(*keys) | texts
+    error = asked(tmp_path, members)
+    files = "Test_GT/gt_{id}.txt,ch4_training_gt/gt_{id}.txt"
+    rule = f"csv:{files}:id:1,2,3,4,5,6,7,8"
+    assert f"--no-header --boxes '{rule}' (boxes in 10 texts, each of four corners)" in error
+    assert f"--no-header --boxes '{rule}:9' (" in error
+    source = tmp_path / "source"
+    found = outcome(source, {"header": False, "boxes": rule})
+    splits = {key: "test" if "test" in key else "train" for key in keys}
+    assert {key: one["split"] for key, one in found.facts.items()} == splits
+    assert {one["boxes"] for one in found.facts.values()} == {"object,object"}
+
+
+def test_a_text_with_commas_is_the_rest_of_its_line(tmp_path: Path) -> None:
+    lines = [
+        f"{one},{text}"
+        for one, text in zip(QUADS[1:], ("SALE, 50%", "EXIT", "5", "OUT"), strict=True)
+    ]
+    members = images("a.jpg", "b.jpg") | {"a.txt": "\n".join(lines).encode(), "b.txt": b""}
+    source = write_folder(tmp_path / "source", members)
+    rule = "csv:{id}.txt:id:1,2,3,4,5,6,7,8:9"
+    found = outcome(source, {"header": False, "boxes": rule})
+    assert found.facts["a.jpg"]["boxes"] == " 50%,5,EXIT,OUT,SALE"
+    more = "".join(f"{one},Latin,a text, or two\n" for one in QUADS[:4])
+    write_folder(source, {"a.txt": more.encode()})
+    found = outcome(source, {"header": False, "boxes": rule})
+    assert found.facts["a.jpg"]["boxes"] == "Latin,Latin,Latin,Latin"
+
+
+def test_four_corners_and_a_class_after_blanks_are_boxes_of_the_class(tmp_path: Path) -> None:
+    """Lines of one word above them, as in DOTA, are no boxes."""
+    lines = [f"{one.replace(',', ' ')} plane 0" for one in QUADS]
+    text = "\n".join(["imagesource:GoogleEarth", "gsd:0.14", *lines, ""]).encode()
+    members = images(*(f"train/images/P{i}.jpg" for i in range(3)))
+    members |= {f"train/labelTxt/P{i}.txt": text for i in range(3)}
+    error = asked(tmp_path, members)
+    rule = "csv:labelTxt/{id}.txt:id:1,2,3,4,5,6,7,8"
+    assert error.index(f"--no-header --boxes '{rule}:9' (") < error.index(f"'{rule}' (")
+    found = outcome(tmp_path / "source", {"header": False, "boxes": f"{rule}:9"})
+    assert {one["boxes"] for one in found.facts.values()} == {",".join(["plane"] * 5)}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["684,8,273,116,0,0,0,0", "406,119,265,70,1,4,0,1", "255,22,119,128,1,1,0,0"] * 2,
+        [f"{one},21,17" for one in QUADS],
+        ["4,3,10,9,12,5,2,7"] * 6,
+    ],
+    ids=["boxes of VisDrone", "five points", "corners across"],
+)
+def test_eight_numbers_that_are_not_four_corners_in_turn_are_not_proposed(
+    tmp_path: Path, lines: list[str]
+) -> None:
+    members = images(*(f"images/{i}.jpg" for i in range(3)))
+    members |= {f"annotations/{i}.txt": "\n".join(lines).encode() for i in range(3)}
+    assert "1,2,3,4,5,6,7,8" not in asked(tmp_path, members)
+
+
+def test_documents_of_the_same_names_need_folders_of_splits(tmp_path: Path) -> None:
+    members = images(*(f"Images/{i}/{kind}.jpg" for i in "12" for kind in ("front", "side")))
+    text = "\n".join(QUADS).encode()
+    members |= {f"Texts/{i}/{kind}.txt": text for i in "12" for kind in ("front", "side")}
+    assert "1,2,3,4,5,6,7,8" not in asked(tmp_path, members)

@@ -289,6 +289,16 @@ def test_masks_target_images_and_points_belong_to_their_rows() -> None:
     assert points.points.tolist() == [[1, 3, 2], [0, 0, 0]]
 
 
+def test_columns_of_keypoints_that_are_not_found_are_named_without_a_file() -> None:
+    rows: Rows = [{"image": f"{i}.jpg", "across": 4 + i, "down": 5} for i in (0, 1)]
+    with pytest.raises(SourceError, match="; name the columns: --points column:x,y"):
+        planned(rows, points="column")
+    item = items_of(planned(rows, points="column:across,down"))["b/1.jpg"]
+    assert item.annotation is not None
+    assert item.annotation.points is not None
+    assert item.annotation.points.tolist() == [[5, 5, 2]]
+
+
 @pytest.mark.parametrize(
     ("lengths", "what"),
     [

@@ -64,6 +64,15 @@ CASES = [
         (6, 0),
     ),
     Case(
+        "give --items stacks.csv instead of --stack, a table such as image,sample,order / …",
+        pics("red/a.png", "green/a.png")
+        | {"s.csv": table("image,sample,order", "red/a.png,a,0", "green/a.png,a,1")},
+        (("build", "source", "--stack", "{red,green}/{id}.png"),),
+        ("build", "source", "--items", "source/s.csv", "--size", "16x16"),
+        counts,
+        (1, 0),
+    ),
+    Case(
         "--version or --name",
         SIX,
         (BUILD, (*BUILD, "--quality", "80")),

@@ -468,7 +468,7 @@ def test_a_layer_mixes_labels_that_it_is_given() -> None:
     images, labels = tf.constant(batch()), tf.range(NUM) % 3
     out, soft = layer(images, labels, training=True)
     assert (out.shape, soft.shape) == ((NUM, 20, 28, 3), (NUM, 3))
-    with pytest.raises(ValueError, match="MixUp: there are no labels to mix; leave the op out"):
+    with pytest.raises(ValueError, match="MixUp: there are no labels to mix; leave this op out"):
         layer(images, training=True)
 
 

@@ -79,7 +79,8 @@ def _fact(plan: BuildPlan, item: Item, *, is_target: bool) -> Fact:
         masks = ",".join(sorted(mask.key for mask in item.companions))
         fact["target" if is_target else "mask"] = masks
     if item.annotation is not None and plan.annotations is not None:
-        labels = sorted(plan.annotations.names[one] for one in item.annotation.labels)
+        every = (plan.annotations.names[one] for one in item.annotation.labels)
+        labels = sorted(",".join(every).split(","))  # a name may have commas
         spec = plan.annotations.spec
         fact |= {"boxes": ",".join(labels)} if spec.boxes else {}
         fact |= {"shapes": ",".join(labels)} if spec.masks != "none" and not item.companions else {}

@@ -5,25 +5,23 @@ from __future__ import annotations
 import contextlib
 import glob
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from shardprep.catalog.decision.box_texts import boxes_of_texts
 from shardprep.catalog.decision.class_level import CUTS, class_folders, is_no_class
 from shardprep.catalog.decision.column_evidence import (
-    box_columns,
     has_words,
     is_about,
     numbered_boxes,
 )
 from shardprep.catalog.decision.copies import apart
-from shardprep.catalog.decision.json_lists import CLASS, json_boxes, tables_of_json
-from shardprep.catalog.decision.pairs import common_start
+from shardprep.catalog.decision.json_lists import json_boxes, tables_of_json
 from shardprep.catalog.decision.table_evidence import by_tables
-from shardprep.catalog.decision.view import Options, Reading, View, head_of
+from shardprep.catalog.decision.view import Reading, View, head_of
 from shardprep.catalog.label_rules import auto_labels, label_keys
 from shardprep.catalog.labels import ENOUGH, are_classes, find_label_column
 from shardprep.catalog.names import UNTRAINED, find_masks, stem, words_of
@@ -35,7 +33,6 @@ from shardprep.catalog.objects.formats.annotated_source import (
     of_own_documents,
     read_each,
 )
-from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.object_table import Found
 from shardprep.catalog.tables.key_index import AmbiguousIdError
@@ -43,24 +40,19 @@ from shardprep.catalog.tables.row_matching import match_ids
 from shardprep.catalog.tables.table import Table, json_rows, table_of
 from shardprep.catalog.target_values import as_number
 from shardprep.errors import OptionName, SourceError, counted
-from shardprep.recipe.object_rules import named_box_columns
 from shardprep.recipe.rules import TABLE_SUFFIXES, LabelRule
-from shardprep.source.members import Member
 
-_NUM_SAMPLES, _MOST_FOLDERS, _SIDES, _NO_CLASS = 8, 64, 4, 3
+_NUM_SAMPLES, _MOST_FOLDERS, _NO_CLASS = 8, 64, 3
 _SHARED = (*TABLE_SUFFIXES, ".json", ".jsonl", ".xml")
 """Suffixes of documents that may describe many images."""
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _FILE_NAME = re.compile("<filename>([^<]+)</filename>")
 _README = re.compile("(^|/)readme[^/]*$", re.IGNORECASE)
-_WORD = re.compile("^[A-Za-z0-9]+")
 _CLASS_OF_OBJECT = re.compile(
     r"(\w+_)?(text|string|word|transcription|transcript)s?|(cell|tissue|defect|object)[_ ]?type",
     re.IGNORECASE,
 )
 """Matches titles of columns with the text inside a box, or with a kind of object."""
-_SEPARATOR = re.compile(r"[\s,;]+")
-_PLACE = re.compile(r"\s*(\d+(?:\.\d+)?)[\s,;]+(\d+(?:\.\d+)?)(?![^\s,;])")
 _MOST_BYTES = 1 << 20
 _OBJECTS = ("boxes", "points", "rows", "stack", "target_image")
 _OUTLINES = ("labelme", "via", "jsonl", "yolo")
@@ -81,8 +73,8 @@ def annotation_readings(view: View) -> Sequence[Reading]:
     if not signs:
         if are_masks:
             return []
-        found = _without_header(view) or _labels_of_files(view) or _boxes_of_texts(view, ".txt")
-        return found or _boxes_of_texts(view, ".csv") or json_boxes(view)
+        found = _without_header(view) or _labels_of_files(view) or boxes_of_texts(view, ".txt")
+        return found or boxes_of_texts(view, ".csv") or json_boxes(view)
     several = [] if are_masks else _of_several(view, signs)
     readings = several or [one for sign in _different(view, signs) for one in readings_of(sign)]
     readings = [*_of_outlines(view, signs), *readings]
@@ -130,47 +122,6 @@ def _class_titles(view: View, table: Table, used: Sequence[object]) -> list[str]
         others = [x for x in table.header if not is_about(x) and x not in " ".join(map(str, used))]
         usual = usual or [x for x in others if has_words(match, x)]
     return usual
-
-
-def _boxes_of_texts(view: View, suffix: str) -> list[Reading]:
-    """Return readings of text files with one box or point per line, one file for each image."""
-    folders = defaultdict[str, list[Member]](list)
-    for one in view.documents.members(suffix):
-        folders[one.key.rpartition("/")[0]].append(one)
-    known = {path for path, own in folders.items() if len(view.index.find(stem(own[0].key))) == 1}
-    several = [one for path, own in folders.items() if path in known for one in own]
-    some = several[:: len(several) // _NUM_SAMPLES + 1]
-    if len(several) < 2 or not all(len(view.index.find(stem(one.key))) == 1 for one in some):
-        return []
-    names = sorted({path.rpartition("/")[2] for path in known})
-    end = _WORD.sub("", common_start([name[::-1] for name in names])[::-1])
-    place = f"{names[0] if len(names) == 1 else f'{{part}}{end}'}/".lstrip("/")
-    heads = [head_of(one).strip().splitlines() for one in some]
-    rows = [[*filter(None, _SEPARATOR.split(x.strip()))] for lines in heads for x in lines]
-    rule, why = f"csv:{place}{{id}}{suffix}:id:", f"boxes in {counted(len(several), 'text')}"
-    if suffix == ".csv" and rows and (named := named_box_columns(rows[0])):
-        label = [f":{title}" for title in rows[0] if CLASS.search(title)]
-        boxes = f"{rule}{','.join(named.names)}{''.join(label[:1])}"
-        has_empty = any(len(one) < 2 for one in heads)
-        kinds: list[Options] = [{"unlisted": "background"}] if has_empty else []
-        return [Reading({"boxes": boxes, **one}, why) for one in (*kinds, {})]
-    every = box_columns(rows, ((1, 5), (2, 1), (3, 2)))
-    found = [Reading({"header": False, "boxes": f"{rule}{one}"}, why) for one in every]
-    if not found and all(_are_places(view, *one) for one in zip(some, heads, strict=True)):
-        points = f"points in {counted(len(several), 'text')}, one in each line"
-        found = [Reading({"header": False, "points": f"{rule}1,2"}, points)]
-        every = (f"{x}(1,2,3,4)" for x in ("xywh", "center") if min(map(len, rows)) >= _SIDES)
-        found += [Reading({"header": False, "boxes": f"{rule}{one}"}, why) for one in every]
-    return [*found, Reading({"labels": "none"}, "images without boxes")] if found else []
-
-
-def _are_places(view: View, text: Member, lines: Sequence[str]) -> bool:
-    """Return whether each line starts with x and y inside the image with the stem of `text`."""
-    image = view.index.find(stem(text.key))[0]
-    height, width = image_size(view.members[image].extent) or (0, 0)
-    places = [(float(x[1]), float(x[2])) for x in map(_PLACE.match, lines) if x]
-    is_each = 0 < len(places) == len(lines) and all(x <= width and y <= height for x, y in places)
-    return is_each and any(x > 1 and y > 1 for x, y in places)
 
 
 def unclear_objects(view: View) -> Sequence[Reading]:

@@ -271,6 +271,7 @@ def _spec(
     if recipe.unlisted == "background" and mode == "classes" and background == NONE:
         what = "the masks have no class called background"
         hint = f"name a class background with {_MASK_VALUES} or {_CLASSES}"
+        hint = hint if has_own else "leave this option out"
         raise RecipeError(OptionName("unlisted", "background"), what, hint)
     spec = AnnotationSpec(
         boxes=read.boxes is not None or mode == "instances",

@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -49,6 +49,10 @@ _NUMBERED = re.compile(
     r"^(\S*(?:/\S+|\.[A-Za-z]{3,4})(?=\s)|\S+(?=(?:\s+[0-9]+){2}))(?:\s+[0-9]+)+$"
 )
 """Matches a line of a list: a path and numbers, or a name and several numbers (Oxford Pets)."""
+
+
+_Line = tuple[str, dict[str, str]]
+"""A line of a document of one image, and the cells that all lines of the document have."""
 
 
 class Documents:
@@ -96,8 +100,9 @@ class Documents:
         columns = [*(rule.boxes.names if rule.boxes else ()), *filter(None, [rule.label_column])]
         if "{" in (file := rule.files[0]) and file.lower().endswith(".json"):
             return self._of_pattern(file, columns, partial(object_rows, further=further))
-        wanted = (rule.id_column, *columns) if any("." in one for one in columns) else ()
-        return self.table(rule.files, wanted, cells=columns)
+        has_paths = file.lower().endswith(_JSON) and any("." in one for one in columns)
+        wanted = (rule.id_column, *columns) if has_paths else ()
+        return self.table(rule.files, wanted, columns, rule.label_column)
 
     def only_table(self, option: str) -> Table:
         """Return the columns of array files, or the only table; SourceError for several or none.
@@ -235,10 +240,17 @@ class Documents:
         return [member for member in self._others if member.key.lower().endswith(suffixes)]
 
     def table(
-        self, files: Sequence[str], columns: Sequence[str] = (), cells: Collection[str] = ()
+        self,
+        files: Sequence[str],
+        columns: Sequence[str] = (),
+        cells: Collection[str] = (),
+        last: str = "",
     ) -> Table:
-        """Return the rows of all files; see `json_rows` for columns, and `find` for errors."""
-        return stacked([self._table(file, columns, cells) for file in files])
+        """Return the rows of all files; see `json_rows` for columns, and `find` for errors.
+
+        `last` is the column of texts of a document per image that may have commas.
+        """
+        return stacked([self._table(file, columns, cells, last) for file in files])
 
     def ids(self, file: str, index: KeyIndex | None = None, split: str = "") -> list[str]:
         """Return the ids on a list: lines of a file, a column of a CSV, or names in a JSON.
@@ -280,16 +292,22 @@ class Documents:
             table = joined(table, further, other.key, checked)
         return table
 
-    def _table(self, file: str, columns: Sequence[str] = (), cells: Collection[str] = ()) -> Table:
+    def _table(
+        self, file: str, columns: Sequence[str] = (), cells: Collection[str] = (), last: str = ""
+    ) -> Table:
         if "{" in file:
-            return self._of_pattern(file, columns)
+            return self._of_pattern(file, columns, last=last)
         if self._columns is not None and file == self._columns.name:
             return self._columns
         name, data = self.find(file)
         return replace(self._parse(data, name, columns, cells), name=FRAME.sub(DATA_FRAME, name))
 
     def _of_pattern(
-        self, file: str, columns: Sequence[str], read: Callable[..., Any] = _OF_IMAGE
+        self,
+        file: str,
+        columns: Sequence[str],
+        read: Callable[..., Any] = _OF_IMAGE,
+        last: str = "",
     ) -> Table:
         """Return the rows of all files that a pattern matches, with a column for each field."""
         option, keys = OptionName("FILE"), [member.key for member in self._others]
@@ -298,7 +316,7 @@ class Documents:
             Pattern(rule.pattern, option, file, group, is_whole=True).search(keys)
             for group in (WHOLE_NAME, *(f"field_{name}" for name in rule.names))
         ]
-        tables, rows = list[Table](), list[dict[str, str]]()
+        tables, rows, lines = list[Table](), list[dict[str, str]](), list[_Line]()
         for member, whole, *parts in zip(self._others, *found, strict=True):
             if whole is None:
                 continue
@@ -313,10 +331,11 @@ class Documents:
             else:
                 text, own = decoded(data), {WHOLE_NAME: whole, **cells}
                 if not self._recipe.header:
-                    rows += [_numbered(line) | own for line in text.splitlines() if line.strip()]
+                    lines += [(line, own) for line in text.splitlines() if line.strip()]
                     continue
-                lines = text.splitlines() if self._recipe.target == "texts" else [text]
-                rows += [{TEXT: line.strip(), **own} for line in lines]
+                texts = text.splitlines() if self._recipe.target == "texts" else [text]
+                rows += [{TEXT: line.strip(), **own} for line in texts]
+        rows += _numbered(lines, last)
         if not any(found[0]):
             hint = f"use files such as {keys[0]}" if keys else "use a source with such files"
             raise SourceError(file, "the pattern names no file of the source", hint)
@@ -339,10 +358,18 @@ class Documents:
         return [m for m in same if m.key == file] or same
 
 
-def _numbered(line: str) -> dict[str, str]:
-    """Return number from 1 → cell of a line, split at commas, or at blanks without a comma."""
-    cells = line.split(",") if "," in line else line.split()
-    return {str(number): cell.strip() for number, cell in enumerate(cells, 1)}
+def _numbered(lines: Sequence[_Line], last: str) -> Iterator[dict[str, str]]:
+    """Yield number from 1 → cell of each line, split at commas, or at blanks without a comma.
+
+    If most lines end with column `last`, it takes the rest of longer lines: a text with commas.
+    """
+    most = int(last) if last.isdecimal() else 0
+    several = [line for line, _ in lines if most and "," in line]
+    is_text = 2 * sum(line.count(",") + 1 == most for line in several) > len(several)
+    is_text &= any("".join(line.split(",")[most:]).strip() for line in several)
+    for line, own in lines:
+        cells = line.split(",", most - 1 if is_text else -1) if "," in line else line.split()
+        yield {str(number): cell.strip() for number, cell in enumerate(cells, 1)} | own
 
 
 def lists_of_names(data: bytes) -> dict[str, list[str]]:

@@ -31,7 +31,7 @@ class _Mix:
         if images.shape.rank == 3:
             raise DatasetError(where, "needs image batches", "give load a batch_size")
         if labels is None:
-            raise DatasetError(where, "there are no labels to mix", "leave the op out of Compose")
+            raise DatasetError(where, "there are no labels to mix", "leave this op out")
         if spatial_labels(labels):
             raise DatasetError(where, "boxes and masks cannot be mixed", "use augment.Mosaic")
         if isinstance(labels, dict):

@@ -109,7 +109,8 @@ class Selection:
         """
         if n > len(self):
             what = f"n={n:,}, but the selection has {counted(len(self), 'record')}"
-            raise DatasetError("Selection.sample", what, f"use at most {len(self)}")
+            hint = f"use at most {len(self)}" if len(self) else "select other records"
+            raise DatasetError("Selection.sample", what, hint)
         chosen = np.argsort(self._random(seed), kind="stable")[:n]
         return replace(self[chosen], name=f"{self.name}, {n:,} drawn")
 

@@ -98,6 +98,36 @@ def test_points_of_a_cell_are_a_polygon(tmp_path: Path, cell: str) -> None:
     assert not made.of(made.read(option), "a.png").outlines
 
 
+QUAD = "4,3,12,5,10,8,2,6"
+
+
+@pytest.mark.parametrize("names", ["x{},y{}", "X_{},Y_{}", "bbox.x{},bbox.y{}", "p{},q{}"])
+def test_eight_columns_are_four_corners(tmp_path: Path, names: str) -> None:
+    """Two of the corners were read as a box."""
+    columns = ",".join(names.format(i, i) for i in range(1, 5))
+    lines = [f"id,{columns},text", f"a,{QUAD},EXIT", f"a,{QUAD},SALE", "b,,,,,,,,", "b,?,,,,,,,"]
+    made = table(tmp_path, *lines, f"a,{QUAD[:-1]}x,bad", f"a,nan{QUAD[1:]},bad")
+    option = f"csv:t.csv:id:{columns}"
+    found = made.read(option, outlines=True)
+    assert made.rows(found) == {"a.png": [("object", BOX)] * 2, "b.png": []}
+    assert made.of(found, "a.png").dropped == {"malformed": 2}
+    [outline, _] = made.of(found, "a.png").outlines
+    assert isinstance(outline, Polygons)
+    assert outline.rings[0].tolist() == [[4, 3], [12, 5], [10, 8], [2, 6]]
+    assert not made.of(made.read(option), "a.png").outlines
+    assert "four corners, in pixels" in found.how
+    assert made.signs() == ([option] if "x" in names.lower() else [])
+
+
+def test_four_of_more_corners_and_other_columns_are_boxes_as_before(tmp_path: Path) -> None:
+    """Columns of two corners may have others beside them."""
+    head = "id,xmin,ymin,xmax,ymax,x1,y1,x2,y2,x3,y3,x4,y4"
+    made = table(tmp_path, head, f"a,2,3,12,8,{QUAD}", f"a,2,3,12,8,{QUAD}")
+    assert made.signs() == ["csv:t.csv:id:xmin,ymin,xmax,ymax"]
+    found = made.read("csv:t.csv:id:xyxy(x1,y1,xmax,ymax)")
+    assert made.rows(found)["a.png"] == [("object", (4, 3, 12, 8))] * 2
+
+
 def random_boxes(number: int, *, corners: bool, scale: float = 1.0) -> list[str]:
     rng = np.random.default_rng(number)
     first, size = rng.uniform(0, [25, 18], (number, 2)), rng.uniform(2, [14, 11], (number, 2))
@@ -156,8 +186,11 @@ def test_a_table_that_does_not_fit_is_one_line(tmp_path: Path, rule: str, messag
 
 @pytest.mark.parametrize(
     "rule",
-    ["", "t.csv:id", "t.csv:id:a,b", "t.csv:id:zxzx(a)", "t.csv:id:a:b:c", "t.csv:id:a,,b,c"],
-)
+    [
+        "", "t.csv:id", "t.csv:id:a,b", "t.csv:id:zxzx(a)", "t.csv:id:a:b:c", "t.csv:id:a,,b,c",
+        "t.csv:id:a,b,c,d,e,f,g", "t.csv:id:xyxy(a,b,c,d,e,f,g,h)",
+    ],
+)  # fmt: skip
 def test_an_invalid_rule_is_an_error(tmp_path: Path, rule: str) -> None:
     with pytest.raises(RecipeError, match="--boxes csv: "):
         table(tmp_path, "id,x", "a,1").read(f"csv:{rule}")

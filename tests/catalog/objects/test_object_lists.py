@@ -166,7 +166,7 @@ def test_columns_of_boxes_can_be_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rule", "what"),
     [
-        ("column::a", "is neither one column nor four"),
+        ("column::a", "is not one column, four or eight"),
         ("column:a:b:c", "is not BOX; use column:BOX or column:BOX:LABEL"),
     ],
 )

@@ -130,8 +130,28 @@ def test_the_image_that_labelme_states_counts_if_no_image_has_the_name_of_the_fi
     assert made.rows(made.read("labelme")) == {"imgs/b.png": [("cat", (0, 0, 4, 4))]}
     with pytest.raises(SourceError, match="is also annotated in"):
         source(tmp_path, {"x/b.json": RING, "y/b.json": RING}, "b.png").read("labelme")
-    with pytest.raises(SourceError, match="no JSON file belongs to an image"):
+    with pytest.raises(SourceError, match=r"the shapes that LabelMe writes; .* has x/c\.json$"):
         source(tmp_path, {"x/c.json": "{}"}, "b.png").read("labelme")
+    with pytest.raises(SourceError, match=r"such as x/c\.json; give each file the name of its"):
+        source(tmp_path, {"x/c.json": EMPTY}, "b.png").read("labelme")
+
+
+def test_files_of_labelme_may_lack_the_path_of_the_image_and_be_in_a_tree_beside(
+    tmp_path: Path,
+) -> None:
+    """dacl10k states the name of the image under another key."""
+    shapes = [{"label": "crack", "points": [[1, 2], [9, 2], [9, 8]], "shape_type": "polygon"}]
+    texts = {
+        "set/annotations/train/a.json": json.dumps({"imageName": "a.jpg", "shapes": shapes}),
+        "set/annotations/val/a.json": json.dumps({"shapes": [], "imageName": "a.jpg"}),
+    }
+    made = source(tmp_path, texts, "set/images/train/a.png", "set/images/val/a.png")
+    found = made.read("labelme", outlines=True)
+    rows = {"set/images/train/a.png": [("crack", (1, 2, 9, 8))], "set/images/val/a.png": []}
+    assert made.rows(found) == rows
+    assert made.signs() == ["labelme"]
+    plot = {"a.json": '{"shapes": [{"type": "line", "x0": 1, "label": {}}]}'}
+    assert source(tmp_path / "plot", plot, "a.png").signs() == ["labelme"]
 
 
 LARGE = "[" + "[]," * 1_000_001 + "1]"

@@ -1,4 +1,4 @@
-"""Read the boxes in cells of a table: in four columns, or all boxes of a row in one cell."""
+"""Read the boxes in cells of a table: in several columns, or all boxes of a row in one cell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource
 from shardprep.catalog.tables.table import Table
 from shardprep.image.annotation_types import Floats
-from shardprep.recipe.object_rules import BoxColumns, BoxForm, named_box_columns
+from shardprep.recipe.object_rules import NUM_CORNERS, BoxColumns, BoxForm, named_box_columns
 
 NO_BOXES = frozenset(("", "[]", "[[]]", "{}", "-1", "none", "None", "nan", "NaN"))
 _NO_OBJECT = "none"
@@ -52,10 +52,20 @@ class CellBoxes:
             self.rows.append(row)
             self.labels.append(label)
 
+    def add_numbers(self, row: int, cells: Sequence[str], *, keeps_outline: bool) -> None:
+        """Add a box of four numbers, or of x and y of four corners."""
+        if len(cells) == NUM_CORNERS:
+            self.form = "xyxy"
+            self.add_polygon(row, cells, keeps_outline=keeps_outline)
+        else:
+            self.add(row, cells)
+
     def add_polygon(self, row: int, words: Sequence[str], *, keeps_outline: bool) -> None:
         try:
             points = np.array(words[len(words) % 2 :], np.float64).reshape(-1, 2)
         except ValueError:
+            points = np.full((1, 2), np.nan)
+        if not np.isfinite(points).all():
             self.malformed[row] += 1
         else:
             if keeps_outline:
@@ -66,13 +76,16 @@ class CellBoxes:
         return np.array(self._values).reshape(-1, 4)
 
 
-def boxes_of_columns(table: Table, places: Sequence[int]) -> CellBoxes:
-    """Return the boxes whose four numbers are in four columns."""
+def boxes_of_columns(table: Table, places: Sequence[int], source: AnnotatedSource) -> CellBoxes:
+    """Return the boxes whose four numbers, or whose four corners, are in columns.
+
+    A row with only one text, such as the headings in DOTA's files, has no box.
+    """
     boxes = CellBoxes()
     for number, row in enumerate(table.rows):
         cells = [row[place] for place in places]
-        if any(cells):
-            boxes.add(number, cells)
+        if any(cells[1:]) or is_number(cells[0]):
+            boxes.add_numbers(number, cells, keeps_outline=source.outlines)
     return boxes
 
 
@@ -83,7 +96,7 @@ def boxes_of_cells(table: Table, place: int, source: AnnotatedSource) -> CellBox
     """
     cells = [(i, row[place]) for i, row in enumerate(table.rows) if row[place] not in NO_BOXES]
     if any("{" in cell for _, cell in cells[:SAMPLE_ROWS]):
-        return _of_dicts(cells)
+        return _of_dicts(cells, source)
     words = [(i, cell.translate(SPACES).split()) for i, cell in cells]
     boxes = CellBoxes()
     if cells and all(POLYGON.fullmatch(cell) for _, cell in cells):
@@ -128,7 +141,7 @@ def is_number(word: str) -> bool:
     return True
 
 
-def _of_dicts(cells: Sequence[tuple[int, str]]) -> CellBoxes:
+def _of_dicts(cells: Sequence[tuple[int, str]], source: AnnotatedSource) -> CellBoxes:
     boxes = CellBoxes()
     known: dict[tuple[str, ...], BoxColumns | None] = {}
     for number, cell in cells:
@@ -140,5 +153,6 @@ def _of_dicts(cells: Sequence[tuple[int, str]]) -> CellBoxes:
                 boxes.malformed[number] += 1
             else:
                 boxes.form = columns.form
-                boxes.add(number, [entries[name] for name in columns.names])
+                values = [entries[name] for name in columns.names]
+                boxes.add_numbers(number, values, keeps_outline=source.outlines)
     return boxes

@@ -54,6 +54,7 @@ from shardprep.catalog.tables.united_tables import united
 from shardprep.errors import OptionName, SourceError, shown
 from shardprep.image.annotation_types import IS_CROWD, Floats, Skeleton
 from shardprep.recipe.object_rules import (
+    NUM_CORNERS,
     BoxColumns,
     BoxForm,
     FormatRule,
@@ -141,13 +142,13 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
             objects.list_image(image, _side(table.rows[row], sides) if sides else None)
     if rule.kind != "column":  # rows of array files may belong to masks or left-out images
         objects.missing.update(_without_image(boxes, match))
-    unit = "shares of the sides" if is_relative else "pixels"
-    meaning = f"{box_format.WORDS[form]}{told}, in {unit}"
+    meaning = f"{box_format.WORDS[form]}{told}" if len(places) < NUM_CORNERS else "four corners"
+    meaning += f", in {'shares of the sides' if is_relative else 'pixels'}"
     return objects.found(
         f"{table.name}, boxes in {', '.join(columns.names)}: {meaning}",
         table.file_names,
         findings=findings,
-        notation=BoxColumns(columns.names, form),
+        notation=BoxColumns(columns.names, form) if len(places) < NUM_CORNERS else None,
         skeletons=dict.fromkeys(objects.classes, Skeleton(joints)) if source.keypoints else None,
         is_table=True,
         is_complete=table.is_own,
@@ -156,8 +157,8 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def _boxes_of(table: Table, places: Sequence[int], source: AnnotatedSource) -> CellBoxes:
-    if len(places) == 4:
-        return boxes_of_columns(table, places)
+    if len(places) > 1:
+        return boxes_of_columns(table, places, source)
     return boxes_of_cells(table, places[0], source)
 
 
@@ -396,7 +397,7 @@ def _rule_of(table: Table, source: AnnotatedSource, documents: str = "") -> tupl
     """Return the `--boxes` value of a table or "", its id column, and whether it is unclear.
 
     `documents` is FILE:ID of a table made from JSON documents, which must have lists of objects.
-    Four columns of boxes are unclear if each id has one row.
+    Several columns of boxes are unclear if each id has one row.
     """
     try:
         columns = _find_columns(table)
@@ -407,7 +408,7 @@ def _rule_of(table: Table, source: AnnotatedSource, documents: str = "") -> tupl
     table, lists = unfolded(table, columns.names)
     titles = {title.lower() for title in table.header}
     is_once = not (lists or documents) and len({*row_ids(table, ids)[1]}) == len(table.rows)
-    is_once &= len(columns.names) == 4 and not titles >= _OF_TENSORFLOW
+    is_once &= len(columns.names) > 1 and not titles >= _OF_TENSORFLOW
     sample = replace(table, rows=table.rows[:: max(1, len(table.rows) // SAMPLE_ROWS)])
     boxes = _boxes_of(sample, [*map(table.column, columns.names)], source)
     if (documents and not lists) or (boxes.malformed and not boxes.rows):

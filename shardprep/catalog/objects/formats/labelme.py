@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import glob
 import itertools
 import json
 import math
@@ -31,7 +32,7 @@ from shardprep.catalog.objects.formats.box_format import box_of, ellipse, pasted
 from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.image_points import NOT_A_NUMBER, REPEATED, FoundPoints, PointList
 from shardprep.catalog.objects.object_table import MALFORMED, Found, ObjectTable, stated_size
-from shardprep.errors import OptionName, SourceError, counted
+from shardprep.errors import OptionName, SourceError, counted, shown, some_of
 from shardprep.image.annotation_types import Floats, Outline, Polygons, Runs, Skeleton
 from shardprep.image.masks import MAX_PIXELS, decode_mask
 from shardprep.image.rasterize import outline_mask, runs_of
@@ -41,6 +42,7 @@ NO_OBJECT_OF_POINT = "no object of its group"
 _SHAPES = ("polygon", "rectangle", "oriented_rectangle", "circle", "mask")
 _SHAPED = re.compile(rb'"shapes"\s*:\s*\[\s*\{')
 _OUTLINED = re.compile(rb'"shape_type"\s*:\s*"(polygon|mask|circle)"')
+_OF_SHAPES = re.compile(rb'"shapes"\s*:\s*\[\s*(\]|\{[^][{}]*"(label|points)"\s*:)')
 Rows = dict[str, int]
 _Part = tuple[tuple[float, ...], Outline]
 """Box, as x, y, x, y in pixels, and outline of a shape or an object."""
@@ -48,8 +50,8 @@ _DAMAGE = (ValueError, TypeError, KeyError, OverflowError, AttributeError)
 
 
 def is_labelme(data: bytes) -> bool:
-    """Return whether bytes look like a file of LabelMe, without parsing them."""
-    return b'"shapes"' in data and b'"imagePath"' in data
+    """Return whether bytes look like a file of LabelMe, also without the path of its image."""
+    return b'"shapes"' in data and (b'"imagePath"' in data or _OF_SHAPES.search(data) is not None)
 
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
@@ -65,7 +67,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
             table.missing[file.key] = _num_objects(file.document)
         elif reason := file.fault or _add(table, file.image, file.document, poses):
             table.fault(file.image, f"{file.key} {reason}")
-    keys = _claimed(pairing, OptionName("boxes", rule.kind))
+    keys = _claimed(pairing, source, OptionName("boxes", rule.kind))
     findings = pairing.findings
     if poses.num_points and not source.keypoints:
         how = "" if poses.are_of_objects else f" instead of {OptionName('boxes')}"
@@ -95,7 +97,9 @@ def read_points(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
             found.missing[file.key] = len(points)
             continue
         if file.fault:
-            raise SourceError(file.key, file.fault, "save or export this file again with LabelMe")
+            out = OptionName("exclude", glob.escape(file.key))
+            hint = f"save this file again with LabelMe, or leave it out: {out}"
+            raise SourceError(file.key, file.fault, hint)
         found.listed.add(file.image)
         for one in points:
             if one.place is None:
@@ -103,7 +107,7 @@ def read_points(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
             else:
                 found.add(file.image, one.name, one.place)
     where = OptionName("points", rule.kind)
-    keys = _claimed(pairing, where)
+    keys = _claimed(pairing, source, where)
     if not len(found):
         raise SourceError(where, "no file has a shape of the type point", "leave this option out")
     return found.found(f"LabelMe, points of {counted(len(keys), 'JSON file')}", keys, str(where))
@@ -130,10 +134,17 @@ def _files(source: AnnotatedSource, pairing: Pairing) -> Iterator[_File]:
         yield _File(key, image, document, fault)
 
 
-def _claimed(pairing: Pairing, where: OptionName) -> list[str]:
-    if not pairing.documents:
-        raise SourceError(where, "no JSON file belongs to an image", "name a.json like a.jpg")
-    return [*pairing.documents.values()]
+def _claimed(pairing: Pairing, source: AnnotatedSource, where: OptionName) -> list[str]:
+    if pairing.documents:
+        return [*pairing.documents.values()]
+    members = source.documents.members(".json")
+    own = next((one.key for one in read_each(members, 4 * MOST_BYTES) if is_labelme(one.data)), "")
+    if not own:
+        there = some_of([one.key for one in members], 3) or "no JSON"
+        hint = f"use another format: the source has {there}"
+        raise SourceError(where, "no JSON file has the shapes that LabelMe writes", hint)
+    hint = f"give each file the name of its image, such as {shown(source.index.keys[0])}"
+    raise SourceError(where, f"no JSON file belongs to an image, such as {shown(own)}", hint)
 
 
 class _Point(NamedTuple):

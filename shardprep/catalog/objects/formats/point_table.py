@@ -127,7 +127,7 @@ def _pairs_of(rule: PointRule, table: Table) -> dict[str, tuple[str, str]]:
         return {name or known.get(pair, pair[0]): pair for pair, name in named.items()}
     if not pairs:
         what = f"it is not clear which columns are x and y: {', '.join(table.header)}"
-        option = OptionName("points", "csv:FILE:ID:x,y")
+        option = OptionName("points", "column:x,y" if table.is_own else "csv:FILE:ID:x,y")
         raise SourceError(table.name, what, f"name the columns: {option}")
     return pairs
 
