@@ -51,7 +51,11 @@ _NOTHING = "(?!)"
 NAME_FIELDS = ("name", "stem", "id", "folder")
 _PARTS = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*)\}(/?)")
 _FIELD = re.compile(rf"(?P<name>\w*)(?:\[{SLICE}\]|:(?P<expression>.+))?", re.DOTALL)
-PATTERN_HINT = "use a pattern such as masks/{stem}_mask.png, {dir}annot/{name} or {id}/masks/*.png"
+PATTERN_HINTS = {
+    "masks": "use a pattern such as masks/{stem}_mask.png, {dir}annot/{name} or {id}/masks/*.png",
+    "target_image": "use a pattern such as GT/{name}, {dir}/{stem}_gt.png or {folder}/gt.png",
+}
+"""Option of a pattern → hint with patterns that it can have."""
 _MASKS = OptionName("masks")
 
 
@@ -101,10 +105,16 @@ class FormatRule:
     files: tuple[str, ...] = ()
     """Names of documents or tables; for "yolo", of the file with the class names."""
     table: BoxTableRule = _NO_BOX_TABLE
+    option: str = "boxes"
+    """The option that has this value."""
 
     @property
     def is_given(self) -> bool:
         return self.kind != "none"
+
+    @property
+    def flag(self) -> OptionName:
+        return OptionName(self.option, self.kind)
 
 
 class PatternField(NamedTuple):
@@ -219,12 +229,12 @@ def parse_box_rule(text: str, option: str = "boxes") -> FormatRule:
         raise OptionError(OptionName(option), what, f"use {', '.join(BOX_FORMATS.values())}")
     if name in ("csv", "column"):
         table = _box_table_rule(name, argument, option)
-        return FormatRule(name, text, table.files, table)
+        return FormatRule(name, text, table.files, table, option)
     if argument and ":" not in BOX_FORMATS[name]:
         what = f"{name} does not take an argument, but has {argument!r}"
         raise OptionError(OptionName(option), what, f"use {name} alone")
     files = (argument,) if name == "yolo" and argument else _listed(argument)
-    return FormatRule(name, text, files)
+    return FormatRule(name, text, files, option=option)
 
 
 def parse_mask_rule(text: str) -> MaskRule:
@@ -287,7 +297,8 @@ def _box_table_rule(kind: str, argument: str, option: str) -> BoxTableRule:
         raise OptionError(OptionName(option, kind), f"{argument!r} is not {form}", hint)
     if not parts:
         return BoxTableRule(_listed(files))
-    return BoxTableRule(_listed(files), parts[0], parse_box_columns(parts[1]), "".join(parts[2:]))
+    columns = _box_columns(parts[1], OptionName(option, kind))
+    return BoxTableRule(_listed(files), parts[0], columns, "".join(parts[2:]))
 
 
 def _run_table_rule(argument: str) -> RunTableRule:
@@ -316,9 +327,8 @@ def _files_and_columns(argument: str) -> list[str]:
     return [files, *_COLON.split(rest)] if match[3] else [files]
 
 
-def parse_box_columns(text: str) -> BoxColumns:
+def _box_columns(text: str, option: OptionName) -> BoxColumns:
     """Return one, four or eight columns, as in `xywh(x,y,w,h)`; OptionError if invalid."""
-    option = OptionName("boxes", "csv")
     match = _FORM.fullmatch(text.strip())
     form = match["form"] if match else None
     if match and form not in _FORM_NAMES:
@@ -368,7 +378,7 @@ def parse_mask_pattern(text: str, option: OptionName = _MASKS) -> MaskPattern:
     names = [part.name for part in parts]
     if not {"dir", *NAME_FIELDS}.intersection(names):
         what = f"{shown(text)!r} does not say which image a file belongs to"
-        raise OptionError(option, what, PATTERN_HINT)
+        raise OptionError(option, what, PATTERN_HINTS[option.name])
     whole = [part.text if part.name in NAME_FIELDS else part.name for part in parts]
     if len(set(whole)) < len(whole):
         raise OptionError(option, f"{shown(text)!r} has a field twice", "name each field once")
@@ -398,7 +408,7 @@ def _field(text: str, pattern: str, option: OptionName) -> PatternField:
     is_sliced = text != name and not expression
     if (is_sliced and name not in NAME_FIELDS) or (expression and name == "dir"):
         what = f"{where}, but only names have parts"
-        raise OptionError(option, what, "take parts of {stem}, {name} or {id}")
+        raise OptionError(option, what, "take parts of {stem}, {name} or {folder}")
     # Compiled inside a group, as in the pattern, where flags in the expression are an error.
     hint = "write a regular expression, as in {stem:(.+)_rgb}"
     checked_expression(f"(?is)(?:{expression})", f"{where}, whose expression", option, hint)

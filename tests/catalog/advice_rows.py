@@ -511,7 +511,7 @@ ROWS = [
     ),
     # --- boxes
     Row(
-        "name the columns: --boxes …",
+        "name the columns: --… …",
         pics("a.jpg") | {"t.csv": table("id,p,q,r,s", "a,10,10,20,20")},
         {"boxes": "csv:t.csv"},
         {"boxes": Own("csv:t.csv:id:xywh(p,q,r,s)")},
@@ -645,7 +645,7 @@ ROWS = [
         [()] * 6,
     ),
     Row(
-        "name the document to read: --boxes …",
+        "name the document to read: --… …",
         pics(*ABC) | {"coco.json": coco(CATS, *EVERY), "other.json": coco(CATS, *EVERY)},
         {"boxes": "coco"},
         {"boxes": SAID},

@@ -205,7 +205,7 @@ OF_OBJECTS = [
         (2, 3),
     ),
     Row(
-        "name one: --boxes …",
+        "name one: --… …",
         pics(*ABC) | _TEXTS | {"x/classes.txt": b"cat\n", "y/classes.txt": b"dog\n"},
         {"boxes": "yolo"},
         {"boxes": SAID},

@@ -397,6 +397,90 @@ def test_classes_with_numbers_are_asked_for(tmp_path: Path, names: tuple[str, ..
     assert [one.get("labels") for one in found] == ["folder:2", None]
 
 
+def test_images_of_two_folders_that_show_one_place_may_share_masks(tmp_path: Path) -> None:
+    """Folders of other scenes, such as of two films, have the masks of their number."""
+    members = dict[str, bytes]()
+    for name, kind in (("Image1", "scene"), ("Image2", "hazy")):
+        members |= files(kind, *numbered(f"{name}/{{}}.png"))
+        members |= files("mask", *numbered(f"label{name[-1]}/{{}}.png"), like=name)
+    found = flags(tmp_path, members)
+    assert {"masks": "label{folder[5:]}/{stem}.png"} in found
+    own = [one["exclude"] for one in found if one.get("masks") == "label1/{stem}.png"]
+    assert own == [("Image2/*", "label2/*"), ("Image1/*", "label2/*")]
+    others = dict[str, bytes]()
+    for name in ("Image1", "Image2"):
+        others |= files("scene", *numbered(f"{name}/{{}}.png"), like=name)
+        others |= files("mask", *numbered(f"label{name[-1]}/{{}}.png"), like=name)
+    made = catalog(tmp_path / "others", others)
+    assert made.recipe.masks == "label{folder[5:]}/{stem}.png"
+
+
+def test_a_number_above_all_folders_joins_no_folders_of_masks(tmp_path: Path) -> None:
+    members = files("scene", *numbered("set1/images/{}.png"))
+    members |= files("mask", *numbered("set1/label/{}.png"))
+    members |= files("mask", *numbered("set1/label1/{}.png"), like="x")
+    found = flags(tmp_path, members)
+    assert {"label/{stem}.png", "label1/{stem}.png"} <= {str(one.get("masks")) for one in found}
+
+
+@pytest.mark.parametrize("form", ["png", "jpg"])
+def test_pictures_in_a_folder_named_as_masks_are_asked_for(tmp_path: Path, form: str) -> None:
+    """Whatever their pixels are. JPEG blurs colours, so that no pattern is proposed for it."""
+    members = files("grey", *numbered("images/ID{0}_{0}.jpg"))
+    kind = "scene" if form == "jpg" else "mask"
+    members |= files(kind, *numbered(f"masks/ID{{0}}_mask_{{0}}.{form}"))
+    found = flags(tmp_path, members)
+    masks = "masks/{stem:^([^_]+)_}_mask_{stem:_([^_]+)$}.png"
+    assert [one.get("masks") for one in found] == [*([masks] if form == "png" else []), None, None]
+    assert {one.get("exclude") for one in found} == {("*_mask*.*",), None}
+
+
+def test_classes_of_photos_named_label_are_no_masks(tmp_path: Path) -> None:
+    members = dict[str, bytes]()
+    for name in ("image", "label", "table", "text"):
+        members |= files("scene", *numbered(f"crops/{name}/{{}}.png"), like=name)
+    assert catalog(tmp_path, members).label_names == ("image", "label", "table", "text")
+
+
+def test_a_folder_of_masks_for_each_image_has_its_name(tmp_path: Path) -> None:
+    """The images are not taken for pictures of classes that are called by numbers."""
+    members = files("scene", *numbered("box/train/good/{:03}.png", 8))
+    members |= files("scene", *numbered("box/test/good/{:03}.png", 4), like="t")
+    for kind in ("logical", "broken"):
+        members |= files("scene", *numbered(f"box/test/{kind}/{{:03}}.png", 4), like=kind)
+        for part in range(2):
+            own = numbered(f"box/ground_truth/{kind}/{{:03}}/00{part}.png", 4)
+            members |= files("mask", *own, like=f"{kind}{part}")
+    first = flags(tmp_path, members)[0]
+    pattern = "ground_truth/{folder}/{stem}/*.png"
+    assert first == {"labels": "folder", "masks": pattern, "unlisted": "background"}
+    made = catalog(tmp_path / "given", members, **first)  # type: ignore[arg-type]
+    masks = masks_of(made)["box/test/broken/001.png"]
+    assert masks == [f"box/ground_truth/broken/001/00{part}.png" for part in range(2)]
+
+
+def test_images_without_masks_in_their_own_folder_may_be_background(tmp_path: Path) -> None:
+    """The masks alone are proposed, too, with and without these images."""
+    members = files("scene", *numbered("Image/Fire/{}.jpg")) | files(
+        "scene", *numbered("Image/Not_Fire/n{}.jpg"), like="n"
+    )
+    members |= files("mask", *numbered("Mask/Fire/{}.png"))
+    found = flags(tmp_path, members)
+    masks = {"masks": "Mask/{folder}/{stem}.png"}
+    background = {**masks, "unlisted": "background"}
+    assert found[:2] == [{"labels": "folder", **background}, background]
+    assert masks in found
+
+
+def test_a_column_that_two_tables_repeat_is_proposed_once(tmp_path: Path) -> None:
+    members = files("scene", *numbered("images/{}.png")) | files("mask", *numbered("masks/{}.png"))
+    for number in (5, 10):
+        rows = [f"{i},{'ab'[i % 2]},{i % number}" for i in range(6)]
+        members[f"{number}-fold.csv"] = "\n".join(["id,kind,fold", *rows]).encode()
+    labels = [one["labels"] for one in flags(tmp_path, members) if "labels" in one]
+    assert {*labels} == {"csv:10-fold.csv:id:kind"}
+
+
 def test_images_without_a_mask_may_be_background_or_left_out(tmp_path: Path) -> None:
     members = dict[str, bytes]()
     for name in ("trout", "shrimp"):

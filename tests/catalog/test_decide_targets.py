@@ -1,14 +1,18 @@
 """The decision which pictures are target images of others."""
 
+import itertools
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from shardprep.errors import QuestionError
 from tests.catalog.builders import catalog
-from tests.support.scenes import picture
+from tests.support.builders import encoded
+from tests.support.scenes import picture, scene
 
 
 def pictures(kinds: Mapping[str, str], *, number: int = 4) -> dict[str, bytes]:
@@ -45,6 +49,52 @@ def test_several_images_share_a_target_and_other_maps_are_left_out(tmp_path: Pat
     assert made.recipe.exclude == ("trans/*",)
     assert len(made.items) == 8
     assert {one.companions[0].key for one in made.items} == {f"clear/{i}.png" for i in range(4)}
+
+
+BAD = ("haze", "low", "rain", "snow", "haze_rain", "haze_snow", "low_haze", "low_rain", "low_snow",
+       "low_haze_rain", "low_haze_snow")  # fmt: skip
+
+
+def degraded(*kinds: str) -> dict[str, bytes]:
+    """Return pictures of two splits in folders called like what a picture has lost."""
+    members = dict[str, bytes]()
+    for split, number in (("train", 6), ("test", 3)):
+        for kind, i in itertools.product(kinds, range(number)):
+            values = np.asarray(scene(f"{split}{i}", (60, 40))[0], np.float64)
+            noise = np.random.default_rng(i + len(kind)).random((40, 60, 1))
+            values = values * 0.25 if "low" in kind else values
+            values = values * 0.5 + 100 if "haze" in kind else values
+            values = values + 80 * (noise > 0.9) if "rain" in kind else values
+            values = values + 200 * (noise < 0.05) if "snow" in kind else values
+            image = Image.fromarray(np.clip(values, 0, 255).astype(np.uint8))
+            members[f"{split}/{kind}/{i}.png"] = encoded(image, "PNG")
+    return members
+
+
+def test_one_clear_folder_has_the_targets_of_many_others(tmp_path: Path) -> None:
+    """Also of `low_haze_snow`, whose pictures are too dark to be compared."""
+    made = catalog(tmp_path, degraded("clear", *BAD))
+    assert made.recipe.target_image == "clear/{name}"
+    assert made.recipe.exclude == ()
+    assert len(made.items) == 9 * len(BAD)
+
+
+def test_many_folders_of_the_same_scenes_are_no_classes_without_a_question(tmp_path: Path) -> None:
+    with pytest.raises(QuestionError) as error:
+        catalog(tmp_path, degraded(*BAD))
+    assert "which show the same scenes" in str(error.value)
+
+
+def test_weather_and_expressions_are_classes(tmp_path: Path) -> None:
+    """Other scenes have equal names, or the folders are not called like kinds of a picture."""
+    weather, faces = dict[str, bytes](), dict[str, bytes]()
+    for kind, i in itertools.product(("haze", "rain", "snow", "fog"), range(6)):
+        key = f"{kind}/{i}.png"
+        weather[key] = picture("scene", key, key)
+    for kind, i in itertools.product(("angry", "happy", "sad"), range(6)):
+        faces[f"{kind}/{i}.png"] = picture("view", f"{kind}/{i}.png", f"face {i}")
+    assert len(catalog(tmp_path / "weather", weather).label_names) == 4
+    assert len(catalog(tmp_path / "faces", faces).label_names) == 3
 
 
 def test_a_depth_map_is_the_target_of_its_photo(tmp_path: Path) -> None:

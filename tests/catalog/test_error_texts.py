@@ -62,6 +62,49 @@ def test_an_error_about_nothing_or_one_thing_is_a_sentence(
     assert said in str(caught.value)
 
 
+VIA = b'{"a": {"filename": "a.jpg", "regions": []}, "b1": {"regions": [], "shape_attributes": 1}}'
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("boxes", "jsonl", "--boxes jsonl: no document of the source has this format"),
+        ("masks", "jsonl", "--masks jsonl: no document of the source has this format"),
+        ("masks", "coco", "--masks coco: no document of the source has this format"),
+        ("masks", "cvat", "--masks cvat: no document of the source has this format"),
+        ("masks", "labelme", "--masks labelme: no JSON file belongs to an image"),
+        ("points", "labelme", "--points labelme: no JSON file belongs to an image"),
+        ("masks", "yolo", "--masks yolo: no text file of the source is named like an image"),
+        ("boxes", "voc", "--boxes voc: no XML file of the source has"),
+        ("masks", "csv:t.csv:id:1,2,3", "masks=\"csv\": '1,2,3' is neither one column nor four"),
+        ("points", "csv:{id}.csv:id:xywh(1,2)", "points=\"csv\": 'xywh(1,2)' is neither"),
+        ("masks", "via:v.json", "is not JSON of VIA: entry 'b1' has no 'filename'; export it"),
+        ("masks", "via:l.json", "is not JSON of VIA: the document is not an object; export it"),
+        ("masks", "via:e.json", "is not JSON of VIA: entry 'a' is not an object; export it"),
+    ],
+)
+def test_an_error_of_a_format_names_the_option_that_has_it(
+    tmp_path: Path, option: str, value: str, said: str
+) -> None:
+    members = TWO | {"v.json": VIA, "l.json": b"[1]", "e.json": b'{"a": 1}'}
+    with pytest.raises(ShardprepError) as caught:
+        catalog(tmp_path, members, "none", **{option: value})
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("pattern", ["gt.png", "{name}", "{id}/gt.png"])
+def test_errors_of_target_patterns_recommend_what_fits_targets(
+    tmp_path: Path, pattern: str
+) -> None:
+    members = {f"{i}/{name}.png": jpeg() for i in range(2) for name in ("gt", "x", "y")}
+    with pytest.raises(ShardprepError) as caught:
+        catalog(tmp_path, members, "none", target_image=pattern)
+    assert "{folder}" in (said := str(caught.value))
+    assert "{id}" not in said.rpartition("; ")[2]
+    made = catalog(tmp_path / "right", members, "none", target_image="{folder}/gt.png")
+    assert [one.key for one in made.items] == ["0/x.png", "0/y.png", "1/x.png", "1/y.png"]
+
+
 def test_two_labels_of_an_image_are_answered_by_one_option_for_each_meaning(
     tmp_path: Path,
 ) -> None:

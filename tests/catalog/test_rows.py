@@ -287,7 +287,7 @@ FAULTS: dict[str, tuple[Members, dict[str, Any], str]] = {
     ),
     "lines": (
         {"p.jsonl": b'{"id": "a", "annotations": [{"coordinates": 1}]}\n{"id": "b"}'},
-        {"boxes": "jsonl"}, "p.jsonl: is not JSON of polygons in JSON lines",
+        {"boxes": "jsonl"}, "polygons in JSON lines: line 2 has no 'annotations'; export it again",
     ),
 }  # fmt: skip
 

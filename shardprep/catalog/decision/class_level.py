@@ -12,6 +12,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from posixpath import commonpath
 
+import numpy as np
+
+from shardprep.catalog.decision.pairs import likeness
+from shardprep.catalog.decision.target_images import side_of
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.labels import ENOUGH, Labelling, are_classes
 from shardprep.catalog.names import (
@@ -29,6 +33,7 @@ from shardprep.catalog.stacks import id_column
 _LEAST_LETTERS = 3
 _MOST_DIGITS = 10
 _MOST_LEVELS, _MOST_TABLES, _MOST_KINDS, _MANY_NUMBERS = 3, 8, 4, 8
+_NUM_SCENES, _LEAST_SCENES, _NUM_FOLDERS = 4, 3, 3
 PIECE = re.compile(
     r"(study|series|scan|session|visit|vid(eo)?|clip|seq(uence)?|sample|part|batch|set)"
     r"[-_ ]?(\d+|[a-z])|\d+-\d+",
@@ -75,7 +80,7 @@ def unproved(view: View) -> Iterator[Reading]:
         of_splits[split].update(names[-1:])
     doubt = _doubt(lasts, [one for one in of_splits.values() if len(one) > 1])
     doubt = "" if doubt and _are_listed(view, lasts) else doubt or _doubt_of_pictures(view, lasts)
-    doubt = doubt or _doubt_of_parts(commonpath(paths), lasts)
+    doubt = doubt or _doubt_of_parts(commonpath(paths), lasts) or _doubt_of_scenes(view, paths)
     if not doubt and _are_one_level(rests, inner):
         return
     above = {one[-2] if len(one) > 1 else "" for one in rests}
@@ -211,6 +216,39 @@ def _doubt_of_parts(above: str, names: Collection[str]) -> str:
     are_alike = all(words_of(one)[:1] == start and "__" not in one for one in names)
     is_said = bool(start) and len(names) > 1 and are_alike
     return f"{_shown(names)}, which begin like {above} and may be parts of it" if is_said else ""
+
+
+def _doubt_of_scenes(view: View, paths: Sequence[str]) -> str:
+    """Return why sibling folders may be kinds of pictures instead of classes, or "".
+
+    The reason is that pictures of equal names show the same scenes, if most folders are named like
+    kinds: faces with several expressions are classes. Pictures of different names must differ,
+    because a camera that does not move shows one scene in all of them.
+    """
+    if 2 * sum(side_of(words_of(path.rpartition("/")[2])) != 0 for path in paths) < len(paths):
+        return ""
+    above = defaultdict[str, list[str]](list)
+    for path in paths:
+        above[path.rpartition("/")[0]].append(path)
+    siblings = max(above.values(), key=len)
+    one, *others = sorted(siblings)
+    folders, members = view.members.keys.folders, view.members
+    if not others:
+        return ""
+    rows = np.flatnonzero(folders.codes == folders.values.index(one))
+    own = [members[row] for row in rows[:: len(rows) // _NUM_SCENES + 1]]
+    some = others[:: len(others) // _NUM_FOLDERS + 1]
+    num_same = 0
+    for other in some:
+        found = [view.index.find(other + each.key.removeprefix(one)) for each in own]
+        several = [members[rows[0]] for rows in found if len(rows) == 1]
+        pairs, shifted = zip(own, several, strict=False), zip(own, several[1:], strict=False)
+        if len(several) < max(len(own), _LEAST_SCENES):
+            return ""
+        if likeness([*pairs], view.pictures).is_same:
+            num_same += not likeness([*shifted], view.pictures).is_same
+    names = [path.rpartition("/")[2] for path in (one, *others)]
+    return f"{_shown(names)}, which show the same scenes" if len(some) <= 2 * num_same else ""
 
 
 def _shown(names: Collection[str]) -> str:

@@ -14,7 +14,7 @@ from shardprep.catalog.decision.annotation_evidence import annotation_readings, 
 from shardprep.catalog.decision.array_evidence import array_readings
 from shardprep.catalog.decision.copies import copies, parts, variants
 from shardprep.catalog.decision.folder_evidence import class_pictures, loose_images
-from shardprep.catalog.decision.mask_evidence import mask_files, mask_pictures
+from shardprep.catalog.decision.mask_evidence import mask_files
 from shardprep.catalog.decision.name_evidence import labels_by_names
 from shardprep.catalog.decision.sample_folders import samples
 from shardprep.catalog.decision.split_evidence import (
@@ -26,6 +26,7 @@ from shardprep.catalog.decision.split_evidence import (
 )
 from shardprep.catalog.decision.table_evidence import by_tables, labels_of_few, unlabelled_tests
 from shardprep.catalog.decision.target_images import target_images
+from shardprep.catalog.decision.unpaired_masks import mask_pictures
 from shardprep.catalog.decision.unread_documents import unread_documents, unread_tables
 from shardprep.catalog.decision.view import Options, Reading, Stage, View
 from shardprep.errors import Choice, OptionName, QuestionError, RecipeError, SourceError, some_of

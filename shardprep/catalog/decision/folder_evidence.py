@@ -34,9 +34,13 @@ _TAKE = re.compile(
 
 
 def class_pictures(view: View) -> Sequence[Reading]:
-    """Return readings that exclude pictures named like class folders, or use them as targets."""
+    """Return readings that exclude pictures named like class folders, or use them as targets.
+
+    A folder below one of masks is no class: it may have the masks of the picture with its name.
+    """
     keys = view.members.keys
-    counts = view.folders
+    above = {path: path.split("/")[:-1] for path in view.folders}
+    counts = {x: n for x, n in view.folders.items() if not any(map(is_named_as_masks, above[x]))}
     names = {path.rpartition("/")[2] for path in counts}
     few = [path for path, number in counts.items() if path and 1 < number < len(names)]
     found, targets = dict[str, int](), list[Reading]()

@@ -6,9 +6,8 @@ import contextlib
 import glob
 import itertools
 import re
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import PurePosixPath
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from shardprep.catalog.decision.column_evidence import LIKELY, LabelColumns, found_columns, is_about
@@ -38,9 +37,9 @@ from shardprep.catalog.objects.mask_files import matching, pair_masks
 from shardprep.catalog.objects.mask_values import (
     NUMBERED,
     UNSURE,
-    Colour,
     colour_files,
     hold_numbers,
+    unnamed,
 )
 from shardprep.catalog.patterns import matched
 from shardprep.catalog.tables.key_index import KeyIndex
@@ -91,7 +90,8 @@ def mask_files(view: View) -> Sequence[Reading]:
         return []
     keys = list(members.keys)
     for one in usable:
-        pair_set(one, pictures, (members, keys), [other for other in sets if other is not one])
+        rest = [other for other in sets if other is not one]
+        pair_set(one, pictures, (members, keys), rest, view.pictures)
     return [*_readings(view, sets), *_of_drawn(view, sets, pictures)]
 
 
@@ -121,7 +121,7 @@ def _of_equal_names(view: View) -> list[Reading]:
     if out := tuple(f"*/{glob.escape(one)}" for one in sorted(drawn - own)):
         options["exclude"] = out
     if colours := {colour for row in masks if (one := seen[row]) for colour in one.colours}:
-        options["mask_values"] = _unnamed(colours)
+        options["mask_values"] = unnamed(colours)
     return [Reading(options, f"{len(below):,} folders with an image and its mask {name}")]
 
 
@@ -144,101 +144,6 @@ def _apart(view: View, apart: Reading) -> Iterator[Reading]:
     for more in ([one for one in found if "masks" in one.options] or found)[:_MOST_RIVALS]:
         left = (*apart.options["exclude"], *more.options.get("exclude", ()))
         yield Reading({**more.options, "exclude": left}, apart.why)
-
-
-def mask_pictures(view: View) -> Sequence[Reading]:
-    """Return readings of some kinds of pictures: as masks, left out, or as images.
-
-    A kind is a folder or an ending of names; folders that differ only in numbers are one kind.
-    Returns [] unless each kind clearly looks like masks or like images.
-    """
-    if not view.is_open("labels", "boxes", "masks", "target_image", "stack", "points"):
-        return []
-    every = find_kinds(view.members)
-    above = defaultdict[str, set[str]](set)
-    for *_, upper, last in (["", *kind.folder.split("/")] for kind in every):
-        above[last].add(upper)  # `camera/front` and `label/front` differ in the upper name
-    depth = 1 + all(any(map(is_named_as_masks, x)) and len(x) > 1 for x in above.values())
-    name_of = {one.folder: glob.escape(f"/{one.folder}".split("/")[-depth]) for one in every}
-    names = {name_of[kind.folder] for kind in every if not kind.ending}
-    numbered = Counter(re.sub(r"\d+", "*", name) for name in names)
-    kinds = defaultdict[str, list[int]](list)
-    for kind in every:
-        name = name_of[kind.folder]
-        wide = re.sub(r"\d+", "*", name)
-        own = MaskSet("", kind.ending, [kind]).glob if kind.ending else f"{name}/*"
-        own = f"{wide}/*" if numbered[wide] > 1 and not kind.ending else own
-        if not kind.ending and any(one.folder.startswith(f"{kind.folder}/") for one in every):
-            continue  # any glob for these files would also fit the folders next to them
-        kinds[own] += list(kind.rows.values())
-    if not 1 < len(kinds) <= _MOST_KINDS:
-        return []
-    seen = {
-        own: [view.pictures.values(view.members[row]) for row in (rows[0], rows[len(rows) // 2])]
-        for own, rows in kinds.items()
-    }
-    masks = [own for own, two in seen.items() if all(one and one.may_be_mask for one in two)]
-    others = [own for own, two in seen.items() if not any(one and one.may_be_mask for one in two)]
-    if not (masks and others) or len(masks) + len(others) < len(kinds) or _are_panoptic(view):
-        return []
-    number = sum(len(kinds[own]) for own in masks)
-    why = f"{counted(number, 'picture')} such as {view.members.keys[kinds[masks[0]][0]]}"
-    photos = {stem(view.members.keys[row]) for own in others for row in kinds[own]}
-    return [
-        *(one for own in masks for one in _with_word(view, kinds[own], photos, depth - 1)),
-        Reading({"exclude": tuple(masks)}, f"{why} may be masks; they are left out"),
-        Reading({}, f"{why} are images"),
-    ]
-
-
-def _with_word(view: View, rows: Sequence[int], photos: set[str], depth: int) -> Iterator[Reading]:
-    """Yield readings of masks with a word inside the image's name: mask `um_road_01` of `um_01`.
-
-    The image may have another word instead: mask `1_mask_08` of image `1_sat_08`. `photos` are
-    stems of images. Between a mask and its folder of masks are `depth` folders, as for images.
-    """
-    keys = [view.members.keys[row] for row in rows]
-    suffixes = {PurePosixPath(key).suffix for key in keys}
-    folders = {f"/{key}".split("/")[-2 - depth] for key in keys}
-    place = "/".join([*folders, *["{folder}"] * depth, ""]).lstrip("/")
-    parts = {part for name in photos for part in re.split("[_-]", name)[1:-1] if part.isalpha()}
-    parts = parts if len(parts) <= _MOST_KINDS else set()
-    words = Counter(one for key in keys for one in _words_within(stem(key), photos, parts))
-    usual = [one for one, number in words.items() if number >= NUM_PROBES // 2][:_MOST_TABLES]
-    for sign, word, before, after in usual if len(folders) == len(suffixes) == 1 else ():
-        part = f"[^{sign}]+"
-        first, last = (sign.join([part] * number) for number in (before, after))
-        name = f"{{stem:^({first}){sign}}}{sign}{word}{sign}{{stem:{sign}({last})$}}"
-        pattern = f"{place}{name}{''.join(suffixes)}"
-        others = tuple(f"*{sign}{one[1]}{sign}*" for one in usual if one[1] != word)
-        some = [view.members[row] for row in rows[:: len(rows) // NUM_PROBES + 1]]
-        seen = [*map(view.pictures.values, some)]
-        colours = {colour for one in seen if one is not None for colour in one.colours}
-        with contextlib.suppress(SourceError, OptionError):
-            every = list(view.members.keys)
-            out = itertools.compress(every, matched(every, others, "exclude"))
-            files = pair_masks(every, parse_mask_pattern(pattern), {*out})
-            if len(files.without_image) <= (1 - ENOUGH) * len(files.keys):
-                options: dict[str, Any] = {"exclude": others} if others else {}
-                options |= {"mask_values": _unnamed(colours)} if colours else {}
-                why = f"{counted(len(files.keys), 'mask')} with {word!r} within their names"
-                yield Reading({**options, "masks": pattern}, why)
-
-
-def _words_within(
-    name: str, photos: set[str], words: Collection[str]
-) -> Iterator[tuple[str, str, int, int]]:
-    """Yield (separator, word, number of parts before and after it) for words in a mask name.
-
-    Without the word, or with one of `words` instead, the name is in `photos`.
-    """
-    for sign in "_-":
-        parts = name.split(sign)
-        for at in range(1, len(parts) - 1):
-            around = [*parts[:at], *parts[at + 1 :]]
-            others = (sign.join([*parts[:at], word, *parts[at + 1 :]]) for word in words)
-            if parts[at].isalpha() and not photos.isdisjoint([sign.join(around), *others]):
-                yield sign, parts[at], at, len(parts) - at - 1
 
 
 def _are_panoptic(view: View) -> bool:
@@ -281,11 +186,12 @@ def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
         images = [key for key, is_out in zip(members.keys, out, strict=True) if not is_out]
         found += _of_set(view, one, images, {"exclude": globs} if globs else {})
     rivals = next((one.rivals for one in sets if one.rivals), None)
-    if not usable and rivals:
+    if rivals and all(one.rivals for one in usable):
+        start = f"{' and '.join(rivals)} show the same scenes; " if usable else ""
         several = [pair for pair in (rivals, rivals[::-1]) if _IMAGES.search(pair[0])]
         for name, other in several if len(several) == 1 else (rivals, rivals[::-1]):
-            apart = Reading({"exclude": (f"{glob.escape(other)}/*",)}, f"the masks are of {name}")
-            found += _apart(view, apart)
+            left, why = (f"{glob.escape(other)}/*",), f"{start}the masks are of {name}"
+            found += _apart(view, Reading({"exclude": left}, why))
         globs = tuple(one.glob for one in sets if one.rivals)
         found.insert(0, Reading({"exclude": globs}, "the masks are left out"))
     return found
@@ -373,7 +279,7 @@ def _of_set(
     without = {"exclude": (*options.get("exclude", ()), one.glob)}
     if one.colours:
         named = colour_files(one.colours, documents)
-        options["mask_values"] = named[0] if named else _unnamed(one.colours)
+        options["mask_values"] = named[0] if named else unnamed(one.colours)
         why += "" if named else "; their colours have no names"
     is_whole = "exclude" not in options and members is view.listing.images
     found = [Reading(options, why, files=one.files if is_whole else None)]
@@ -388,13 +294,20 @@ def _of_set(
         found += [] if is_clear and not _are_frames(images) else [Reading(options, why)]
     if num_masked < _MOST * len(train):
         all_ = {"unlisted": "background"}
-        every = [Reading({**one.options, **all_}, one.why) for one in found if depth]
+        lacking = {key.rpartition("/")[0] for key in images if key not in of_image}
+        are_apart = lacking.isdisjoint(key.rpartition("/")[0] for key in of_image)
+        found += [Reading(options, why)] if are_apart and depth and len(found) == 1 else []
+        end = "; the others have no objects"
+        every = [Reading({**x.options, **all_}, x.why + end) for x in found if depth or are_apart]
         found = [*every, *found]
         found.append(Reading(without, f"{why}: too few"))
     elif one.folder and not one.has_word:
         rest = {"labels": found[0].options["labels"]} if depth else {}
         found.append(Reading({**without, **rest}, "the masks are left out"))
-    for table in _labelling_tables(view, index) if is_open else ():
+    tables = _labelling_tables(view, index) if is_open else []
+    if tables and any(sign.key == "boxes" for sign in view.signs):  # a later stage adds boxes
+        found.append(Reading({**options, "labels": "none"}, f"{why}; the masks alone"))
+    for table in tables:
         own = table.options[0]
         found.append(Reading({**without, **own}, f"{table.why}; without masks"))
         found.append(Reading({**options, **own}, f"{why}; {table.why}"))
@@ -489,9 +402,8 @@ def _labelling_tables(view: View, index: KeyIndex) -> list[LabelColumns]:
     numbers = [one for one in found if one.options[0].get("target") == "regression"]
     numbers = [one for one in numbers if not is_about(one.titles[0])]
     some = [*itertools.compress(likely, fits)] or (numbers if len(numbers) == 1 else [])
-    return some[:_MOST_TABLES]
-
-
-def _unnamed(colours: Collection[Colour]) -> str:
-    texts = [f"#{r:02x}{g:02x}{b:02x}" for r, g, b in sorted(colours)]
-    return ",".join(f"{text}={text[1:]}" for text in texts)
+    first = dict[tuple[object, ...], LabelColumns]()
+    for one in some:  # two tables may repeat a column, such as those of 5 and 10 folds
+        own = itertools.chain.from_iterable(map(one.match.cells, one.titles))
+        first.setdefault((*one.titles, None, *own), one)
+    return [*first.values()][:_MOST_TABLES]

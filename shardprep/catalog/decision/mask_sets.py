@@ -16,9 +16,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
+from posixpath import commonpath
 
 from shardprep.catalog.decision.file_kinds import NUM_PROBES, Kind, base_of
-from shardprep.catalog.decision.pairs import Pictures, affixes
+from shardprep.catalog.decision.pairs import Pictures, affixes, twin_folders
 from shardprep.catalog.labels import ENOUGH
 from shardprep.catalog.names import words_of
 from shardprep.catalog.objects.formats.box_format import image_size
@@ -67,7 +68,7 @@ class MaskSet:
     suffix: str = ""
     """Suffix of the masks if nothing else distinguishes them from images next to them."""
     rivals: tuple[str, str] | None = None
-    """Names of two folders whose images the masks fit equally."""
+    """Names of two folders whose images the masks fit equally, or that show the same scenes."""
     num_numbers: int = 0
     """Number of different object numbers in the masks; 0 if their values seem to be classes."""
 
@@ -193,7 +194,9 @@ def _join_alike(found: dict[_Key, MaskSet], pictures: Sequence[Kind]) -> None:
 
     The sets must belong to different images: `GT_01` and `GT_02`; `train/mask` and `test/masks`.
     """
-    numbers = {one for kind in pictures for one in _NUMBER.findall(kind.folder)}
+    above = commonpath([kind.folder.rpartition("/")[0] for kind in pictures] or [""])
+    paths = [kind.folder.removeprefix(above) for kind in pictures]
+    numbers = {one for path in paths for one in _NUMBER.findall(path)}
     groups = defaultdict[tuple[bool, _Key], list[_Key]](list)
     shared = {
         key[0] for key in found if [*map(numbers.__contains__, _NUMBER.findall(key[0]))] == [True]
@@ -206,8 +209,8 @@ def _join_alike(found: dict[_Key, MaskSet], pictures: Sequence[Kind]) -> None:
         groups[is_numbered, (wide, *key[1:])].append(key)
     for (is_numbered, (wide, *_)), (first, *others) in groups.items():
         sets = [found[key] for key in (first, *others)]
-        above = [{kind.folder.rpartition("/")[0] for kind in one.kinds} for one in sets]
-        are_apart = is_numbered or len(set.union(*above)) == sum(map(len, above))
+        places = [{kind.folder.rpartition("/")[0] for kind in one.kinds} for one in sets]
+        are_apart = is_numbered or len(set.union(*places)) == sum(map(len, places))
         if others and first[0] and are_apart:
             found[first].folder = wide
             for key in others:
@@ -255,6 +258,7 @@ def pair_set(
     pictures: Sequence[Kind],
     source: tuple[Members, Sequence[str]],
     others: Sequence[MaskSet],
+    pictures_of: Pictures,
 ) -> None:
     """Set `pattern` and `files` of `one` if a pattern pairs masks, `rivals` if two folders fit."""
     members, keys = source
@@ -263,7 +267,7 @@ def pair_set(
     is_out = matched(keys, [other.glob for other in others], "exclude")
     no_images = {key for key, out in zip(keys, is_out, strict=True) if out}
     photos = {key for kind in pictures for key in _keys(kind, members)}
-    for text in _patterns(one, pictures, shown):
+    for text in (*_below_images(one, pictures, shown), *_patterns(one, pictures, shown)):
         try:
             pattern = parse_mask_pattern(text)
         except OptionError:  # a folder has braces in its name
@@ -289,6 +293,7 @@ def pair_set(
         enough = _HALF if one.has_word and "/{stem}." in text else ENOUGH
         is_enough = num_paired >= enough * (num_paired + len(lost))
         if is_enough and _are_alike(files, members, one):
+            one.rivals = twin_folders(files.of_image, members, pictures_of)
             one.pattern, one.files = text, files
             return
 
@@ -311,8 +316,7 @@ def _are_alike(files: MaskFiles, members: Members, one: MaskSet) -> bool:
 
 def _patterns(one: MaskSet, pictures: Sequence[Kind], masks: Sequence[str]) -> Iterator[str]:
     """Yield patterns for a set, from its folder and the part of names that images share."""
-    endings = {Path(key).suffix for key in masks}
-    suffix = endings.pop() if len(endings) == 1 else ".*"
+    suffix = _suffix(masks)
     star = "*" if any(kind.has_number for kind in one.kinds) else ""
     parts = [kind.folder.split("/") for kind in one.kinds]
     depth = one.folder.count("/") + 1
@@ -343,6 +347,20 @@ def _patterns(one: MaskSet, pictures: Sequence[Kind], masks: Sequence[str]) -> I
                 yield f"{place}{start}{{stem[{len(other) or ''}:{cut}]}}{suffix}"
     if one.folder and is_last:
         yield f"{{id}}/{one.folder}/*{suffix}"
+
+
+def _below_images(one: MaskSet, pictures: Sequence[Kind], masks: Sequence[str]) -> Iterator[str]:
+    """Yield patterns for a folder of masks for each image: `masks/{stem}/*.png`."""
+    photos = {name for kind in pictures for name in kind.rows}
+    names = [kind.folder.rpartition("/")[2] for kind in one.kinds]
+    if one.folder and photos.issuperset(names) and one.folder.rpartition("/")[2] not in names:
+        for between in ("", "{folder}/", "**/"):
+            yield f"{one.folder}/{between}{{stem}}/*{_suffix(masks)}"
+
+
+def _suffix(keys: Sequence[str]) -> str:
+    endings = {Path(key).suffix for key in keys}
+    return endings.pop() if len(endings) == 1 else ".*"
 
 
 def _numbered(names: Sequence[str], others: Collection[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
@@ -38,7 +38,7 @@ _SIZES = 0.03
 """Maximum relative difference of the aspect ratios of a pair."""
 _CLEAR, _LIKELY, _CONTRAST = 0.95, 0.5, 0.2
 """Minimum correlation of a pair; `_LIKELY` is enough if other pairs are lower by `_CONTRAST`."""
-_FIRST_FEW = 3
+_FIRST_FEW, _MOST_TWINS = 3, 4
 _SIGN = re.compile("[-_. /]")
 _LETTERS_AT_END = re.compile(r"[^\W\d_]+$")
 
@@ -168,6 +168,29 @@ def _are_same(pairs: Sequence[tuple[Small, Small]]) -> bool:
     others = matrix[~np.eye(number, dtype=bool)]
     contrast = own - float(np.median(others)) if number > 1 else 0.0
     return not is_copy and (own >= _CLEAR or (own >= _LIKELY and contrast >= _CONTRAST))
+
+
+def twin_folders(
+    keys: Iterable[str], members: Members, pictures: Pictures
+) -> tuple[str, str] | None:
+    """Return the names of two sibling folders whose equally named pictures show the same scenes.
+
+    Only a few siblings are compared: many are samples, such as patients, and not kinds of pictures.
+    """
+    below = defaultdict[str, dict[str, set[str]]](lambda: defaultdict(set))
+    for key in keys:
+        folder, _, name = key.rpartition("/")
+        below[folder.rpartition("/")[0]][folder].add(name)
+    for several in [x for x in below.values() if 1 < len(x) <= _MOST_TWINS][:_FIRST_FEW]:
+        for one, other in itertools.combinations(sorted(several), 2):
+            names = sorted(several[one] & several[other])
+            names = names[:: len(names) // MOST_PAIRS + 1]
+            wanted = {f"{folder}/{name}" for folder in (one, other) for name in names}
+            of_key = {x: members[row] for row, x in enumerate(members.keys) if x in wanted}
+            pairs = [(of_key[f"{one}/{name}"], of_key[f"{other}/{name}"]) for name in names]
+            if len(names) >= _FIRST_FEW and likeness(pairs, pictures).is_same:
+                return one.rpartition("/")[2], other.rpartition("/")[2]
+    return None
 
 
 class Affixes(NamedTuple):

@@ -56,8 +56,7 @@ _NOT = ("no", "non", "without", "free")
 _MOST_FOLDERS = 4096
 _MOST_DEPTH = 6
 _MOST_NAMES = 64
-_MOST_KINDS = 9
-_FEWEST = 3
+_MOST_KINDS, _MANY_KINDS, _FEW_PAIRS, _FEWEST = 16, 6, 4, 3
 _A_PAIR = 2
 """Number of folders that may be kinds of pictures, whatever their names are."""
 _MOST_ROWS = 4096
@@ -95,7 +94,7 @@ class _Pair(NamedTuple):
     @property
     def is_picture(self) -> bool:
         words, seen = self.kind.words, self.likeness
-        is_raw = seen.has_hues and _side(words) < 0 and not any(map(_DEPTHS.fullmatch, words))
+        is_raw = seen.has_hues and side_of(words) < 0 and not any(map(_DEPTHS.fullmatch, words))
         return not (seen.has_masks or (seen.is_deep and not is_raw))
 
 
@@ -204,7 +203,7 @@ def _by_affix(members: Members) -> Iterator[list[_Kind]]:
                 break
         else:
             several = {w: rows for w, rows in of_word.items() if len(rows) >= _FEWEST}
-            is_known = any(_side((word,)) for word in several)
+            is_known = any(side_of((word,)) for word in several)
             is_known |= pattern[-1] == "$" and len(several) == _A_PAIR and _pair_up(names, several)
             if is_known and 2 <= len(several) <= _MOST_KINDS:
                 yield [_Kind((w,) if w else (), np.array(r)) for w, r in several.items()]
@@ -233,7 +232,7 @@ def _by_suffix(members: Members) -> list[Reading]:
     return []
 
 
-def _side(words: Iterable[str]) -> int:
+def side_of(words: Iterable[str]) -> int:
     """Return 1 for words of targets, -1 for words of inputs, 0 for other words."""
     words = [*words]
     is_not = any(word in _NOT for word in words)
@@ -244,10 +243,10 @@ def _side(words: Iterable[str]) -> int:
 
 
 def _sides(kinds: Iterable[Sequence[str]]) -> list[int]:
-    """Return `_side` of each kind, without the words that all kinds have."""
+    """Return `side_of` of each kind, without the words that all kinds have."""
     several = [*kinds]
     common = set.intersection(*map(set, several))
-    return [_side(word for word in words if word not in common) for words in several]
+    return [side_of(word for word in words if word not in common) for words in several]
 
 
 def _are_sensors(kinds: Iterable[Sequence[str]]) -> bool:
@@ -271,7 +270,8 @@ def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
         if side < (1 in sides) or len(target.rows) < _FEWEST:
             continue
         rest = [kind for kind in kinds if kind is not target and len(kind.rows) >= _FEWEST]
-        pairs = [pair for kind in rest if (pair := _pair(view, target, kind))]
+        most = _FEW_PAIRS if len(rest) > _MANY_KINDS else None  # only some pictures are decoded
+        pairs = [pair for kind in rest if (pair := _pair(view, target, kind, most))]
         if side == 0 and any(one.likeness.are_masks for one in pairs):
             continue
         named = [one for one in pairs if id(one.kind) in are_inputs and one.is_picture]
@@ -282,7 +282,9 @@ def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
             if one.is_picture
             and (one.likeness.is_same or (one.likeness.num_pairs and not needs_likeness))
         ]
-        used = {id(target), *(id(one.kind) for one in inputs)}
+        known = {word for one in inputs for word in one.kind.words}
+        mixed = [x for x in kinds if x.words and known.issuperset(x.words)]  # `low_snow`
+        used = {id(target), *(id(one.kind) for one in inputs), *map(id, mixed)}
         out = [kind for kind in kinds if id(kind) not in used and kind.excluded(view.members)]
         reading = _reading(view, target, inputs, out) if inputs else None
         if inputs and not (reading or found) and target.folders and len(kinds) == _A_PAIR:
@@ -379,14 +381,14 @@ def _are_same(view: View, one: _Kind, other: _Kind) -> bool:
     return False
 
 
-def _pair(view: View, target: _Kind, kind: _Kind) -> _Pair | None:
+def _pair(view: View, target: _Kind, kind: _Kind, most: int | None = None) -> _Pair | None:
     members = view.members
     relation = either_way(members, target.rows, kind.rows)
     if not (relation or target.folders or kind.folders):
         relation = one_in_each(members, target.rows, kind.rows)
     if relation is None:
         return None
-    pairs = [(members[one], members[other]) for one, other in relation.pairs]
+    pairs = [(members[one], members[other]) for one, other in relation.pairs[:most]]
     return _Pair(kind, relation, likeness(pairs, view.pictures))
 
 

@@ -18,7 +18,7 @@ from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.errors import OptionError, OptionName, SourceError, counted, shown, some_of
 from shardprep.recipe.object_rules import (
     NAME_FIELDS,
-    PATTERN_HINT,
+    PATTERN_HINTS,
     MaskPattern,
     PatternField,
     parse_mask_pattern,
@@ -235,7 +235,7 @@ def _nearest_masks(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
 def fits_all(pattern: MaskPattern) -> SourceError:
     """Return the error for a pattern that matches all files, so that no image would be left."""
     what = f"{pattern.text} fits every image of the source"
-    return SourceError(pattern.option, what, PATTERN_HINT)
+    return SourceError(pattern.option, what, PATTERN_HINTS[pattern.option.name])
 
 
 def matching(keys: Sequence[str], pattern: MaskPattern) -> dict[str, dict[str, str]]:
@@ -337,7 +337,10 @@ class _Search:
             self._below = dict(below)
         found = self._below.get(folder if is_deep else f"/{folder}", [])
         if len(found) > 1:
-            raise self._several(mask, "its folder holds", found, "name masks by {stem} or {name}")
+            hint = "name masks by {stem} or {name}"
+            if self._are_shared:
+                hint = "use {folder}: all images of a folder may share a target image"
+            raise self._several(mask, "its folder holds", found, hint)
         return found
 
 

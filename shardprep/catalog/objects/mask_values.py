@@ -199,6 +199,12 @@ def hold_numbers(masks: Iterable[Seen | None], documents: Documents) -> int:
     return 0 if number and naming_files(present, documents) else number
 
 
+def unnamed(colours: Collection[Colour]) -> str:
+    """Return the value of `--mask-values` that names each colour by its own code."""
+    texts = [f"#{r:02x}{g:02x}{b:02x}" for r, g, b in sorted(colours)]
+    return ",".join(f"{text}={text[1:]}" for text in texts)
+
+
 def naming_files(masks: Iterable[Collection[int]], documents: Documents) -> list[str]:
     """Return keys of the documents that name the values of all masks, for `--mask-values`."""
     present = {value for mask in masks for value in mask}
@@ -295,6 +301,9 @@ def detected_values(
         what = "cannot be decoded, like every other mask that was looked at"
         raise SourceError(masks[0].key, what, "copy the masks again")
     for key, seen in sample.items():
+        if seen.colours and seen.is_lossy:
+            what = "is a mask of colours in JPEG, which blurs them"
+            raise SourceError(key, what, "export the masks as PNG")
         if seen.colours:
             colours = [f"#{r:02x}{g:02x}{b:02x}" for r, g, b in sorted(seen.colours)]
             colours = colours[:_SHOWN_COLOURS]
@@ -360,7 +369,7 @@ def look(mask: Member, max_pixels: int) -> Seen | None:
             codes = _codes(rows)
         colours = ((code >> 16, code >> 8 & 255, code & 255) for code in codes.tolist())
         some = frozenset(itertools.islice(colours, _MOST_VALUES + 1))
-        return Seen(frozenset(), some, num_pixels=len(rows))
+        return Seen(frozenset(), some, is_lossy=is_lossy, num_pixels=len(rows))
     counts = value_counts(pixels)
     is_blurred = is_lossy and int(counts[_DARK:_LIGHT].sum()) <= _BLURRED * pixels.size
     return Seen(

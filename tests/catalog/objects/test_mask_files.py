@@ -300,9 +300,9 @@ def test_values_that_are_hardly_classes_are_a_note(
     assert [one for one in made.findings if "value" in one] == ([note] if note else [])
 
 
-def coloured() -> bytes:
+def coloured(form: str = "PNG") -> bytes:
     """Return a mask of colours."""
-    return encoded(Image.fromarray(np.full((4, 4, 3), (255, 0, 9), np.uint8)), "PNG")
+    return encoded(Image.fromarray(np.full((4, 4, 3), (255, 0, 9), np.uint8)), form)
 
 
 def test_a_document_that_names_all_values_is_proposed(tmp_path: Path) -> None:
@@ -325,6 +325,7 @@ def test_a_document_that_names_all_values_is_proposed(tmp_path: Path) -> None:
     ("masks", "message"),
     [
         ([coloured()], "#ff0009"),
+        ([coloured("JPEG")], "of colours in JPEG, which blurs them; export the masks as PNG"),
         ([grey(0, 40, 90, form="JPEG")], "blurs class indices"),
         ([grey(0, 5_000, 30_000, mode="I;16")], "too high for class indices"),
         ([b"no image"], "cannot be decoded"),

@@ -70,12 +70,12 @@ def test_boxes_of_other_classes_than_the_folders_are_asked_about(tmp_path: Path)
     assert '\n# boxes = "voc"\n' in text
 
 
-def test_photographs_in_a_folder_called_labels_are_not_masks(tmp_path: Path) -> None:
+def test_photographs_in_a_folder_called_labels_are_asked_for(tmp_path: Path) -> None:
     members = {f"{f}/{i}.png": png(40, 40, seed=i) for f in ("images", "labels") for i in range(6)}
-    made = catalog(tmp_path, members)
-    assert made.annotations is None
-    assert len(made.items) == 12
-    assert any("may be masks; --masks PATTERN stores them" in line for line in made.findings)
+    with pytest.raises(QuestionError) as error:
+        catalog(tmp_path, members)
+    both = [one.options for one in error.value.choices]
+    assert both == [{"exclude": ("labels/*",)}, {"labels": "none"}]
 
 
 @pytest.mark.parametrize("options", [{}, {"boxes": "auto", "masks": "auto"}])

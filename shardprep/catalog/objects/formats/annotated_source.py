@@ -14,7 +14,7 @@ from shardprep.catalog.names import stem
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.errors import OptionName, SourceError, counted, some_of
+from shardprep.errors import SourceError, counted, some_of
 from shardprep.recipe.object_rules import FormatRule
 from shardprep.recipe.options import spelled
 from shardprep.source.byte_range import MemberError
@@ -151,7 +151,7 @@ def shared_documents(
         has = some_of(there, 3) or f"no {suffix[1:].upper()}"
         hint = f"use another format: the source has {has}"
         what = "no document of the source has this format"
-        raise SourceError(OptionName("boxes", rule.kind), what, hint)
+        raise SourceError(rule.flag, what, hint)
     return found
 
 

@@ -98,7 +98,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     wanted = [*(columns.names if columns else ()), *filter(None, [label])]
     further = [name for name, is_wanted in _FURTHER.items() if is_wanted(source)]
     table = source.documents.object_table(rule, further)
-    columns = columns or _find_columns(table)
+    columns = columns or _find_columns(table, rule.option)
     blank = _blank_keys(table, columns) if table.is_own else ()
     table, lists = unfolded(table, columns.names)
     if not wanted:
@@ -311,7 +311,7 @@ def _sizes(
     return np.array([known.get(image, nothing) for image in images], np.float64).reshape(-1, 2)
 
 
-def _find_columns(table: Table) -> BoxColumns:
+def _find_columns(table: Table, option: str = "boxes") -> BoxColumns:
     named = named_box_columns(table.header)
     if named is not None:
         return named
@@ -328,7 +328,7 @@ def _find_columns(table: Table) -> BoxColumns:
             return BoxColumns((title,))
     what = f"no columns are recognized as boxes (columns: {', '.join(table.header)})"
     rule = "column:" if table.is_own else "csv:FILE:ID:"
-    flag = OptionName("boxes", f"{rule}x,y,w,h")
+    flag = OptionName(option, f"{rule}x,y,w,h")
     raise SourceError(table.name, what, f"name the columns: {flag}")
 
 

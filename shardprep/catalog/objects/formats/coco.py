@@ -64,7 +64,7 @@ Size = tuple[int, int] | None
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all documents, classes in order of their ids. Errors: see `Format`."""
-    reader = _Reader(source, may_repeat=bool(rule.files))
+    reader = _Reader(source, rule)
     files = shared_documents(source, rule, is_coco, ".json")
     if not rule.files:
         files = chosen(files, keypoints=source.keypoints)
@@ -264,9 +264,9 @@ class _Document:
 
 
 class _Reader:
-    def __init__(self, source: AnnotatedSource, *, may_repeat: bool) -> None:
-        self._source = source
-        self._may_repeat = may_repeat
+    def __init__(self, source: AnnotatedSource, rule: FormatRule) -> None:
+        self._source, self._option = source, rule.option
+        self._may_repeat = bool(rule.files)
         index = source.index
         self._pairing = Pairing(index)
         self._table = ObjectTable(len(index.keys))
@@ -427,7 +427,7 @@ class _Reader:
         if not self._may_repeat and (both := np.flatnonzero(has & self._has_objects)).size:
             name = self._source.index.keys[int(both[0])]
             what = f"another document also has objects of {name}"
-            hint = f"name the document to read: {OptionName('boxes', f'coco:{key}')}"
+            hint = f"name the document to read: {OptionName(self._option, f'coco:{key}')}"
             raise SourceError(key, what, hint)
         self._has_objects |= has
 

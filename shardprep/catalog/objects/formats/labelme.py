@@ -67,7 +67,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
             table.missing[file.key] = _num_objects(file.document)
         elif reason := file.fault or _add(table, file.image, file.document, poses):
             table.fault(file.image, f"{file.key} {reason}")
-    keys = _claimed(pairing, source, OptionName("boxes", rule.kind))
+    keys = _claimed(pairing, source, rule.flag)
     findings = pairing.findings
     if poses.num_points and not source.keypoints:
         how = "" if poses.are_of_objects else f" instead of {OptionName('boxes')}"

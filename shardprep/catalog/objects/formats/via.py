@@ -25,7 +25,7 @@ from shardprep.catalog.objects.formats.annotated_source import (
 from shardprep.catalog.objects.formats.box_format import box_of, ellipse, rectangle
 from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.object_table import MALFORMED, ONE_CLASS, Found, ObjectTable
-from shardprep.errors import OptionName, SourceError, some_of
+from shardprep.errors import OptionName, SourceError, shown, some_of
 from shardprep.image.annotation_types import Floats, Polygons
 from shardprep.recipe.object_rules import FormatRule
 
@@ -66,7 +66,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         keys.append(key)
         if not is_lines and has_many_values(data):
             what = f"has more than {MOST_VALUES:,} values"
-            hint = f"export it from VIA in parts: {OptionName('boxes', 'via:FILE,FILE')}"
+            hint = f"export it from VIA in parts: {OptionName(rule.option, 'via:FILE,FILE')}"
             raise SourceError(key, what, hint)
         try:
             entries = _entries_of_lines(data) if is_lines else _entries(data)
@@ -88,8 +88,8 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
                     _add(table, found, region, attribute)
             table.miss(missing, is_elsewhere=not is_listed)
         except _DAMAGE as error:
-            what = f"is not JSON of {title} ({error!r})"
-            raise SourceError(key, what, "export it again") from error
+            why = str(error) if isinstance(error, ValueError) else "an entry has another form"
+            raise SourceError(key, f"is not JSON of {title}: {why}", "export it again") from error
     table.check_listed(keys, source.index.keys[0])
     return table.found(f"{title}, {', '.join(keys)}", keys, findings=findings)
 
@@ -107,10 +107,12 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
 
 def _entries_of_lines(data: bytes) -> Iterator[dict[str, Any]]:
     """Yield each line as an entry of VIA; a polygon of several parts becomes one region."""
-    for text in filter(bytes.strip, data.splitlines()):
+    for number, text in enumerate(data.splitlines(), 1):
+        if not text.strip():
+            continue
         if has_many_values(text):
-            raise ValueError(f"a line has more than {MOST_VALUES:,} values")
-        line = json.loads(text)
+            raise ValueError(f"line {number:,} has more than {MOST_VALUES:,} values")
+        line = _checked(json.loads(text), f"line {number:,}", ("id", "annotations"))
         regions = [
             {
                 "shape_attributes": {"name": "parts", "parts": one.get("coordinates")},
@@ -122,8 +124,18 @@ def _entries_of_lines(data: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _entries(data: bytes) -> list[dict[str, Any]]:
-    document = json.loads(data)
-    return list(document.get("_via_img_metadata", document).values())  # a project
+    document = _checked(json.loads(data), "the document", ())
+    entries = _checked(document.get("_via_img_metadata", document), "_via_img_metadata", ())
+    return [_checked(one, f"entry {shown(key)!r}", ("filename",)) for key, one in entries.items()]
+
+
+def _checked(value: Any, where: str, keys: Iterable[str]) -> dict[str, Any]:
+    """Return `value`; ValueError unless it is an object with `keys`."""
+    if isinstance(value, dict) and (lacking := [key for key in keys if key not in value]):
+        raise ValueError(f"{where} has no {lacking[0]!r}")
+    if isinstance(value, dict):
+        return value
+    raise ValueError(f"{where} is not an object")
 
 
 def _regions(entry: dict[str, Any]) -> list[dict[str, Any]]:

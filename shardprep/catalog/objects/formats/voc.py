@@ -25,7 +25,7 @@ from shardprep.catalog.objects.object_table import (
     stated_size,
 )
 from shardprep.catalog.tables.key_index import KeyIndex
-from shardprep.errors import OptionName, SourceError, counted, some_of
+from shardprep.errors import SourceError, counted, some_of
 from shardprep.image.annotation_types import Segment
 from shardprep.recipe.object_rules import BoxColumns, FormatRule
 from shardprep.storage.text_file import decoded
@@ -70,7 +70,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     if not pairing.documents:
         what = "belongs to an image" if keys else "has the root 'annotation'"
         hint = "name each XML file like its image, or use another format"
-        raise SourceError(OptionName("boxes", rule.kind), f"no XML file of the source {what}", hint)
+        raise SourceError(rule.flag, f"no XML file of the source {what}", hint)
     if unreadable:
         findings.append(f"XML files cannot be read and have no image: {some_of(unreadable)}")
     lists = [m for m in source.documents.members(".txt") if _SPLIT_LISTS in f"/{m.key}"]

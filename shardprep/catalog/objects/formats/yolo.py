@@ -28,7 +28,6 @@ from shardprep.recipe.object_rules import BoxColumns, FormatRule
 from shardprep.source.members import Member
 from shardprep.storage.text_file import decoded
 
-_YOLO = OptionName("boxes", "yolo")
 _NAME_FILES = ("data.yaml", "data.yml", "obj.names", "classes.txt", "_darknet.labels")
 _NAME_SUFFIXES = (".yaml", ".yml", ".names", "classes.txt", "_darknet.labels")
 _NO_LABELS = frozenset(
@@ -55,7 +54,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     Classes are in the order of the names file, or else numbers. For errors see `Format`.
     """
     argument = next(iter(rule.files), "")
-    names = _names(source, argument)
+    names = _names(source, argument, rule.option)
     members = named_as_images(source, ".txt")
     named = {member.key for member in members}
     if argument and names and "/" in names.key:  # prefer label files below its folder
@@ -80,7 +79,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     keys = pairing.documents.values()
     if not keys:
         what = "no text file of the source is named like an image"
-        raise SourceError(_YOLO, what, "rename the files: a.txt has the boxes of a.jpg")
+        raise SourceError(rule.flag, what, "rename the files: a.txt has the boxes of a.jpg")
     folders = {key.rpartition("/")[0] for key in keys}
     strays = [
         one
@@ -159,14 +158,15 @@ def _is_outline(one: _Object) -> bool:
     return isinstance(outline, Polygons) and len(outline.rings[0]) > _CORNERS
 
 
-def _names(source: AnnotatedSource, argument: str) -> NameFile | None:
+def _names(source: AnnotatedSource, argument: str, option: str) -> NameFile | None:
     if argument:
         return NameFile(*source.documents.find(argument))
     files = _name_files(source, is_strict=True)
     if any(one.names != files[0].names for one in files[1:]):
         both = some_of([one.key for one in files], 3)
         what = f"several files name the classes in different ways: {both}"
-        raise SourceError(_YOLO, what, f"name one: {OptionName('boxes', f'yolo:{files[0].key}')}")
+        hint = f"name one: {OptionName(option, f'yolo:{files[0].key}')}"
+        raise SourceError(OptionName(option, "yolo"), what, hint)
     return next(iter(files), None)
 
 
