@@ -286,7 +286,7 @@ def _read_file(recipe: Recipe, file: Path) -> GivenItems:
     check_text(data, name)
     if suffix in _JSON:
         return GivenItems(name, _of_objects(_json_objects(data, name)))
-    table = parse_table(data, name, has_header=recipe.header, null=recipe.null, is_strict=True)
+    table = parse_table(data, name, has_header=recipe.header, null=recipe.null).check_rows()
     try:
         table.check_quotes(*table.header)
     except OpenQuoteError as error:

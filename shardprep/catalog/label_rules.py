@@ -134,6 +134,7 @@ def _by_tables(
         if is_fit or are_classes(len(labelling.table_names), len(table.rows)):  # not captions
             table.check_quotes(*labelling.columns)
         if is_fit:
+            table.check_rows()
             others = [one for one in several if one is not table]
             return replace(labelling, remarks=unused_tables(index, labelling, others)), "", None
     return None, passed_over, unclear[0] if unclear else None

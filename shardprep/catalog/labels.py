@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -40,7 +41,8 @@ LABEL_COLUMNS = (
 )  # fmt: skip
 NO_LABEL_COLUMNS = frozenset(("split", "partition", "usage", "set", "fold", "subset", "dataset"))
 _SET = frozenset(("1", "1.0", "true", "yes"))
-_SET_OR_NOT = _SET | {"0", "0.0", "-1", "-1.0", "false", "no", ""}
+_NOT = ("0", "0.0", "false", "no")
+_SET_OR_NOT = _SET | {*_NOT, "-1", "-1.0", ""}
 _MOST_TARGETS, _FEW = 1_000, 100
 
 
@@ -221,7 +223,9 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
         return replace(found, names=names, table_names=every, remarks=remarks)
     if _are_flags(table.name, all_cells, rule.target):
         names, classes = _sets_of_flags(of_images), frozenset((title,) for title in of_images)
-        return replace(found, names=names, table_names=classes, flags=tuple(of_images))
+        remarks = _unsure_flags(table.name, of_images, names.are_there)
+        flags = tuple(of_images)
+        return replace(found, names=names, table_names=classes, flags=flags, remarks=remarks)
     return replace(found, names=_titles_of_rows(of_images), cells=of_images)
 
 
@@ -255,6 +259,25 @@ def _sets_of_flags(columns: Mapping[str, Coded[str | None]]) -> Coded[Cell | Non
     flags, codes = np.unique(np.stack(are_set), axis=1, return_inverse=True)
     values = [tuple(itertools.compress(columns, one)) for one in flags.T.tolist()]
     return Coded(np.where(is_there, codes.reshape(-1), -1), values)
+
+
+def _unsure_flags(
+    table: str, columns: Mapping[str, Coded[str | None]], is_there: NDArray[np.bool_]
+) -> tuple[str, ...]:
+    """Return a remark on cells of −1, and on empty cells, in columns that also have 0."""
+    num_empty, num_negative = 0, 0
+    for cells in columns.values():
+        counts = Counter[str]()
+        for cell, number in cells.counts().items():
+            counts[str(cell).lower()] += number
+        if any(counts[zero] for zero in _NOT):
+            num_empty += int((is_there & ~cells.are_there).sum())
+            num_negative += counts["-1"] + counts["-1.0"]
+    parts = [counted(num_negative, "cell") + " of -1"] if num_negative else []
+    parts += [counted(num_empty, "empty cell")] if num_empty else []
+    kept, many = OptionName("target", "vector"), " and ".join(parts)
+    verb = "counts" if num_negative + num_empty == 1 else "count"
+    return (f"{table}: {many} {verb} as 0; {kept} keeps them apart",) if parts else ()
 
 
 def _of_images(

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from shardprep.catalog.names import natural_order
+from shardprep.catalog.tables.long_rows import check_widths
 from shardprep.catalog.target_values import (
     DECIMAL_COMMA,
     OF_COLUMNS,
@@ -261,6 +262,7 @@ def _parsed_map(data: bytes, name: str) -> dict[str, str]:
             raise SourceError(name, what, "close the quote") from None
         if not rows:
             raise SourceError(name, "is neither JSON nor a CSV of two columns", _MAP_HINT) from None
+        check_widths(rows, name)
         return {row[0].strip(): row[1].strip() for row in rows}
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits
         raise SourceError(name, f"is JSON that cannot be read ({error})", _MAP_HINT) from error

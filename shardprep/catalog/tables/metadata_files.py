@@ -101,7 +101,7 @@ class Documents:
         """
         tables = self.tables if self._columns is None else [self._columns]
         if len(tables) == 1:
-            return self._with(tables[0], self._recipe.rules.join)
+            return self._with(tables[0].check_rows(), self._recipe.rules.join)
         there = f"several: {some_of([table.name for table in tables])}" if tables else "none"
         what = f"needs an array file or one label table, but the source has {there}"
         columns = str(getattr(self._recipe, option)).removeprefix("column")
@@ -238,7 +238,7 @@ class Documents:
         """
         data = self.read(file)
         if file.lower().endswith((*TABLE_SUFFIXES, *_JSON)):
-            table = self._parse(data, file)
+            table = self._parse(data, file).check_rows()
             column = table.header[0] if index is None else listed_column(index, table)
             return [from_cell(one) for one in row_ids(table, column)[1]]
         lines = [line.strip() for line in decoded(data).splitlines() if line.strip()]
@@ -255,11 +255,12 @@ class Documents:
 
     def _table(self, file: str, columns: Sequence[str] = ()) -> Table:
         if "{" in file:
-            return self._of_pattern(file, columns)
+            return self._of_pattern(file, columns).check_rows()
         if self._columns is not None and file == self._columns.name:
             return self._columns
         name, data = self.find(file)
-        return replace(self._parse(data, name, columns), name=FRAME.sub(DATA_FRAME, name))
+        table = self._parse(data, name, columns).check_rows()
+        return replace(table, name=FRAME.sub(DATA_FRAME, name))
 
     def _of_pattern(
         self, file: str, columns: Sequence[str], read: Callable[..., Any] = _OF_IMAGE
