@@ -62,7 +62,7 @@ from shardprep.catalog.tables.key_index import (
     without_left_out,
 )
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import TableMatch, match_table
+from shardprep.catalog.tables.row_matching import TableMatch, match_table, without_zeros
 from shardprep.catalog.target_values import Targets
 from shardprep.catalog.targets import (
     Naming,
@@ -337,8 +337,13 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
         example = shown(keys[0], MOST_SHOWN)
         what = f"finds a label for none of the images ({len(keys):,}), such as {example}"
         hint = f"try {OptionName('labels', 'auto')}"
+        match = labelling.match
+        if match is not None and not match.table.rows:
+            match.check(keys[0])
         if rule.kind == "csv":
             hint = "name the column of ids, or a path of columns such as {study}/{series}"
+        if match is not None and (lost := without_zeros(keys, match.rows_without_image)):
+            what, hint = f"{what}: the ids lack the zeros of {shown(lost)}", "write them with zeros"
         if rule.kind == "column":
             hint = "fill the column, or name another column"
         raise SourceError(OptionName("labels", rule.kind), what, hint)

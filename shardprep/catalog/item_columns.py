@@ -26,7 +26,7 @@ from shardprep.catalog.items_file import (
     read_file,
 )
 from shardprep.catalog.labels import LABEL_COLUMNS, flags_in
-from shardprep.catalog.names import given_split, natural_order
+from shardprep.catalog.names import given_split, natural_order, words_of
 from shardprep.catalog.tables.columns import RESERVED, mixed_note
 from shardprep.catalog.tables.row_matching import is_of_splits
 from shardprep.catalog.target_values import DECIMAL_COMMA
@@ -45,6 +45,8 @@ _IMAGE = (
     "image_name", "image_id", "imageid", "img", "file", "key", "id",
 )  # fmt: skip
 """Other titles of the column `image`, the most explicit first."""
+_PICTURE = ("image", "img", "photo", "picture")
+"""First words of titles, such as `Image Index`, of a column of file names."""
 _TARGETS: dict[str, dict[str, str]] = {
     "label": {}, "labels": {"target": "multilabel"}, "text": {"target": "text"},
     "texts": {"target": "texts"},
@@ -310,6 +312,9 @@ def _title_of_images(items: GivenItems, titles: Mapping[str, str]) -> str:
     """Return the first title of `_IMAGE` in the table, or "1" if untitled cells are file names."""
     if known := [titles[one] for one in _IMAGE if one in titles]:
         return known[0]
+    named = [one for one in titles if words_of(one)[:1] and words_of(one)[0] in _PICTURE]
+    if len(named) == 1 and share(_FILE, items.columns[titles[named[0]]]) > _HALF:
+        return titles[named[0]]
     are_numbers = all(map(str.isdecimal, titles))
     if not are_numbers and "1" in titles and share(_FILE, items.columns["1"]) > _HALF:
         return "1"

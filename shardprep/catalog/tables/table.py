@@ -76,8 +76,16 @@ class Rows(Sequence[list[str]]):
     __hash__ = None  # type: ignore[assignment]
 
 
-class OpenQuoteError(SourceError):
+class UnsureCellsError(SourceError):
+    """It is not sure which cells a column has."""
+
+
+class OpenQuoteError(UnsureCellsError):
     """A quote is not closed: a cell that is needed spans several lines, or rows are missing."""
+
+
+class TwoColumnsError(UnsureCellsError):
+    """Two columns with one title have different cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +201,17 @@ class Table:
         lowered = [title.lower() for title in self.header]
         for known, one in ((self.header, name), (titles, name), (lowered, name.lower())):
             if one in known:
+                self._check_twins(known.index(one))
                 return known.index(one)
         hint = use_one_of(name, [*dict.fromkeys(titles)], len(titles))
         raise SourceError(self.name, f"has no column {name!r}", hint)
+
+    def _check_twins(self, place: int) -> None:
+        """Raise a TwoColumnsError if another column has the same title, but other cells."""
+        title = self.header[place]
+        twins = [i for i, one in enumerate(self.header) if one == title and title]
+        if any(not self.cells(i).array.equals(self.cells(place).array) for i in twins[1:]):
+            raise TwoColumnsError(self.name, f"has two columns {title!r}", "rename or drop one")
 
     def check_rows(self) -> Table:
         """Return the table; SourceError if a row has more cells than the table has columns."""
