@@ -7,6 +7,7 @@ number, a text, or several values. Unlabelled images have the target None.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
 from collections import Counter
@@ -295,6 +296,10 @@ def _kind(found: Mapping[Any, int], spec: TargetSpec) -> tuple[TargetKind, str]:
     separator = separator or find_separator(texts)
     if separator or len(texts) < len(found):
         return "multilabel", separator or _separator_of(found)
+    if odd_one := one_or_several(texts):
+        text, by = odd_one
+        flags = f"{OptionName('target', 'class')} or {OptionName('separator', by)}"
+        raise SourceError("labels", f"{text!r} is one class or several", f"give {flags}")
     numbers = [as_number(text) for text in texts]
     fractions = any(number is not None and number != int(number) for number in numbers)
     is_number = len(texts) - numbers.count(None) > _MANY_VALUES and fractions
@@ -330,6 +335,16 @@ def find_separator(texts: Collection[str]) -> str:
         if all(are_used_again) and len(uses) < len(texts):
             return separator
     return ""
+
+
+def one_or_several(texts: Collection[str]) -> tuple[str, str] | None:
+    """Return the first text whose parts are all among the texts, and the separator; or None."""
+    known = {*texts}
+    for text, by in itertools.product(texts, _SEPARATORS):
+        parts = [*filter(None, map(str.strip, text.split(by)))] if by in text else []
+        if len(parts) > 1 and known.issuperset(parts):
+            return text, by
+    return None
 
 
 def _separator_of(cells: Mapping[Cell, int]) -> str:
