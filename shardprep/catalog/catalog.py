@@ -5,6 +5,7 @@ Other members become `Skipped` with a reason, except annotations and masks of th
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -405,7 +406,10 @@ def _findings(found: Found, items: Items, unlabelled: Sequence[Skipped]) -> list
         has_labels = targets.kind != "none"
         unmapped = tuple(n for n in annotated.unmapped if not has_labels or n in unmapped)
     if unmapped:
-        findings.append(f"{OptionName('class_map')}: no class is called {some_of(unmapped)}")
+        known = {*targets.names, *(annotated.facts.names if annotated is not None else ())}
+        near = difflib.get_close_matches(unmapped[0], sorted(known), 1)
+        meant = f"; is {near[0]} meant?" if near else ""
+        findings.append(f"{OptionName('class_map')}: no class is called {some_of(unmapped)}{meant}")
     findings += idle_options(found)
     if recipe.rules.group.kind != "none":
         findings += group_findings(items, recipe.rules.group.text, recipe.rules.split.ratios)

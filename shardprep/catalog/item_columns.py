@@ -45,7 +45,7 @@ _IMAGE = (
     "image_name", "image_id", "imageid", "img", "file", "key", "id",
 )  # fmt: skip
 """Other titles of the column `image`, the most explicit first."""
-_PICTURE = ("image", "img", "photo", "picture")
+_PICTURE = ("image", "img")
 """First words of titles, such as `Image Index`, of a column of file names."""
 _TARGETS: dict[str, dict[str, str]] = {
     "label": {}, "labels": {"target": "multilabel"}, "text": {"target": "text"},
