@@ -5,6 +5,7 @@ Other members become `Skipped` with a reason, except annotations and masks of th
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -62,7 +63,12 @@ from shardprep.catalog.tables.key_index import (
     without_left_out,
 )
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import TableMatch, listed_images, match_table
+from shardprep.catalog.tables.row_matching import (
+    TableMatch,
+    listed_images,
+    match_table,
+    without_zeros,
+)
 from shardprep.catalog.target_values import Targets
 from shardprep.catalog.targets import (
     Naming,
@@ -337,12 +343,16 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
         example = shown(keys[0], MOST_SHOWN)
         what = f"finds a label for none of the images ({len(keys):,}), such as {example}"
         hint = f"try {OptionName('labels', 'auto')}"
+        match = labelling.match
+        if match is not None and not match.table.rows:
+            match.check(keys[0])
         if rule.kind == "csv":
             hint = "name the column of ids, or a path of columns such as {study}/{series}"
-            match = labelling.match
-            if match is not None and (cell := listed_images(match, keys)):
-                what = f"column {match.id_column!r} has a list of images in a cell: {shown(cell)}"
-                hint = "write a row for each image"
+        if match is not None and (lost := without_zeros(keys, match.rows_without_image)):
+            what, hint = f"{what}: the ids lack the zeros of {shown(lost)}", "write them with zeros"
+        if match is not None and (cell := listed_images(match, keys)):
+            what = f"column {match.id_column!r} has a list of images in a cell: {shown(cell)}"
+            hint = "write a row for each image"
         if rule.kind == "column":
             hint = "fill the column, or name another column"
         raise SourceError(OptionName("labels", rule.kind), what, hint)
@@ -404,7 +414,10 @@ def _findings(found: Found, items: Items, unlabelled: Sequence[Skipped]) -> list
         has_labels = targets.kind != "none"
         unmapped = tuple(n for n in annotated.unmapped if not has_labels or n in unmapped)
     if unmapped:
-        findings.append(f"{OptionName('class_map')}: no class is called {some_of(unmapped)}")
+        known = {*targets.names, *(annotated.facts.names if annotated is not None else ())}
+        near = difflib.get_close_matches(unmapped[0], sorted(known), 1)
+        meant = f"; is {near[0]} meant?" if near else ""
+        findings.append(f"{OptionName('class_map')}: no class is called {some_of(unmapped)}{meant}")
     findings += idle_options(found)
     if recipe.rules.group.kind != "none":
         findings += group_findings(items, recipe.rules.group.text, recipe.rules.split.ratios)

@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from shardprep.catalog.arrays.array_images import ImageListing
 from shardprep.catalog.item_columns import OF_FILES, options_stated, read_items, read_titled
 from shardprep.catalog.items_file import LISTS, SINGLE, GivenItems, cell_paths, read_file
-from shardprep.catalog.names import natural_order, stem
+from shardprep.catalog.names import natural_order
 from shardprep.catalog.objects.mask_files import MaskFiles, skipped
 from shardprep.catalog.selection import MOST_SHOWN, NOT_LISTED
 from shardprep.catalog.stacks import stack_of
-from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex, Origin
+from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex, Origin, padded_keys
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.table import Rows, Table
 from shardprep.errors import OptionName, RecipeError, SourceError, shown, some_of
@@ -260,7 +260,7 @@ def _check_zeros(items: GivenItems, found: Ints, keys: Texts) -> None:
     lost = [row for row in np.flatnonzero(found < 0).tolist() if cells[row].isdecimal()]
     if not lost:
         return
-    padded = {stem(key).lstrip("0"): key for key in keys if stem(key).startswith("0")}
+    padded = padded_keys(keys)
     for row in lost:
         if key := padded.get(cells[row].lstrip("0")):
             what = f"lacks the zeros of {key}: read the table as texts (pandas: dtype=str)"
@@ -411,9 +411,19 @@ class _Finder:
             if path.startswith(("/", "../")) or "/../" in path:
                 key = self._below(posixpath.normpath(posixpath.join(self._folder, path)))
             if key is None or _DRIVE.match(path):
-                self._items.refuse(int(rows[at]), title, "leads out of the source", cells[at])
+                inner = self._inside(path) if at == odd[0] else ""
+                self._items.refuse(
+                    int(rows[at]), title, f"leads out of the source{inner}", cells[at]
+                )
             keys.append(key or "")
         return cells.replaced(odd, Texts.of(keys)) if len(odd) else cells
+
+    def _inside(self, path: str) -> str:
+        """Return a hint with the only key that the end of a path fits, or ""."""
+        parts = path.split("/")
+        found = (self._index.find("/".join(parts[i:])) for i in range(len(parts)))
+        several = next(filter(None, map(list, found)), [])
+        return f": write {shown(self._keys[several[0]])}" if len(several) == 1 else ""
 
     def _without_links(self, paths: Texts) -> Texts:
         """Return the paths with linked folders replaced by folders that the source lists."""

@@ -122,7 +122,8 @@ def _check_separators(items: GivenItems, title: str) -> None:
     odd = dict[str, str]()
     for (text, by), own in parts.items():
         is_known = all(one in alone or (by != " " and uses[one] > 1) for one in own)
-        if own[1:] and (by in "|;" or (is_known if title == "labels" else by == usual)):
+        is_odd = is_known if title == "labels" else by == usual or alone.issuperset(own)
+        if own[1:] and (by in "|;" or is_odd):
             odd.setdefault(text, by)
     for row, cell in enumerate(items.columns[title] if odd else ()):
         if cell in odd:

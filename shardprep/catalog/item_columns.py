@@ -25,8 +25,8 @@ from shardprep.catalog.items_file import (
     cell_list,
     read_file,
 )
-from shardprep.catalog.labels import LABEL_COLUMNS
-from shardprep.catalog.names import given_split, natural_order
+from shardprep.catalog.labels import LABEL_COLUMNS, flags_in
+from shardprep.catalog.names import given_split, natural_order, words_of
 from shardprep.catalog.tables.columns import RESERVED, mixed_note
 from shardprep.catalog.tables.row_matching import is_of_splits
 from shardprep.catalog.target_values import DECIMAL_COMMA
@@ -45,6 +45,8 @@ _IMAGE = (
     "image_name", "image_id", "imageid", "img", "file", "key", "id",
 )  # fmt: skip
 """Other titles of the column `image`, the most explicit first."""
+_PICTURE = ("image", "img")
+"""First words of titles, such as `Image Index`, of a column of file names."""
 _TARGETS: dict[str, dict[str, str]] = {
     "label": {}, "labels": {"target": "multilabel"}, "text": {"target": "text"},
     "texts": {"target": "texts"},
@@ -55,6 +57,11 @@ OF_FILES = {"mask": "masks", "target_image": "target_image"}
 _OF_OBJECTS = {"segmentation": "masks", "keypoints": "points"}
 """Title of a column of outlines or keypoints → the option that is set like `--boxes`."""
 _ROLES = (*SINGLE, *LISTS)
+_PARTNERS = {
+    "box_labels": ("boxes", "segmentation"), "iscrowd": ("boxes", "segmentation"),
+    "keypoints": ("boxes", "segmentation"), "box_format": ("boxes",), "order": ("sample",),
+}  # fmt: skip
+"""Title of a column → columns of which it needs one."""
 _SIZE = ("height", "width")
 """Titles of columns with the size of an image that has boxes."""
 _FOLDS = ("fold", "folds", "kfold")
@@ -132,6 +139,7 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
         if title.lower() != role
     ]
     columns = dict(zip(names, items.columns.values(), strict=True))
+    _check_partners(items, roles, recipe)
     if pc.any(pc.match_substring(columns["image"].array, "\0")).as_py():
         what = f"column {roles['image']!r} has bytes, not paths"
         raise SourceError(items.name, what, "give the paths of the images")
@@ -153,6 +161,22 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
     others = [one for one in others if one not in lists]
     named = replace(items, columns=columns, targets=targets, others=others, notes=notes)
     return replace(named, titles=roles | {one: f"{TARGET}{one}" for one in targets})
+
+
+def _check_partners(items: GivenItems, roles: Mapping[str, str], recipe: Recipe) -> None:
+    """Raise a SourceError for a column that is of no use without another, such as `box_labels`."""
+    are_given = (
+        getattr(recipe, one) != BUILD_DEFAULTS[one] for one in ("boxes", "masks", "points")
+    )
+    if any(are_given):
+        return
+    for role, partners in _PARTNERS.items():
+        if role not in roles or roles.keys() & {*partners}:
+            continue
+        near = [one for one in items.columns if {*_like(one)} & {*partners} - roles.keys()]
+        what = f"has a column {roles[role]!r}, but no column {' or '.join(partners)}"
+        hint = f"call the column {near[0]!r} {_like(near[0])[0]}" if near else f"add {partners[0]}"
+        raise SourceError(items.name, what, f"{hint}, or drop or rename {roles[role]!r}")
 
 
 def _others(
@@ -211,7 +235,17 @@ def _not_chosen(
 
 
 def _like(title: str) -> list[str]:
-    return difflib.get_close_matches(title.lower(), _ROLES, 1, _ALIKE)
+    """Return the role that a title probably means: `gruop`, `bbox` or `mask_path`; or []."""
+    name = _root(title)
+    same = [role for role in (*OF_FILES, *_ROLES) if _root(role) == _root(title)]
+    of_file = [role for role in OF_FILES if re.fullmatch(f"{_root(role)}_?(path|file)", name)]
+    return (difflib.get_close_matches(title.lower(), _ROLES, 1, _ALIKE) or same or of_file)[:1]
+
+
+def _root(title: str) -> str:
+    """Return a title in the singular, without the words between `bounding` and `box`."""
+    name = re.sub(r"[-_ .]+", "_", title.lower())
+    return re.sub(r"(?<=x)es(?=_|$)|s(?=_|$)", "", re.sub(r"b(ounding_?)?(?=box)", "", name))
 
 
 def _stored(
@@ -229,16 +263,22 @@ def _stored(
         flag = OptionName("columns", others[0])
         stored = counted(len(others), "column", "is stored", "are stored")
         features = [rows.get(x) or (f"column/{x}" if x in OWN else x) for x in others]
-        meant = [next((role for role in _like(x) if role not in used), "") for x in others]
-        both = zip(features, meant, strict=True)
-        features = [f"{x} (is {role} meant?)" if role else x for x, role in both]
+        both = zip(features, others, strict=True)
+        features = [f"{x} ({meant})" if (meant := _meant(one, used)) else x for x, one in both]
         names = some_of(features, _MOST_OTHERS)
         alone = f"; {flag} stores {others[0]!r} alone" if len(others) > 1 else ""
         notes.append(f"{stored}: {names}{alone}")
     if left_out:
-        why = [f"{title} ({reason})" for title, reason in left_out.items()]
+        why = [
+            f"{title} ({'; '.join(filter(None, [reason, _meant(title, used)]))})"
+            for title, reason in left_out.items()
+        ]
         notes.append(f"not stored: {some_of(why)}")
     return notes
+
+
+def _meant(title: str, used: Collection[str]) -> str:
+    return "".join(f"is {role} meant?" for role in _like(title) if role not in used)
 
 
 def _without_meaning(
@@ -253,15 +293,28 @@ def _without_meaning(
         if meant := next(filter(known.__contains__, _like(title)), ""):
             what, none = f"states no {meant}: is {title!r} meant?", OptionName("labels", "none")
             raise SourceError(name, what, f"call it {meant}, or give {none} to store it unchanged")
-    flag = OptionName("labels", f"column:{others[0]}") if others else OptionName("labels")
     what = "the table states no labels, boxes, masks or target images"
+    others = [
+        one for one in others if not _unfit(one, columns[one]) and not _has_lists(columns[one])
+    ]
+    if flags := flags_in({one: columns[one] for one in others}):
+        flag = OptionName("labels", f"column:{','.join(flags)}")
+        return [f"{what}; {flag} uses {counted(len(flags), 'column')} of 1 and 0"]
+    flag = OptionName("labels", f"column:{others[0]}") if others else OptionName("labels")
     return [f"{what}; {flag} uses the first of {some_of(others)}" if others else what]
+
+
+def _has_lists(cells: Texts) -> bool:
+    return bool(pc.any(pc.match_substring_regex(cells.array, r"^[\[{(]")).as_py())
 
 
 def _title_of_images(items: GivenItems, titles: Mapping[str, str]) -> str:
     """Return the first title of `_IMAGE` in the table, or "1" if untitled cells are file names."""
     if known := [titles[one] for one in _IMAGE if one in titles]:
         return known[0]
+    named = [one for one in titles if words_of(one)[:1] and words_of(one)[0] in _PICTURE]
+    if len(named) == 1 and share(_FILE, items.columns[titles[named[0]]]) > _HALF:
+        return titles[named[0]]
     are_numbers = all(map(str.isdecimal, titles))
     if not are_numbers and "1" in titles and share(_FILE, items.columns["1"]) > _HALF:
         return "1"

@@ -124,7 +124,9 @@ def orders(table: Any) -> dict[str, Sequence[str]]:
             kind = field_.type
             is_text = pa.types.is_dictionary(kind) and kind.value_type in _TEXTS
             if is_text and kind.ordered and column.num_chunks:
-                found[field_.name] = [*map(str.strip, column.chunk(0).dictionary.to_pylist())]
+                found[field_.name.strip()] = [
+                    *map(str.strip, column.chunk(0).dictionary.to_pylist())
+                ]
     return found
 
 
@@ -277,7 +279,7 @@ def _read_file(recipe: Recipe, file: Path) -> GivenItems:
     if suffix == ".parquet":
         with reading(name):
             table = pq.ParquetFile(file).read(use_threads=False)
-        _check_titles(table.column_names, name)
+        _check_titles([*map(str.strip, table.column_names)], name)
         items = GivenItems(name, _of_arrow(table), orders=orders(table))
         del table
         release()
@@ -285,8 +287,8 @@ def _read_file(recipe: Recipe, file: Path) -> GivenItems:
     data = read_table(recipe.items, recipe.max_member_size)
     check_text(data, name)
     if suffix in _JSON:
-        return GivenItems(name, _of_objects(_json_objects(data, name)))
-    table = parse_table(data, name, has_header=recipe.header, null=recipe.null, is_strict=True)
+        return GivenItems(name, _of_objects(_json_objects(data, name), name))
+    table = parse_table(data, name, has_header=recipe.header, null=recipe.null).check_rows()
     try:
         table.check_quotes(*table.header)
     except OpenQuoteError as error:
@@ -315,15 +317,16 @@ def _json_objects(data: bytes, name: str) -> list[Mapping[str, Any]]:
     return rows
 
 
-def _of_objects(rows: Sequence[Mapping[str, Any]]) -> dict[str, Texts]:
+def _of_objects(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, Texts]:
     titles = dict.fromkeys(title for row in rows for title in row)
-    return {one: Texts.of(_text(row.get(one)) for row in rows) for one in titles}
+    _check_titles([one.strip() for one in titles], name)
+    return {one.strip(): Texts.of(_text(row.get(one)) for row in rows) for one in titles}
 
 
 def _of_arrow(table: Any) -> dict[str, Texts]:
     """Return the columns of a table as texts, except the unnamed index of pandas."""
     found = dict[str, Texts]()
-    for title, column in zip(table.column_names, table.columns, strict=True):
+    for title, column in zip(map(str.strip, table.column_names), table.columns, strict=True):
         kind = column.type
         if title.startswith("__index_level_"):
             continue

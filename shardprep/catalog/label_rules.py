@@ -21,7 +21,7 @@ from shardprep.catalog.names import UNTRAINED, are_parts, find_masks, given_spli
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.key_index import SUBMISSION, AmbiguousIdError, KeyIndex
 from shardprep.catalog.tables.row_matching import match_table
-from shardprep.catalog.tables.table import OpenQuoteError, Table
+from shardprep.catalog.tables.table import Table, UnsureCellsError
 from shardprep.catalog.tables.united_tables import united
 from shardprep.catalog.targets import Cell
 from shardprep.errors import OptionName, SourceError, counted
@@ -75,7 +75,8 @@ def auto_labels(index: KeyIndex, tables: Sequence[Table]) -> Labelling:
     """Return the labels by the first rule that fits: tables, folders, prefixes; or no labels.
 
     A rule fits if it labels nine tenths of the images outside test splits, and if the labels look
-    like classes (see `are_classes`). OpenQuoteError if a table that names images lacks rows.
+    like classes (see `are_classes`). UnsureCellsError if a table that names images lacks rows,
+    or has two columns of one title.
     """
     keys = index.keys
     is_test = index.splits.fit(UNTRAINED.__contains__)
@@ -122,7 +123,7 @@ def _by_tables(
             passed_over += f"; {table.name} is passed over: {error.what}"
             unclear.append(error)
             continue
-        except OpenQuoteError:  # the table names images, but rows are missing
+        except UnsureCellsError:  # the table names images
             raise
         except TwoLabelsError as error:
             passed_over += f"; {table.name} is passed over: it {error.what}"
@@ -134,6 +135,7 @@ def _by_tables(
         if is_fit or are_classes(len(labelling.table_names), len(table.rows)):  # not captions
             table.check_quotes(*labelling.columns)
         if is_fit:
+            table.check_rows()
             others = [one for one in several if one is not table]
             return replace(labelling, remarks=unused_tables(index, labelling, others)), "", None
     return None, passed_over, unclear[0] if unclear else None

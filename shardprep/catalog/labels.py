@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -25,7 +26,7 @@ from shardprep.catalog.targets import Cell, Naming, class_names, classes_of
 from shardprep.dataset.card import from_cell
 from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.recipe.rules import CsvRule
-from shardprep.source.string_column import Coded
+from shardprep.source.string_column import Coded, Texts
 
 Ints = NDArray[np.int64]
 Column = tuple[str, Ints, Coded[str | None]]
@@ -40,7 +41,8 @@ LABEL_COLUMNS = (
 )  # fmt: skip
 NO_LABEL_COLUMNS = frozenset(("split", "partition", "usage", "set", "fold", "subset", "dataset"))
 _SET = frozenset(("1", "1.0", "true", "yes"))
-_SET_OR_NOT = _SET | {"0", "0.0", "-1", "-1.0", "false", "no", ""}
+_NOT = ("0", "0.0", "false", "no")
+_SET_OR_NOT = _SET | {*_NOT, "-1", "-1.0", ""}
 _MOST_TARGETS, _FEW = 1_000, 100
 
 
@@ -221,6 +223,7 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
         return replace(found, names=names, table_names=every, remarks=remarks)
     if _are_flags(table.name, all_cells, rule.target):
         names, classes = _sets_of_flags(of_images), frozenset((title,) for title in of_images)
+        found = replace(found, remarks=_unsure_flags(table.name, of_images, names.are_there))
         return replace(found, names=names, table_names=classes, flags=tuple(of_images))
     return replace(found, names=_titles_of_rows(of_images), cells=of_images)
 
@@ -255,6 +258,25 @@ def _sets_of_flags(columns: Mapping[str, Coded[str | None]]) -> Coded[Cell | Non
     flags, codes = np.unique(np.stack(are_set), axis=1, return_inverse=True)
     values = [tuple(itertools.compress(columns, one)) for one in flags.T.tolist()]
     return Coded(np.where(is_there, codes.reshape(-1), -1), values)
+
+
+def _unsure_flags(
+    table: str, columns: Mapping[str, Coded[str | None]], is_there: NDArray[np.bool_]
+) -> tuple[str, ...]:
+    """Return a remark on cells of −1, and on empty cells, in columns that also have 0."""
+    num_empty, num_negative = 0, 0
+    for cells in columns.values():
+        counts = Counter[str]()
+        for cell, number in cells.counts().items():
+            counts[str(cell).lower()] += number
+        if any(counts[zero] for zero in _NOT):
+            num_empty += int((is_there & ~cells.are_there).sum())
+            num_negative += counts["-1"] + counts["-1.0"]
+    parts = [counted(num_negative, "cell") + " of -1"] if num_negative else []
+    parts += [counted(num_empty, "empty cell")] if num_empty else []
+    kept, many = OptionName("target", "vector"), " and ".join(parts)
+    verb = "counts" if num_negative + num_empty == 1 else "count"
+    return (f"{table}: {many} {verb} as 0; {kept} keeps them apart",) if parts else ()
 
 
 def _of_images(
@@ -323,12 +345,18 @@ def _pivoted(match: TableMatch, pivot: str, columns: Sequence[Column]) -> Iterat
 
 
 def flag_columns(match: TableMatch) -> tuple[str, ...]:
+    """Return the columns of flags (see `flags_in`) of a matched table, except its ids."""
+    titles = match.table.header
+    columns = {one: match.table.cells(i) for i, one in enumerate(titles) if one != match.id_column}
+    return flags_in(columns)
+
+
+def flags_in(columns: Mapping[str, Texts]) -> tuple[str, ...]:
     """Return columns of only 1, 0, −1, true or false; () unless at least two have a 1 or true."""
     flags: list[str] = []
     num_set = 0
-    for place, title in enumerate(match.table.header):
-        column = match.table.cells(place)
-        if title == match.id_column or not _SET_OR_NOT.issuperset(map(str.lower, column[:_FEW])):
+    for title, column in columns.items():
+        if not _SET_OR_NOT.issuperset(map(str.lower, column[:_FEW])):
             continue  # the codes of a million ids would take 150 MB
         cells = {cell.lower() for cell in column.coded().values}
         if any(cells) and cells <= _SET_OR_NOT and title.lower() not in NO_LABEL_COLUMNS:
@@ -359,12 +387,24 @@ def _are_flags(table: str, columns: Mapping[str, Collection[str]], target: str) 
 def _label_titles(
     table: Table, columns: tuple[str, ...], id_title: str, option: str = ""
 ) -> dict[str, int]:
+    if not columns and table.is_frame and not option:
+        columns = _only_flags(table, id_title)  # no option could name them
     columns = columns or (find_label_column(table, id_title, option),)
     if columns == ("*",):
         own = table.header[: len(table.header) - table.num_joined]
         of_images = id_title, table.titles.get("image")
         columns = tuple(title for title in own if title not in of_images)
     return {title: table.column(title) for title in columns}
+
+
+def _only_flags(table: Table, id_title: str) -> tuple[str, ...]:
+    """Return the columns of flags if all columns except the ids and splits are flags, else ()."""
+    titles = {one: table.cells(i) for i, one in enumerate(table.header) if one != id_title}
+    others = {title: one for title, one in titles.items() if title.lower() not in NO_LABEL_COLUMNS}
+    if {*LABEL_COLUMNS} & {*map(str.lower, others)}:
+        return ()
+    flags = flags_in(others)
+    return flags if len(flags) == len(others) else ()
 
 
 def find_label_column(table: Table, id_title: str = "", option: str = "") -> str:
@@ -390,5 +430,10 @@ def find_label_column(table: Table, id_title: str = "", option: str = "") -> str
     several = ", ".join(one for one in table.header if one != id_title) or f"only {id_title}"
     what = f"it is not clear which column is the label: {several}"
     flag = OptionName(option or "labels", table.label_rule(id_title, ["LABEL"]))
-    hint = "call the column label" if table.is_frame else f"name the columns: {flag}"
+    hint = f"name the columns: {flag}"
+    if table.is_frame:
+        hint = "call the column label"
+        if len(others) > 1 and not option:
+            own = OptionName("labels", f"column:{','.join(others[:2])}")
+            hint += f"; for several columns, give the frame as items, with {own}"
     raise SourceError(table.name, what, hint)

@@ -74,7 +74,20 @@ def given_splits(
             return GivenSplits(stated)
     if rule.kind in ("folders", "ratio"):
         return GivenSplits(by_folder, _idle_column(match, by_folder))
-    return GivenSplits(Coded.of(_splits_by_table(rule, match, by_folder)))
+    splits = Coded.of(_splits_by_table(rule, match, by_folder))
+    return GivenSplits(splits, _empty_cells(rule.column, match, splits) if match else ())
+
+
+def _empty_cells(column: str, match: TableMatch, splits: Coded[str | None]) -> list[str]:
+    """Return a note on images whose cell in the column of splits is empty."""
+    if not column:
+        return []
+    is_empty = (match.row_of >= 0) & ~match.cells(column).fit(bool)
+    counts = splits.take(np.flatnonzero(is_empty)).counts()
+    many = counted(sum(counts.values()), "image", "has", "have")
+    parts = ", ".join(f"{number:,} {split}" for split, number in counts.items())
+    what = f"{many} an empty cell in column {column!r}: by folders, {parts}"
+    return [what] if counts else []
 
 
 def _idle_column(match: TableMatch | None, by_folder: Coded[str | None]) -> list[str]:

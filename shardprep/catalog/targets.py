@@ -7,6 +7,8 @@ number, a text, or several values. Unlabelled images have the target None.
 from __future__ import annotations
 
 import contextlib
+import difflib
+import itertools
 import json
 import re
 from collections import Counter
@@ -17,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from shardprep.catalog.names import natural_order
+from shardprep.catalog.tables.long_rows import check_widths
 from shardprep.catalog.target_values import (
     DECIMAL_COMMA,
     OF_COLUMNS,
@@ -49,6 +52,7 @@ _MANY_VALUES = 20
 _NOTHING = frozenset({"na", "n/a", "#n/a", "nan", "null", "none", "nil", "?", "-", "missing"})
 """Case-folded class names that probably mean an empty cell."""
 _MOST_NAMES = 10
+_ALIKE = 0.8
 _CLASSES, _CLASS_MAP = OptionName("classes"), OptionName("class_map")
 _SEVERAL = re.compile(
     r"""\[\s*[-+.\d]+[\s,]+[-+.\d].*\]|[\[(]\s*(['"]).*\1[\s,]+['"].*[\])]""", re.DOTALL
@@ -209,13 +213,28 @@ class Naming(NamedTuple):
         return () if self.is_of_labels and not set(self.classes) & set(called) else self.classes
 
     def ordered(self, called: Sequence[str], where: str) -> tuple[str, ...]:
-        """Return `wanted`, or else the names in `called`; SourceError if they share no class."""
+        """Return `wanted`, or else the names in `called`.
+
+        SourceError if they share no class, or if one that `called` lacks is like one left out.
+        """
         if not self.wanted(called):
             return tuple(dict.fromkeys(called))
         if called and not set(self.classes) & set(called):
             what = f"none of {some_of(self.classes, _MOST_NAMES)} is a class of the {where}"
             raise SourceError(_CLASSES, what, f"use one of {some_of(called, _MOST_NAMES)}")
+        others = [one for one in dict.fromkeys(called) if one not in self.classes]
+        for name in (one for one in self.classes if one not in called):
+            if near := next((one for one in others if _are_alike(name, one)), ""):
+                what = f"no class of the {where} is called {name}"
+                raise SourceError(_CLASSES, what, f"is {near} meant? use one of {some_of(called)}")
         return self.classes
+
+
+def _are_alike(one: str, two: str) -> bool:
+    """Return whether a name is probably the other: other case, swapped letters, one more letter."""
+    a, b = one.casefold(), two.casefold()
+    is_near = difflib.SequenceMatcher(None, a, b).ratio() >= _ALIKE
+    return sorted(a) == sorted(b) or (is_near and re.findall(r"\d+", a) == re.findall(r"\d+", b))
 
 
 def naming_of(recipe: Recipe, labels: Coded[Cell | None], read: Callable[[str], bytes]) -> Naming:
@@ -261,6 +280,7 @@ def _parsed_map(data: bytes, name: str) -> dict[str, str]:
             raise SourceError(name, what, "close the quote") from None
         if not rows:
             raise SourceError(name, "is neither JSON nor a CSV of two columns", _MAP_HINT) from None
+        check_widths(rows, name)
         return {row[0].strip(): row[1].strip() for row in rows}
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits
         raise SourceError(name, f"is JSON that cannot be read ({error})", _MAP_HINT) from error
@@ -293,6 +313,10 @@ def _kind(found: Mapping[Any, int], spec: TargetSpec) -> tuple[TargetKind, str]:
     separator = separator or find_separator(texts)
     if separator or len(texts) < len(found):
         return "multilabel", separator or _separator_of(found)
+    if odd_one := one_or_several(texts):
+        text, by = odd_one
+        flags = f"{OptionName('target', 'class')} or {OptionName('separator', by)}"
+        raise SourceError("labels", f"{text!r} is one class or several", f"give {flags}")
     numbers = [as_number(text) for text in texts]
     fractions = any(number is not None and number != int(number) for number in numbers)
     is_number = len(texts) - numbers.count(None) > _MANY_VALUES and fractions
@@ -328,6 +352,16 @@ def find_separator(texts: Collection[str]) -> str:
         if all(are_used_again) and len(uses) < len(texts):
             return separator
     return ""
+
+
+def one_or_several(texts: Collection[str]) -> tuple[str, str] | None:
+    """Return the first text whose parts are all among the texts, and the separator; or None."""
+    known = {*texts}
+    for text, by in itertools.product(texts, _SEPARATORS):
+        parts = [*filter(None, map(str.strip, text.split(by)))] if by in text else []
+        if len(parts) > 1 and (by in "|;" or known.issuperset(parts)):
+            return text, by
+    return None
 
 
 def _separator_of(cells: Mapping[Cell, int]) -> str:

@@ -60,6 +60,8 @@ class CsvRows:
         self._form = {"delimiter": delimiter, "skipinitialspace": True}
         self.faults: dict[int, str] = {}
         """Column number (or `WHOLE`) → its first fault in the rows read so far."""
+        self.line = ""
+        """The last line of the row that was read last."""
 
     def __iter__(self) -> Iterator[list[str]]:
         """Yield the rows; csv.Error for a cell above 2³⁰ characters. Sets that limit in `csv`."""
@@ -69,6 +71,7 @@ class CsvRows:
         for row in rows:
             if len(several) > 1:
                 self._judge(row, several, rows.line_num - len(several) + 1)
+            self.line = several[-1]
             several.clear()
             yield row
 

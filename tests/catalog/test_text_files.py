@@ -157,7 +157,7 @@ def test_blanks_that_make_no_columns_stay_in_their_cells(
 def test_a_longer_row_among_blanks_is_named_and_not_cut(tmp_path: Path) -> None:
     lines = [f"{i:03}.png bus" for i in range(99)] + ["099.png polar bear"]
     with pytest.raises(SourceError, match="row 100 has 3 cells for 2 columns"):
-        parse_table("\n".join(lines).encode(), "t.txt")
+        parse_table("\n".join(lines).encode(), "t.txt").check_rows()
     line = error_of(tmp_path, {"t.txt": "\n".join(lines)}, labels="csv:t.txt:1:2")
     assert line.startswith("t.txt: row 100 has 3 cells")
 

@@ -21,6 +21,7 @@ from shardprep.catalog.labels import (
 )
 from shardprep.catalog.names import document_split, words_of
 from shardprep.catalog.tables.key_index import SUBMISSION, KeyIndex
+from shardprep.catalog.tables.long_rows import OF_TEXTS
 from shardprep.catalog.tables.row_matching import TableMatch, match_ids
 from shardprep.catalog.tables.table import Table
 from shardprep.catalog.target_proposals import counts_rows, is_id, target_proposals
@@ -49,11 +50,6 @@ _ABOUT = frozenset((
     "source", "license", "author", "credit", "fold", "split", "x", "y", "w", "h", "xmin", "ymin",
     "xmax", "ymax", "eye", "area", "spacing", "region", "country", "state", "location", "mask",
     "image", "key", "imgid", "imageid", "sentid", "sentids", "z",
-))  # fmt: skip
-_TEXTS = frozenset((
-    "caption", "captions", "text", "prompt", "description", "sentence", "sentences", "comment",
-    "transcription", "transcript", "report", "latex", "question",
-    "answer",
 ))  # fmt: skip
 _IDENTITY = re.compile(
     "(individual|identity|landmark|product|hotel|vehicle|whale|celebrity)([ _]?(id|name))?",
@@ -146,7 +142,7 @@ def found_columns(
         strength = LIKELY if is_likely and not is_about(title) else WEAK
         if has_flags and not is_about(title) and has_words(match, title, 3):
             strength = STRONG
-        is_text = words & _TEXTS and "target" in kinds[0] and not is_about(title)
+        is_text = words & OF_TEXTS and "target" in kinds[0] and not is_about(title)
         if words & _LABELS or is_text or "boxes" in kinds[0]:
             strength = STRONG
         is_open = kinds == [{}] and None in map(as_number, counts) and title not in usual
@@ -436,7 +432,7 @@ def _text_kinds(
     title: str, counts: Mapping[str, int], *, is_set: bool
 ) -> tuple[list[Options], bool]:
     total, number = sum(counts.values()), len(counts)
-    is_text = not _TEXTS.isdisjoint(words_of(title))
+    is_text = not OF_TEXTS.isdisjoint(words_of(title))
     is_class = not _LABELS.isdisjoint(words_of(title))  # as in image/class/text
     texts: Options = {"target": "texts" if is_set else "text"}
     length = sum(map(len, counts)) / number

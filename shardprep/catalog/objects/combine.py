@@ -141,6 +141,7 @@ def annotate(images: SourceImages, naming: Naming) -> Annotated:
             *(line for one in sources for line in one.findings),
             *files.values.findings,
             *_shared_list(read, names),
+            *_unused_classes(objects, naming),
             *open_frames,
         ],
     )
@@ -226,6 +227,13 @@ def _shared_list(read: StatedAnnotations, names: Sequence[str]) -> list[str]:
     what = f"masks and objects have one list of classes: {some_of(names, _MOST_NAMES)}"
     pairs = ",".join(f"{number}=NAME" for number in values.names[:_MOST_NAMES])
     return [f"{what}; {OptionName('mask_values', pairs)} gives the masks names"]
+
+
+def _unused_classes(found: Found | None, naming: Naming) -> list[str]:
+    """Return a note on classes of `--classes` that no object has, unless images have labels."""
+    called = naming.of(found.names) if found is not None and found.names != (ONE_CLASS,) else []
+    lost = [one for one in naming.wanted(called) if one not in called] if called else []
+    return [f"{_CLASSES}: no object is of class {some_of(lost)}"] if lost else []
 
 
 def _renamed(

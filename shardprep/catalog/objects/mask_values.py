@@ -14,6 +14,7 @@ import numpy as np
 
 from shardprep.catalog.objects.formats.yolo import NameFile
 from shardprep.catalog.objects.object_table import ONE_CLASS
+from shardprep.catalog.tables.long_rows import check_widths
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.errors import OptionError, OptionName, RecipeError, SourceError, some_of
 from shardprep.image.masks import MaskError, decode_mask, value_counts
@@ -247,6 +248,7 @@ def _parsed(text: str, file: str) -> list[tuple[int | Colour, str]]:
     cells = [[cell.strip() for cell in row] for row in rows if len(row) > 1]
     if rows.faults:
         raise SourceError(file, next(iter(rows.faults.values())), "close the quote")
+    check_widths(cells, file)
     found: list[tuple[int | Colour, str]] = []
     for row in cells:
         numbers = [i for i, cell in enumerate(row) if re.fullmatch(r"\d{1,5}", cell)]

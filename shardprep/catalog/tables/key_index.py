@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from shardprep.catalog.names import document_split, folder_splits, given_split, stated_split
+from shardprep.catalog.names import document_split, folder_splits, given_split, stated_split, stem
 from shardprep.dataset.card import from_cell
 from shardprep.errors import SourceError, counted, printable, shown, some_of
 from shardprep.image.signatures import IMAGE_SUFFIXES
@@ -388,22 +388,41 @@ def unused_entries(where: str, lost: Sequence[str], number: int, keys: Iterable[
     """Return a remark on the `lost` of `number` ids, which fit no image; a warning from 25% on."""
     names, few = sorted((key.rpartition("/")[2].lower(), key) for key in keys if lost), []
     for text in lost[:_MOST_SHOWN]:
-        name = text.rpartition("/")[2].lower()
-        at = max(1, bisect(names, (name,)))
-        beside = (
-            (sum(takewhile(bool, map(eq, x, name))), key) for x, key in names[at - 1 : at + 1]
-        )
-        num_equal, key = max(beside)
-        is_near = 2 * num_equal >= len(name.rpartition(".")[0] or name)  # random ids are not near
+        key = _nearest_key(text, _beside(text, names)) or _nearest_key(text, names)
         ends = (f"/{one}".lower() for one in (key, key.removesuffix(f".{key.rpartition('.')[2]}")))
         is_case = any(one.endswith(f"/{text}".lower()) for one in ends)
         nearest = f"{shown(key)} differs only in case" if is_case else ""
-        nearest = nearest or (f"the nearest key is {shown(key)}" if is_near else "")
+        nearest = nearest or (f"the nearest key is {shown(key)}" if key else "")
         few.append(f"{shown(text)}{f' ({nearest})' if nearest else ''}")
     share = len(lost) / max(1, number)
     what = f"{where}: {len(lost):,} of {number:,} entries ({share:.0%}) fit no image"
     warning = "warning: " if share >= MANY else ""
     return [f"{warning}{what}, such as {', '.join(few)}"] if lost else []
+
+
+def _beside(text: str, names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the names and keys below the last folders of an id, as many of these as keys have."""
+    folders = text.lower().split("/")[:-1]
+    for start in range(len(folders)):
+        end = f"/{'/'.join(folders[start:])}/"
+        if near := [(x, key) for x, key in names if f"/{key[: -len(x)]}".lower().endswith(end)]:
+            return near
+    return []
+
+
+def _nearest_key(text: str, names: Sequence[tuple[str, str]]) -> str:
+    """Return the key in sorted `names` that begins most like an id, or "" if none is near."""
+    name = text.rpartition("/")[2].lower()
+    at = max(1, bisect(names, (name,)))
+    beside = ((sum(takewhile(bool, map(eq, x, name))), key) for x, key in names[at - 1 : at + 1])
+    num_equal, key = max(beside, default=(-1, ""))
+    is_near = 2 * num_equal >= len(name.rpartition(".")[0] or name)  # random ids are not near
+    return key if is_near else ""
+
+
+def padded_keys(keys: Iterable[str]) -> dict[str, str]:
+    """Return the stem of a key without leading zeros → the key, of keys with such zeros."""
+    return {stem(key).lstrip("0"): key for key in keys if stem(key).startswith("0")}
 
 
 class WholeKeyIndex(KeyIndex):

@@ -111,7 +111,7 @@ class Documents:
         """
         tables = self.tables if self._columns is None else [self._columns]
         if len(tables) == 1:
-            return self._with(tables[0], self._recipe.rules.join)
+            return self._with(tables[0].check_rows(), self._recipe.rules.join)
         there = f"several: {some_of([table.name for table in tables])}" if tables else "none"
         what = f"needs an array file or one label table, but the source has {there}"
         columns = str(getattr(self._recipe, option)).removeprefix("column")
@@ -277,7 +277,7 @@ class Documents:
                 raise SourceError(file, what, hint)
             return lists.get(split) or lists.get("", [])
         if file.lower().endswith((*TABLE_SUFFIXES, *_JSON)):
-            table = self._parse(data, file)
+            table = self._parse(data, file).check_rows()
             column = table.header[0] if index is None else listed_column(index, table)
             return [from_cell(one) for one in row_ids(table, column)[1]]
         lines = [line.strip() for line in decoded(data).splitlines() if line.strip()]
@@ -296,11 +296,12 @@ class Documents:
         self, file: str, columns: Sequence[str] = (), cells: Collection[str] = (), last: str = ""
     ) -> Table:
         if "{" in file:
-            return self._of_pattern(file, columns, last=last)
+            return self._of_pattern(file, columns, last=last).check_rows()
         if self._columns is not None and file == self._columns.name:
             return self._columns
         name, data = self.find(file)
-        return replace(self._parse(data, name, columns, cells), name=FRAME.sub(DATA_FRAME, name))
+        table = self._parse(data, name, columns, cells).check_rows()
+        return replace(table, name=FRAME.sub(DATA_FRAME, name))
 
     def _of_pattern(
         self,

@@ -5,14 +5,21 @@ from __future__ import annotations
 import contextlib
 import glob
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow.compute as pc
 
 from shardprep.catalog.names import given_split, stem, words_of, words_of_split
-from shardprep.catalog.tables.key_index import AmbiguousIdError, Ints, KeyIndex, Origin, origin_of
+from shardprep.catalog.tables.key_index import (
+    AmbiguousIdError,
+    Ints,
+    KeyIndex,
+    Origin,
+    origin_of,
+    padded_keys,
+)
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import OptionName, SourceError, shown, some_of
 from shardprep.recipe.rules import SLICE, letters_of
@@ -263,6 +270,15 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
         for i, title in enumerate(table.header):
             if ids := _ids_before_ending(index, title, table.cells(i)[::step]):
                 return ids
+        if not table.rows:
+            raise NoIdsError(table.name, "has no rows", "write a row for each image")
+        numbers = {
+            one for i in range(len(hits)) for one in table.cells(i)[::step] if one.isdecimal()
+        }
+        if lost := without_zeros(index.keys, numbers):
+            hint = f"write {lost}, and so on"
+            hint = "read the table as texts (pandas: dtype=str)" if table.is_frame else hint
+            raise NoIdsError(table.name, f"its ids lack the zeros of {lost}", hint)
         what = "none of its columns has names of images in the source"
         hint = f"write names such as {shown(index.keys[0])}"
         hint += "" if table.is_frame else ", or name the columns, as in csv:FILE:ID:LABEL"
@@ -279,6 +295,13 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
         hint = "drop one of these columns" if table.is_frame else hint
         raise AmbiguousIdError(table.name, what, hint)
     return usual[0] if len(titles) > 1 else titles[0]
+
+
+def without_zeros(keys: Sequence[str], cells: Iterable[str]) -> str:
+    """Return the key that a number in the cells means if zeros are put before it, or ""."""
+    numbers = {one for one in cells if one.isdecimal()}
+    padded = padded_keys(keys) if numbers else {}
+    return next((padded[one] for one in sorted(numbers) if one in padded), "")
 
 
 def listed_column(index: KeyIndex, table: Table) -> str:

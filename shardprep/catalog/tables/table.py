@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from shardprep.catalog.tables.long_rows import REMEDY, LongRows
 from shardprep.dataset.card import from_cell
-from shardprep.errors import SourceError, counted, use_one_of
+from shardprep.errors import SourceError, use_one_of
 from shardprep.source.string_column import Coded, Texts, release
 from shardprep.storage.cache import DATA_FRAME
 from shardprep.storage.text_file import WHOLE, CsvRows, decoded, text_lines
@@ -32,6 +33,8 @@ MANY_PARTS = 16
 """Number of parts above which a table is named by a pattern of its files."""
 KEY = "key"
 """Column for the keys of a JSON object that has an object for each key."""
+_LONG = "\n"
+"""Key of a fault that no title is equal to."""
 
 
 class Rows(Sequence[list[str]]):
@@ -79,8 +82,16 @@ class Rows(Sequence[list[str]]):
     __hash__ = None  # type: ignore[assignment]
 
 
-class OpenQuoteError(SourceError):
+class UnsureCellsError(SourceError):
+    """It is not sure which cells a column has."""
+
+
+class OpenQuoteError(UnsureCellsError):
     """A quote is not closed: a cell that is needed spans several lines, or rows are missing."""
+
+
+class TwoColumnsError(UnsureCellsError):
+    """Two columns with one title have different cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +106,8 @@ class Table:
     parts: tuple[tuple[str, int], ...] = ()
     """Name and number of rows of each table that was stacked; () for a single table."""
     faults: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Column with a cell that spans lines → file and problem; "" if rows are missing."""
+    """Column with a cell that spans lines → file and problem; "" if rows are missing, `_LONG` if
+    rows are too long."""
     is_own: bool = False
     """Whether the table is of array files or items, so that its first column has keys of images."""
     titles: Mapping[str, str] = field(default_factory=dict)
@@ -203,9 +215,23 @@ class Table:
         lowered = [title.lower() for title in self.header]
         for known, one in ((self.header, name), (titles, name), (lowered, name.lower())):
             if one in known:
+                self._check_twins(known.index(one))
                 return known.index(one)
         hint = use_one_of(name, [*dict.fromkeys(titles)], len(titles))
         raise SourceError(self.name, f"has no column {name!r}", hint)
+
+    def _check_twins(self, place: int) -> None:
+        """Raise a TwoColumnsError if another column has the same title, but other cells."""
+        title = self.header[place]
+        twins = [i for i, one in enumerate(self.header) if one == title and title]
+        if any(not self.cells(i).array.equals(self.cells(place).array) for i in twins[1:]):
+            raise TwoColumnsError(self.name, f"has two columns {title!r}", "rename or drop one")
+
+    def check_rows(self) -> Table:
+        """Return the table; SourceError if a row has more cells than the table has columns."""
+        if _LONG in self.faults:
+            raise SourceError(*self.faults[_LONG], REMEDY)
+        return self
 
     def check_quotes(self, *names: str) -> None:
         """Raise an OpenQuoteError if rows are missing, or if a cell of the columns spans lines."""
@@ -216,20 +242,15 @@ class Table:
 
 
 def parse_table(
-    data: bytes,
-    name: str,
-    *,
-    has_header: bool = True,
-    null: Collection[str] = (),
-    is_strict: bool = False,
+    data: bytes, name: str, *, has_header: bool = True, null: Collection[str] = ()
 ) -> Table:
     """Return the table in the bytes of a CSV file; SourceError if it is empty or not a CSV.
 
     The delimiter is the most frequent of comma, semicolon, tab and bar in the first line, or runs
-    of blanks if these make columns. Short rows are filled with "", long rows are cut. Without a
-    header, columns are called 1, 2, 3 …; a table of blanks has a header if its first line is unlike
-    the others. Cells in `null` become "". Open quotes only become `faults`, because files that are
-    not label tables may have them. With `is_strict` or blanks, a long row is an error.
+    of blanks if these make columns. Short rows are filled with "". Without a header, columns are
+    called 1, 2, 3 …; a table of blanks has a header if its first line is unlike the others. Cells
+    in `null` become "". Open quotes and long rows (see `LongRows`) only become `faults`, because
+    files that are not label tables may have them.
     """
     stream = text_lines(data)
     num_above, words = _columns_of_blanks(stream)
@@ -237,7 +258,8 @@ def parse_table(
     line = stream.readline()
     stream.seek(0)
     in_blanks = (f"{line.strip()}\n" for line in islice(stream, num_above, None))
-    lines = CsvRows(in_blanks, " ") if words else CsvRows(stream, max(DELIMITERS, key=line.count))
+    sign = " " if words else max(DELIMITERS, key=line.count)
+    lines = CsvRows(in_blanks if words else stream, sign)
     stated = _titles(words)
     rows: Iterator[list[str]] = ([cell.strip() for cell in line] for line in lines if any(line))
     try:
@@ -247,10 +269,15 @@ def parse_table(
         header = stated or _without_ending(first)
         if not (stated or (has_header and not words)):
             header, rows = tuple(str(i + 1) for i in range(len(first))), chain([first], rows)
-        rows = _checked(rows, len(header), name) if is_strict or words else rows
-        read = Rows.of(_fitted(rows, len(header), frozenset(null)), len(header))
+        long = LongRows(lines, len(header), sign)
+        read = Rows.of(long.fitted(rows, frozenset(null)), len(header))
         titles = {WHOLE: "", **dict(enumerate(header))}
         faults = {titles[i]: (name, what) for i, what in lines.faults.items() if i in titles}
+        if texts := long.texts(read.columns, header[-1]):
+            last = read.columns[-1].replaced(np.array([*texts]), Texts.of(texts.values()))
+            read = Rows([*read.columns[:-1], last], len(read))
+        elif what := long.fault:
+            faults[_LONG] = name, what
         return Table(name, header, read, faults=faults)
     except csv.Error as error:
         hint = "close its quotes, or shorten the cell"
@@ -298,20 +325,6 @@ def _without_ending(titles: list[str]) -> tuple[str, ...]:
     """Return the titles without the empty ones at the end, which spreadsheets add."""
     number = max((place for place, title in enumerate(titles, 1) if title), default=0)
     return tuple(titles[:number] or titles)
-
-
-def _checked(rows: Iterable[list[str]], width: int, name: str) -> Iterator[list[str]]:
-    for number, row in enumerate(rows, 1):
-        if len(row) > width and any(row[width:]):
-            what = f"row {number:,} has {counted(len(row), 'cell')} for {width:,} columns"
-            raise SourceError(name, what, "quote the cells that have a delimiter")
-        yield row
-
-
-def _fitted(rows: Iterable[list[str]], width: int, null: Collection[str]) -> Iterator[list[str]]:
-    for row in rows:
-        cells = row if len(row) == width else row[:width] + [""] * (width - len(row))
-        yield ["" if cell in null else cell for cell in cells] if null else cells
 
 
 def json_rows(
