@@ -136,7 +136,15 @@ def test_bad_lines_cost_their_objects_and_not_the_image(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("\n\nhello world", "1.txt is not YOLO: line 3 is 'hello world'"),
+        (
+            "\n\nhello world",
+            "1.txt is not YOLO: line 3 is 'hello world': 'hello' is no number",
+        ),
+        (
+            "0,.5,.5,.1,.1",
+            "1.txt is not YOLO: line 1 is '0,.5,.5,.1,.1': '0,.5,.5,.1,.1' is no number, blanks",
+        ),
+        ("0.5 .5 .5 .1 .1", "1.txt is not YOLO: line 1 is '0.5 .5 .5 .1 .1': the class is not"),
         (b"\x89PNG\0\1", "1.txt is not YOLO: line 1 is"),
         ("0 0.5 0.5 0.4 0.6 1.57", "1.txt is not YOLO: line 1 is"),
         ("0 .1 .1 .3 .1 .3 .5 .1", "1.txt is not YOLO: line 1 is"),

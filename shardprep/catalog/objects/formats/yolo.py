@@ -43,6 +43,8 @@ _MOST_SHOWN = 60
 _MOST_LIKE_POSES = 0.5
 """Share of objects that may be poses instead of polygons, above which a finding says so."""
 _EDGE = 1e-6
+_MOST_REACH = 2.0
+"""Right and lower end of a box, in shares of the sides, above which they are other units."""
 _CORNERS = 4
 _NO_SHAPE = (None, "", "~", "null")
 """Values of `kpt_shape` in YAML that mean "not set"."""
@@ -75,7 +77,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         table.list_image(image)
         num_poses += sum(bool(one.keypoints) for one in lines.objects)
         num_likely += sum(one.may_be_pose for one in lines.objects)
-        if reason := fault or _add(table, image, lines, keypoints=source.keypoints):
+        if reason := fault or _add(table, image, lines, key, keypoints=source.keypoints):
             table.fault(image, f"{key} {reason}")
     keys = pairing.documents.values()
     if not keys:
@@ -323,6 +325,21 @@ class _Pose(NamedTuple):
 _ANY_POSE = _Pose(is_wanted=False)
 
 
+def fault_of(data: bytes) -> str:
+    """Return why a text is not YOLO, as "is not YOLO: line 3 is …", or "" if it is."""
+    if is_yolo(data):
+        return ""
+    lines = _read_lines(data, _ANY_POSE)
+    for number, line in enumerate(decoded(data).splitlines(), 1):
+        if lines.fault or not line.strip():
+            continue
+        box = _object(line.split(), _ANY_POSE).box
+        if max(box[2:]) > _MOST_REACH:
+            text = shown(line.strip(), _MOST_SHOWN)
+            return f"is not YOLO: line {number:,} is {text!r}: pixels, not shares of the sides"
+    return lines.fault
+
+
 def is_yolo(data: bytes, shape: _Pose = _ANY_POSE) -> bool:
     """Return whether a text has lines, and each line is a box, a pose or a polygon."""
     lines = [line for line in decoded(data).splitlines() if line.strip()]
@@ -330,7 +347,7 @@ def is_yolo(data: bytes, shape: _Pose = _ANY_POSE) -> bool:
         shapes = [_object(line.split(), shape) for line in lines]
     except ValueError:
         return False
-    return bool(shapes) and all(one.box[2] <= 2.0 and one.box[3] <= 2.0 for one in shapes)
+    return bool(shapes) and all(max(one.box[2:]) <= _MOST_REACH for one in shapes)
 
 
 class _Object(NamedTuple):
@@ -363,13 +380,25 @@ def _read_lines(data: bytes, shape: _Pose) -> _Lines:
             continue
         try:
             objects.append(_object(words, shape))
-        except (ValueError, OverflowError):
+        except (ValueError, OverflowError) as error:
             num_bad += 1
-            fault = fault or f"is not YOLO: line {number:,} is {shown(line.strip(), _MOST_SHOWN)!r}"
+            begin = f"is not YOLO: line {number:,} is {shown(line.strip(), _MOST_SHOWN)!r}"
+            fault = fault or f"{begin}: {_reason(words, error)}"
     return _Lines(objects, num_bad, fault)
 
 
-def _add(table: ObjectTable, image: int, lines: _Lines, *, keypoints: bool) -> str:
+def _reason(words: Sequence[str], error: Exception) -> str:
+    """Return why a line is malformed."""
+    for word in words:
+        try:
+            float(word)
+        except ValueError:
+            what = shown(word, _MOST_SHOWN)
+            return f"{what!r} is no number" + (", blanks separate numbers" * ("," in word))
+    return str(error)
+
+
+def _add(table: ObjectTable, image: int, lines: _Lines, key: str, *, keypoints: bool) -> str:
     num_bad = lines.num_bad
     for class_id, box, outline, points, _ in lines.objects:
         number = table.number_of(str(class_id))
@@ -379,6 +408,8 @@ def _add(table: ObjectTable, image: int, lines: _Lines, *, keypoints: bool) -> s
             num_bad += 1
     if num_bad and lines.objects:
         table.drop(image, MALFORMED, num_bad)
+        if lines.fault:
+            table.examples.setdefault(MALFORMED, f"{key} {lines.fault}")
     return "" if lines.objects else lines.fault
 
 
