@@ -46,6 +46,8 @@ _EDGE = 1e-6
 _MOST_REACH = 2.0
 """Right and lower end of a box, in shares of the sides, above which they are other units."""
 _CORNERS = 4
+_MOST_NUMBERS = 32
+"""Maximum number of classes that a note lists."""
 _NO_SHAPE = (None, "", "~", "null")
 """Values of `kpt_shape` in YAML that mean "not set"."""
 _YAML_SPLITS = {"train": "train", "val": "validation", "test": "test"}
@@ -104,7 +106,9 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     if names is None:
         findings.append("classes of YOLO have no names: no data.yaml, obj.names or classes.txt")
         of_number = {number: number for number in sorted(table.classes, key=natural_order)}
+        findings += _renumbered([*map(int, of_number)])
     else:
+        findings += names.findings
         of_number = {str(number): name for number, name in names.names.items()}
     ordered = tuple(dict.fromkeys(of_number.values()))
     place = {name: i for i, name in enumerate(ordered)}
@@ -121,6 +125,20 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         is_complete=True,
         findings=findings,
     )
+
+
+def _renumbered(numbers: Sequence[int]) -> list[str]:
+    """Return a note if some numbers of classes without names are stored as other numbers."""
+    moved = [(number, i) for i, number in enumerate(numbers) if number != i]
+    if not moved:
+        return []
+    what = (
+        f"numbers that no object has are left out: class {moved[0][0]} is stored as {moved[0][1]}"
+    )
+    if numbers[-1] >= _MOST_NUMBERS:
+        return [what]
+    every = ",".join(map(str, range(numbers[-1] + 1)))
+    return [f"{what}; {OptionName('classes', every)} keeps the numbers"]
 
 
 def _pose_of(names: NameFile | None, *, is_wanted: bool) -> tuple[_Pose, list[str]]:
@@ -205,6 +223,7 @@ class NameFile:
         """Parse a file. In YAML, classes are under one of `fields`. SourceError if damaged."""
         self.key = key
         self.splits: dict[str, list[str]] = {}
+        self.findings: list[str] = []
         self.pose: _Pose | None = None
         """Form of the keypoints of a line; None if `kpt_shape` is not set or not valid."""
         self.pose_fault: SourceError | None = None
@@ -243,6 +262,9 @@ class NameFile:
                 raise SourceError(
                     self.key, f"has two names for class {int(number)}", "remove one name"
                 )
+        stated = str(parts.get("nc", ""))
+        if _ID.fullmatch(stated) and int(stated) != len(found):
+            self.findings.append(f"{self.key}: nc is {stated}, but names has {len(found):,}")
         if parts.get("kpt_shape") not in _NO_SHAPE:
             try:
                 self.pose = self._pose(parts)
