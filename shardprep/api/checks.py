@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -17,7 +16,7 @@ from shardprep.api.arguments import (
     repair_source,
 )
 from shardprep.api.display import watched
-from shardprep.errors import DatasetError, RecipeError
+from shardprep.errors import BuildError, DatasetError, RecipeError
 from shardprep.progress import Show, Watch
 from shardprep.recipe.options import ARGUMENTS, DATASET, RUN_OPTIONS, Option
 
@@ -123,28 +122,29 @@ def _checked(
 
 
 def repairing(found: Verification) -> str:
-    """Return the command that repairs a dataset, with the word SOURCE for an unknown source.
+    """Return how to repair a dataset, with the word SOURCE for an unknown source.
 
-    If the folder is not called NAME/VERSION, the command first moves it to a folder with this name.
+    If the folder is not called NAME/VERSION, a command first moves it to a folder with this name.
     """
-    from shardprep.dataset.manifest import load_manifest
+    from shardprep.verifier.repair import repairable
 
     location, first = found.location, ""
-    with contextlib.suppress(DatasetError):  # the repair reports a damaged manifest
-        manifest = load_manifest(found.path)
-        below = Path(manifest.name, manifest.version)
-        if not found.address and found.path.absolute().parts[-2:] != below.parts:
-            to = Path(location).parent / "repair" / below
-            location = str(to)
-            first = (
-                f"mkdir -p {quote(str(to.parent))} && mv {quote(found.location)} {quote(location)}"
-            )
+    try:
+        manifest = repairable(found)
+    except (BuildError, DatasetError) as error:
+        return f"{error.hint}: the dataset {error.what}"
+    below = Path(manifest.name, manifest.version)
+    if not found.address and found.path.absolute().parts[-2:] != below.parts:
+        to = Path(location).parent / "repair" / below
+        location = str(to)
+        first = f"mkdir -p {quote(str(to.parent))} && mv {quote(found.location)} {quote(location)}"
     command = f"shardprep verify {quote(location)} --repair"
     try:
         repair_source(location, None)
     except RecipeError:
         command += " --source SOURCE"
-    return f"{first} && {command}" if first else command
+    command = f"{first} && {command}" if first else command
+    return f"{command} rebuilds the damaged files from the source"
 
 
 def leaks(

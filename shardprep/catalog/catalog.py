@@ -78,6 +78,7 @@ from shardprep.catalog.targets import (
     class_names,
     class_reader,
     make_targets,
+    many_numbers,
     naming_of,
     words_in,
 )
@@ -364,7 +365,10 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
         classes = classes if renamed.intersection(classes) else ()
     flags = tuple(dict.fromkeys(class_map.get(title, title) for title in labelling.flags))
     spec = replace(_spec(labelling, recipe), classes=classes or flags, class_map=class_map)
-    return make_targets(keys, labelling.names, spec, labelling.table_names, labelling.cells)
+    made = make_targets(keys, labelling.names, spec, labelling.table_names, labelling.cells)
+    if rule.kind != "regex" or made.kind != "class" or recipe.target != "auto":
+        return made
+    return replace(made, findings=(*made.findings, *many_numbers(made.names)))
 
 
 def _spec(labelling: Labelling, recipe: Recipe) -> TargetSpec:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import NamedTuple
+
+import numpy as np
 
 from shardprep.catalog.objects.combine import Annotated
 from shardprep.catalog.source_images import SourceImages
@@ -13,10 +15,13 @@ from shardprep.catalog.target_values import Targets
 from shardprep.errors import OptionName, some_of
 from shardprep.recipe.options import BUILD_DEFAULTS
 from shardprep.source.file_listing import LEADS_OUTSIDE, find_files
+from shardprep.source.members import Members, StackExtent
 
 _SHALLOW = (".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 """Suffixes of images of at most 8 bits."""
 _NO_DICOM = (*_SHALLOW, ".png", ".tif", ".tiff")
+_NETPBM = b"P5", b"P6", b"Py"
+"""First bytes of the images that arrays become."""
 
 
 class Found(NamedTuple):
@@ -82,11 +87,29 @@ def _has_foreign_names(found: Found) -> bool:
     return not all(map(str.isascii, chain(listing.images.keys, others, skipped)))
 
 
-def _are_not(suffixes: tuple[str, ...]) -> Callable[[Found], bool]:
-    def test(found: Found) -> bool:
-        return not all(key.lower().endswith(suffixes) for key in found.wanted.listing.images.keys)
+def _files(found: Found) -> Iterator[Members]:
+    """Yield all image files, those of stacks as a group for each stack."""
+    images = found.wanted.listing.images
+    yield images.take(np.flatnonzero(~images.are_stacks))
+    stacks = (one.extent for one in images.take(np.flatnonzero(images.are_stacks)))
+    yield from (one.members for one in stacks if isinstance(one, StackExtent))
 
-    return test
+
+def _may_be_deep(found: Found) -> bool:
+    return any(not key.lower().endswith(_SHALLOW) for some in _files(found) for key in some.keys)
+
+
+def _may_be_dicom(found: Found) -> bool:
+    """Return whether an image may be DICOM, by its name or, as in arrays, by its first bytes."""
+    for some in _files(found):
+        folders = set[str]()  # images of an array, or of a folder of unusual files, are alike
+        for row, key in enumerate(some.keys):
+            folder = key.rpartition("/")[0]
+            if not key.lower().endswith(_NO_DICOM) and folder not in folders:
+                folders.add(folder)
+                if not some[row].extent.read_head(len(_NETPBM[0])).startswith(_NETPBM):
+                    return True
+    return False
 
 
 def _is_annotated(found: Found) -> bool:
@@ -106,8 +129,8 @@ _NEEDS: dict[str, tuple[Callable[[Found], bool], str]] = {
     "target": (lambda found: found.targets.kind != "none", "no image has a label"),
     "header": _TABLES, "null": _TABLES,
     "join": (_uses_join, "no option names a column of its table"),
-    "depth_range": (_are_not(_SHALLOW), "no image can have more than 8 bits"),
-    "window": (_are_not(_NO_DICOM), "no image is a DICOM file"),
+    "depth_range": (_may_be_deep, "no image can have more than 8 bits"),
+    "window": (_may_be_dicom, "no image is a DICOM file"),
     "follow_links": (_has_links, "no link leads outside"),
     "zip_encoding": (_has_foreign_names, "all names are ASCII"),
 }  # fmt: skip

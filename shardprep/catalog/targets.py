@@ -126,7 +126,7 @@ def make_targets(
         sets = column.map(lambda cell: tuple(sorted({number[name] for name in split[cell]})))
         return Targets(kind, sets, ordered, unmapped, findings=findings)
     single = column.map(lambda cell: number[split[cell][0]] if split[cell] else None)
-    findings += _many_numbers(ordered) if spec.kind == "auto" else ()
+    findings += many_numbers(ordered) if spec.kind == "auto" else ()
     return Targets(kind, single, ordered, unmapped, findings=findings)
 
 
@@ -150,8 +150,10 @@ def _without_meaning(names: Mapping[str, str], counts: Mapping[Cell, int]) -> tu
     return (f"class {called} of {images}: if it means no label, {flag} makes it empty",)
 
 
-def _many_numbers(names: Sequence[str]) -> tuple[str, ...]:
-    if len(names) <= _MANY_VALUES or not all(map(str.isdigit, names)):
+def many_numbers(names: Sequence[str]) -> tuple[str, ...]:
+    """Return a note on classes that may be a target of numbers, such as ages; not on 007."""
+    are_codes = any(len(name) > 1 and name.startswith("0") for name in names)
+    if len(names) <= _MANY_VALUES or are_codes or not all(map(str.isdigit, names)):
         return ()
     what = f"labels are {len(names):,} classes, which are whole numbers"
     flags = f"{OptionName('target', 'vector')} or {OptionName('target', 'regression')}"

@@ -83,7 +83,7 @@ def _print_next(terminal: Terminal, found: Verification, *, decode: bool, repair
     if found.problems and not repair:
         from shardprep.api.checks import repairing
 
-        terminal.entry("next", f"{repairing(found)} rebuilds the damaged files from the source")
+        terminal.entry("next", repairing(found))
     elif found.leaks is not None and not found.leaks.is_clean:
         text = "build again with --split RATIOS and --group near, or with --dedup near"
         terminal.entry("next", f"{text}; shardprep report shows the pictures")

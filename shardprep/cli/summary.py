@@ -34,7 +34,17 @@ from shardprep.dataset.describe import (
 )
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import Manifest
-from shardprep.dataset.schema import LABEL, PROVIDED, TARGET_IMAGE, TARGETS, TEXTS, Schema
+from shardprep.dataset.schema import (
+    LABEL,
+    MASK,
+    OBJECTS,
+    POINTS,
+    PROVIDED,
+    TARGET_IMAGE,
+    TARGETS,
+    TEXTS,
+    Schema,
+)
 from shardprep.errors import BuildError, counted, some_of
 from shardprep.storage.space import megabytes
 
@@ -230,10 +240,13 @@ def image_line(schema: Schema, size: Sequence[int] | None, fit: str) -> str:
 
 def _print_own_sizes(terminal: Terminal, schema: Schema) -> None:
     if schema.image_size is None:
+        hint = "add --size 224x224 --fit crop, or read with center_crop=(224, 224)"
+        if any(name.startswith((OBJECTS, MASK, POINTS)) for name in schema.features):
+            hint = "add --size 224x224 --fit pad, because a crop may cut objects"
         terminal.entry(
             "note",
             "images have no stated size in common, but batches need one, even if all sizes are "
-            "equal: add --size 224x224 --fit crop, or read with center_crop=(224, 224)",
+            f"equal: {hint}",
         )
 
 

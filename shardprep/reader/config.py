@@ -27,11 +27,11 @@ from shardprep.reader.validators import (
     Seed,
     Share,
     Size,
-    check_position,
     kind_of,
     like,
     number,
     pair,
+    position_of,
     validated_fields,
 )
 
@@ -53,6 +53,7 @@ Scale = Annotated[
 Ratio = Annotated[
     tuple[float, float], pair(number(1e-6), "(smallest, largest), two numbers above 0", rising=True)
 ]
+_CONFIG = "reader.ReadConfig"
 _MAX_DRAWS = 10
 """Number of boxes drawn before a crop uses a box in the middle, as in torchvision."""
 
@@ -231,9 +232,9 @@ class ReadConfig:
         image_size: (height, width) in pixels to which each whole image is stretched, antialiased.
             The aspect ratio is not kept; `shardprep build --size` can crop or pad instead. Required
             for batches if the stored images differ in size and are not cropped.
-        num_shards: Number of hosts. A global batch has `batch_size` records for each host, and each
-            host takes its part. The global batches do not depend on the number of hosts if
-            `batch_size` × `num_shards` stays the same.
+        num_shards: Number of hosts; needs `shard_index`. A global batch has `batch_size` records
+            for each host, and each host takes its part. The global batches do not depend on the
+            number of hosts if `batch_size` × `num_shards` stays the same.
         shard_index: Number of this host, from 0.
         input_context: A `tf.distribute.InputContext`, instead of `num_shards` and `shard_index`.
         pad_batches: For evaluation. Pads incomplete batches and yields a third component,
@@ -263,8 +264,8 @@ class ReadConfig:
     num_workers: Number | None = None
     shuffle_reshuffle_each_iteration: bool = True
     image_size: Size | None = None
-    num_shards: Count = 1
-    shard_index: Number = 0
+    num_shards: Count | None = None
+    shard_index: Number | None = None
     input_context: InputContext | None = None
     pad_batches: bool = False
     on_error: Literal["raise", "skip"] | Callable[[BadRecord], None] = "raise"
@@ -275,15 +276,17 @@ class ReadConfig:
     options: DataOptions | None = None
 
     def __post_init__(self) -> None:
-        index, number = self.shard_of
-        check_position("reader.ReadConfig", shard_index=index, num_shards=number)
+        if self.input_context is not None and (self.shard_index, self.num_shards) != (None, None):
+            what = "input_context already decides num_shards and shard_index"
+            raise DatasetError(_CONFIG, what, "leave out both")
+        position_of(_CONFIG, *self.shard_of)
 
     @property
     def shard_of(self) -> tuple[int, int]:
         """Number of this host from 0, and number of hosts."""
         context = self.input_context
         if context is None:
-            return self.shard_index, self.num_shards
+            return position_of(_CONFIG, self.shard_index, self.num_shards)
         return context.input_pipeline_id, context.num_input_pipelines
 
     @property
@@ -382,6 +385,8 @@ class EpochOptions(ReadOptions):
 
     batch_size: Count = field()  # without the default of `load`
     _: KW_ONLY
+    num_shards: Count | None = None
+    shard_index: Number | None = None
     ragged: bool = False
     on_error: Literal["raise", "skip"] = "raise"
     num_workers: Number | None = None
@@ -390,6 +395,11 @@ class EpochOptions(ReadOptions):
 
     where = "Dataset.batches"
 
+    @property
+    def shard_of(self) -> tuple[int, int]:
+        """Number of this reader from 0, and number of readers."""
+        return position_of(self.where, self.shard_index, self.num_shards)
+
 
 @dataclass(frozen=True)
 class BatchOptions(EpochOptions):
@@ -397,8 +407,6 @@ class BatchOptions(EpochOptions):
 
     _: KW_ONLY
     epochs: Count | None = 1
-    num_shards: Count = 1
-    shard_index: Number = 0
     sharding: Sharding | None = None
 
 
@@ -407,8 +415,6 @@ class LoaderOptions(EpochOptions):
     """The arguments of `Dataset.loader`."""
 
     _: KW_ONLY
-    num_shards: Count | None = None
-    shard_index: Number | None = None
     transform: Function | None = None
     device: Any = None
     pin_memory: bool | None = None
@@ -419,8 +425,6 @@ class KerasOptions(EpochOptions):
     """The arguments of `Dataset.keras`."""
 
     _: KW_ONLY
-    num_shards: Count = 1
-    shard_index: Number = 0
     sample_weight: Function | None = None
 
 

@@ -33,7 +33,7 @@ def with_shard(options: BatchOptions, schema: Schema) -> BatchOptions:
     processes = _parts_of_processes(options.sharding)
     own = processes.get(jax.process_index(), ())
     shards = sorted(set(processes.values()))
-    if (options.shard_index, options.num_shards) != (0, 1):
+    if options.shard_of != (0, 1):
         what, hint = "sharding already decides num_shards and shard_index", "leave out both"
     elif not own:
         what = f"process {jax.process_index()} has no device of the sharding"

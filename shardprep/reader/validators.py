@@ -447,6 +447,20 @@ def check_position(where: str, **given: int) -> None:
         raise DatasetError(where, what, f"use 0 to {number - 1}")
 
 
+def position_of(where: str, shard_index: int | None, num_shards: int | None) -> tuple[int, int]:
+    """Return (shard_index, num_shards), or (0, 1) if neither is given.
+
+    DatasetError if only one is given: its default would let all hosts read the same records.
+    """
+    if shard_index is None and num_shards is None:
+        return 0, 1
+    if shard_index is None or num_shards is None:
+        given = f"num_shards={num_shards}, shard_index={shard_index}"
+        raise DatasetError(where, given, "give both of them or neither")
+    check_position(where, shard_index=shard_index, num_shards=num_shards)
+    return shard_index, num_shards
+
+
 def _hints(call: Callable[..., Any], *, include_extras: bool = False) -> dict[str, Any]:
     # The annotation of the result is left out, because its module may not be imported.
     holder: Any = call

@@ -40,16 +40,7 @@ def repair_dataset(
     or the dataset was moved or repacked. BuildError if inputs, options, versions or the rebuilt
     bytes differ; the dataset is then unchanged. Other errors as in `build_dataset`.
     """
-    manifest = _trusted_manifest(verification)
-    if REPACKED in manifest.fingerprint.versions:
-        what = "was repacked from other datasets, so it has no source"
-        hint = "run `shardprep repack` again with --overwrite"
-        raise DatasetError(verification.location, what, hint)
-    frames = filter(FRAME.fullmatch, manifest.fingerprint.inputs)
-    if not all((cache_root() / file).is_file() for file in frames):
-        what = "was built from a data frame that is no longer in the cache of this machine, so "
-        hint = "repeat the build in Python with this data frame and overwrite=True"
-        raise BuildError(verification.location, what + _damage(verification, manifest), hint)
+    manifest = repairable(verification)
     recipe = recorded_recipe(manifest, source, _out(verification, manifest))
     if changes := fingerprint_differences(manifest.fingerprint, make_fingerprint(recipe)):
         raise BuildError(
@@ -85,12 +76,23 @@ def _out(verification: Verification, manifest: Manifest) -> str:
     return location.removesuffix(below) or "/"
 
 
-def _trusted_manifest(verification: Verification) -> Manifest:
+def repairable(verification: Verification) -> Manifest:
+    """Return the manifest, or raise the error of a dataset that no source can repair."""
     if any(problem.file == MANIFEST_FILE for problem in verification.problems):
-        what = "is damaged, and no other file has the hashes of the shards"
+        what = "has no sound manifest, and no other file has the hashes of the shards"
         hint = f"build the dataset again with {OptionName('overwrite')}"
-        raise DatasetError(f"{verification.location}/{MANIFEST_FILE}", what, hint)
-    return load_manifest(verification.path)
+        raise DatasetError(verification.location, what, hint)
+    manifest = load_manifest(verification.path)
+    if REPACKED in manifest.fingerprint.versions:
+        what = "was repacked from other datasets, so it has no source"
+        hint = "run `shardprep repack` again with --overwrite"
+        raise DatasetError(verification.location, what, hint)
+    frames = filter(FRAME.fullmatch, manifest.fingerprint.inputs)
+    if not all((cache_root() / file).is_file() for file in frames):
+        what = "was built from a data frame that is no longer in the cache of this machine, so "
+        hint = "repeat the build in Python with this data frame and overwrite=True"
+        raise BuildError(verification.location, what + _damage(verification, manifest), hint)
+    return manifest
 
 
 def _damage(verification: Verification, manifest: Manifest) -> str:

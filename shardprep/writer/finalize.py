@@ -387,7 +387,7 @@ def check_rejections(
     num_items = totals.num_written + totals.num_rejected
     if totals.num_rejected > limit * num_items:
         draft = workspace.documents(folders.output)
-        above = f" ({totals.num_rejected / num_items:.1%}), above the limit of {limit:.1%}"
+        above = f" {_above(totals.num_rejected / num_items, limit)}"
         what, hint = rejected_text(draft / ITEMS_FILE, "run again", above)
         where = str(folders.state)
         raise TooManyRejectedError(where, what, hint, manifest=manifest, draft=draft)
@@ -417,7 +417,13 @@ def check_dropped(folders: Folders, manifest: Manifest, limit: float) -> None:
         what = "objects" if has_objects else "keypoints"
         raise BuildError(
             str(folders.state),
-            f"{bad.total():,} of {total:,} {what} are invalid ({bad.total() / total:.1%}), above "
-            f"the limit of {limit:.1%}: {reasons}",
+            f"{bad.total():,} of {total:,} {what} are invalid "
+            f"{_above(bad.total() / total, limit)}: {reasons}",
             f"the work is kept: run again with a higher {OptionName('max_dropped')} to go on",
         )
+
+
+def _above(share: float, limit: float) -> str:
+    """Return a share above a limit in words, with enough digits to see the difference."""
+    digits = next(n for n in range(1, 18) if n == 17 or f"{share:.{n}%}" != f"{limit:.{n}%}")
+    return f"({share:.{digits}%}), above the limit of {limit:.{digits}%}"

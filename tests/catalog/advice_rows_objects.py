@@ -205,6 +205,14 @@ OF_OBJECTS = [
         (2, 3),
     ),
     Row(
+        "…; --classes … keeps the numbers",
+        pics("a.jpg") | {"a.txt": b"0 .5 .5 .25 .25\n2 .5 .5 .5 .5\n"},
+        {"boxes": "yolo"},
+        {"classes": Own("0,1,2")},
+        classes,
+        ("0", "1", "2"),
+    ),
+    Row(
         "name one: --… …",
         pics(*ABC) | _TEXTS | {"x/classes.txt": b"cat\n", "y/classes.txt": b"dog\n"},
         {"boxes": "yolo"},

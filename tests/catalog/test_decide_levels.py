@@ -183,6 +183,20 @@ def test_a_level_is_also_proposed_without_folders_of_another_level(tmp_path: Pat
     assert "--labels folder:3" not in own  # names of persons and of their folders
 
 
+@pytest.mark.parametrize(("form", "is_said"), [("{}", True), ("{:03}", False)])
+def test_many_numbers_of_a_stated_pattern_are_said(
+    tmp_path: Path,
+    form: str,
+    is_said: bool,  # noqa: FBT001
+) -> None:
+    """They may be ages; with zeros in front, they are codes."""
+    members = pictures(*(f"{form.format(age)}_{age}.jpg" for age in range(20, 45)))
+    made = catalog(tmp_path, members, labels=r"regex:^(?P<label>\d+)_")
+    said = [one for one in made.findings if "25 classes, which are whole numbers" in one]
+    assert len(said) == is_said
+    assert all("--target regression stores them as numbers" in one for one in said)
+
+
 def test_folders_of_many_numbers_may_be_a_regression(tmp_path: Path) -> None:
     keys = [f"faces/{age}/11{i % 2}/{i}_{age}.jpg" for age in range(18, 27) for i in range(2)]
     found = flags(tmp_path, pictures(*keys))

@@ -174,6 +174,72 @@ def test_boxes_of_few_images_beside_folders_of_classes_are_asked_about(tmp_path:
     assert "--labels folder" in text
 
 
+def test_a_folder_whose_first_images_have_no_text_of_yolo_is_not_left_out(tmp_path: Path) -> None:
+    """The rest of its images has texts; what is proposed builds."""
+    names = [f"{'train' if i < 30 else 'valid'}/images/{i:02}" for i in range(40)]
+    members = images(*(f"{name}.jpg" for name in names))
+    members |= {f"{name.replace('images', 'labels')}.txt": b"0 .5 .5 .2 .2\n" for name in names[9:]}
+    source = write_folder(tmp_path / "source", members)
+    text = outcome(source, {"max_dropped": 0.05}).error
+    assert "--exclude" not in text
+    for share, why, number in (
+        ("background", "9 others without an object", 40),
+        ("skip", "9 others left out", 31),
+    ):
+        assert f"--boxes yolo --unlisted {share} (" in text
+        assert f"a file for 31 of 40 images; {why}" in text
+        flags = {"boxes": "yolo", "unlisted": share, "max_dropped": 0.05}
+        assert len(outcome(source, flags).facts) == number
+
+
+def test_a_folder_without_any_text_of_yolo_may_be_left_out(tmp_path: Path) -> None:
+    names = [f"train/images/{i:02}" for i in range(30)]
+    members = images(*(f"{name}.jpg" for name in names), *(f"extra/x{i}.jpg" for i in range(9)))
+    members |= {f"{name.replace('images', 'labels')}.txt": b"0 .5 .5 .2 .2\n" for name in names}
+    source = write_folder(tmp_path / "source", members)
+    text = outcome(source, {"max_dropped": 0.05}).error
+    assert "--exclude 'extra/*' --boxes yolo (" in text
+    assert "1 folder without one left out" in text
+    assert "--boxes yolo --unlisted skip (" in text
+    flags = {"exclude": ("extra/*",), "boxes": "yolo", "max_dropped": 0.05}
+    assert len(outcome(source, flags).facts) == 30
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("zebra .5 .5 .2 .2", "'zebra' is no number"),
+        ("0,.5,.5,.2,.2", "'0,.5,.5,.2,.2' is no number, blanks separate numbers"),
+        ("0 30 20 10 12", "pixels, not shares of the sides"),
+    ],
+)
+def test_texts_that_are_not_yolo_beside_others_are_named_with_their_line(
+    tmp_path: Path, line: str, what: str
+) -> None:
+    names = [f"{i:02}" for i in range(20)]
+    members = images(*(f"images/{name}.jpg" for name in names))
+    texts = {name: "0 .5 .5 .2 .2" if i < 5 else line for i, name in enumerate(names)}
+    members |= {f"labels/{name}.txt": f"{text}\n".encode() for name, text in texts.items()}
+    text = asked(tmp_path, members)
+    assert f"labels/05.txt is not YOLO: line 1 is '{line}': {what}" in text
+
+
+def test_too_many_malformed_lines_are_an_error_that_shows_one(tmp_path: Path) -> None:
+    names = [f"{i:02}" for i in range(8)]
+    members = images(*(f"images/{name}.jpg" for name in names))
+    members |= {f"labels/{name}.txt": b"0 .5 .5 .2 .2\nx .5 .5 .1 .1\n" for name in names}
+    flags = {"boxes": "yolo", "max_dropped": 0.05}
+    error = outcome(write_folder(tmp_path / "yolo", members), flags).error
+    assert "8 of 16 objects are invalid (8 malformed), a share above 0.05: " in error
+    assert "labels/00.txt is not YOLO: line 2 is 'x .5 .5 .1 .1': 'x' is no number; " in error
+    wrong = BOX.replace("25", "x")
+    objects = (BOX + "</object><object><name>cat</name>" + wrong).encode()
+    document = voc("a.jpg", "cat").replace(BOX.encode(), objects)
+    source = write_folder(tmp_path / "voc", images("a.jpg") | {"a.xml": document})
+    error = outcome(source, {**flags, "boxes": "voc"}).error
+    assert "(1 malformed), a share above 0.05: see a.jpg; " in error
+
+
 @pytest.mark.parametrize("kind", ["voc", "labelme", "yolo", "coco", "csv"])
 def test_objects_of_few_images_are_a_question_and_beside_labels_a_note(
     tmp_path: Path, kind: str

@@ -84,6 +84,18 @@ def test_series_of_dicom_files_are_stacks(tmp_path: Path) -> None:
     assert asked(tmp_path / "c", words)[:2] == ["--labels folder", "--labels folder:2"]
 
 
+def test_slices_of_two_formats_are_one_pattern(tmp_path: Path) -> None:
+    """Half of the patients have another suffix."""
+    members = pictures("scans/p{00..04}/s_{0..2}.png", "scans/p{05..09}/s_{0..2}.tif")
+    rows = "".join(f"p{i:02},{i % 2}\n" for i in range(10))
+    table = {"labels.csv": f"patient,label\n{rows}".encode()}
+    own = asked(tmp_path, members | table)
+    assert own[0].startswith("--stack 'scans/{id}/*.*' --labels csv:labels.csv:patient:label")
+    stack = {"stack": "scans/{id}/*.*", "labels": "csv:labels.csv:patient:label"}
+    made = catalog(tmp_path / "typed", members | table, **stack)
+    assert len(made.items) == 10
+
+
 @pytest.mark.parametrize(
     ("names", "stack"), [("{flair,t1}", "{flair,t1}"), ("$_{flair,t1}", "{id}_{flair,t1}")]
 )

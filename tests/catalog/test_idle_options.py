@@ -5,13 +5,16 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import shardprep
 from shardprep.errors import ShardprepError
 from shardprep.recipe.options import BUILD_OPTIONS, RUN_OPTIONS
 from tests.catalog.builders import catalog, detection, images, masked
-from tests.support.builders import jpeg, write_folder
+from tests.support.arrays import npy
+from tests.support.builders import jpeg, png, write_folder
+from tests.support.dicom import dicom
 
 CLASSES = images("cat/1.jpg", "dog/2.jpg")
 TABLE = images("1.jpg", "2.jpg") | {
@@ -22,6 +25,8 @@ MASKS = masked(2, 0, 1)
 YOLO = {f"images/{i}.jpg": jpeg(48, 64, seed=i) for i in range(2)} | {
     f"labels/{i}.txt": b"0 0.5 0.5 0.2 0.2\n" for i in range(2)
 }
+SLICES = {f"scans/{i}/{n}.png": png(seed=n) for i in range(2) for n in range(2)}
+ARRAY = {"x.npy": npy(np.zeros((4, 8, 8), np.uint16))}
 NOTHING_STORED = "no boxes, masks or keypoints are stored"
 OF_MASKS = {"labels": "none", "masks": "masks/{name}"}
 NOTES: list[tuple[str, Any, dict[str, bytes], dict[str, Any], str]] = [
@@ -54,7 +59,14 @@ NOTES: list[tuple[str, Any, dict[str, bytes], dict[str, Any], str]] = [
         "depth_range", "auto", CLASSES, {"labels": "folder"},
         "no image can have more than 8 bits",
     ),
+    (
+        "depth_range", "auto", images(*(f"{i}/{n}.jpg" for i in "ab" for n in "12")),
+        {"stack": "{id}/*.jpg"}, "no image can have more than 8 bits",
+    ),
     ("window", "full", CLASSES, {"labels": "folder"}, "no image is a DICOM file"),
+    ("window", (40, 400), SLICES, {"stack": "scans/{id}/*.png"}, "no image is a DICOM file"),
+    ("window", (40, 400), CLASSES, {"tile": (32, 32)}, "no image is a DICOM file"),
+    ("window", "full", ARRAY, {"images": ("x.npy",)}, "no image is a DICOM file"),
     ("follow_links", True, CLASSES, {"labels": "folder"}, "no link leads outside"),
     ("zip_encoding", "cp932", CLASSES, {"labels": "folder"}, "all names are ASCII"),
 ]  # fmt: skip
@@ -109,6 +121,17 @@ def test_an_option_without_effect_is_a_note(
     before = catalog(tmp_path / "before", members, **rule).findings
     made = catalog(tmp_path / "after", members, **rule, **{option: value}).findings
     assert [line for line in made if line not in before] == [said]
+
+
+@pytest.mark.parametrize("names", ["{}/{}.dcm", "{}/{}"])
+def test_a_window_of_stacks_of_dicom_files_has_an_effect(tmp_path: Path, names: str) -> None:
+    """Also of files without a suffix."""
+    slices = [np.full((8, 8), number, np.uint16) for number in range(2)]
+    members = {names.format(i, n): dicom(one) for i in "ab" for n, one in enumerate(slices)}
+    found = catalog(
+        tmp_path, members, labels="none", stack=names.format("{id}", "*"), window="full"
+    )
+    assert not any("--window" in line for line in found.findings)
 
 
 @pytest.mark.parametrize(("option", "value", "said"), OTHER_NOTES)

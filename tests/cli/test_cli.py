@@ -16,7 +16,7 @@ from shardprep import __version__
 from shardprep.api import sample_archive
 from shardprep.cli import app
 from shardprep.reader import Dataset, load
-from tests.support.builders import animals, encoded, jpeg, write, zip_bytes
+from tests.support.builders import animals, encoded, jpeg, write, write_folder, zip_bytes
 from tests.support.command import COMMAND_ERRORS, error_of, ran, run
 
 
@@ -241,6 +241,18 @@ def test_a_note_about_images_of_their_own_size_names_options_that_work(here: Pat
         assert next(iter(batches))[0].shape == (4, 224, 224, 3)
     flags = ("--format", "keep", "--size", "224x224", "--fit", "crop", "--overwrite")
     assert note not in run("build", "pets.zip", *flags, cwd=here).stdout
+
+
+def test_a_note_about_images_of_their_own_size_does_not_advise_to_cut_objects(
+    tmp_path: Path,
+) -> None:
+    members = {f"{i}.jpg": jpeg(40, 60, seed=i) for i in range(2)}
+    source = write_folder(tmp_path / "boxes", {**members, "0.txt": b"0 .5 .5 .9 .9", "1.txt": b""})
+    flags = ("--boxes", "yolo", "--format", "keep", "--dry-run")
+    words = " ".join(ran("build", source, *flags, cwd=tmp_path).stdout.split())
+    assert "add --size 224x224 --fit pad, because a crop may cut objects" in words
+    done = ran("build", source, *flags, "--size", "224x224", "--fit", "pad", cwd=tmp_path)
+    assert "no stated size" not in done.stdout
 
 
 @pytest.mark.parametrize(

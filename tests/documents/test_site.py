@@ -32,6 +32,7 @@ HITS = {
     "dicom": {"images", "platforms"},
     "class weights": {"selections"},
     "overwrite": {"cli", "reuse"},
+    "ctc": {"pytorch"},
 }
 """Words → pages that answer them."""
 AUGMENT = re.findall(

@@ -163,6 +163,8 @@ def _read(draw: random.Random, seed: int, draw_from: list[Path]) -> Streams:
     while at < len(wholes):
         read_by = draw.choice([*READERS])
         clusters = [n for n in _clusters(size, number) if n <= READERS[read_by]]
+        if read_by is by_batches and not options["drop_remainder"] and number % size:
+            clusters = [n for n in clusters if n <= number % size]  # others are refused
         num_hosts, threads = draw.choice(clusters), draw.randint(1, 8)
         cluster = [
             read_by(place, size // num_hosts, host, num_hosts, threads, seed=seed, **options)
@@ -186,8 +188,7 @@ def _read(draw: random.Random, seed: int, draw_from: list[Path]) -> Streams:
         states = [json.loads(json.dumps(host.state_dict())) for host in cluster]
         state = states[0]
         assert state["epoch"] * steps + state["batch"] == at
-        if len(whole) >= num_hosts:
-            assert states == [state] * num_hosts
+        assert states == [state] * num_hosts
     return Streams(b"".join(repr(whole).encode() for whole in wholes), bytes(together))
 
 

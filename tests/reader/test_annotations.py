@@ -406,7 +406,7 @@ def test_images_of_many_sizes_are_read_as_items_and_lists(tmp_path: Path) -> Non
 
 
 def test_padding_rows_of_batches_have_no_objects(sets: Sets) -> None:
-    config = reader.ReadConfig(pad_batches=True, num_shards=3)
+    config = reader.ReadConfig(pad_batches=True, num_shards=3, shard_index=0)
     for kind in ("labelled", "masks"):
         *_, (images, target, weights) = by_load(
             sets[kind], batch_size=8, shuffle=False, read_config=config

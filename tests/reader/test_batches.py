@@ -165,14 +165,19 @@ def test_a_state_resumes_exactly_at_its_batch(
 
 @pytest.mark.parametrize(
     "options",
-    [{"shuffle": False}, {"batch_size": 4}, {"drop_remainder": True}, {"num_shards": 2}],
+    [
+        {"shuffle": False},
+        {"batch_size": 4},
+        {"drop_remainder": True},
+        {"num_shards": 2, "shard_index": 0},
+    ],
     ids=lambda options: next(iter(options)),
 )
 def test_a_state_of_other_options_is_an_error(sets: Set, options: dict[str, Any]) -> None:
     dataset = reader.Dataset(sets["raw"], as_supervised=False)
     state = dataset.batches(5, shuffle=True).state_dict()
     other = dataset.batches(**{"batch_size": 5, "shuffle": True, **options})
-    (name,) = options.keys()
+    name = next(iter(options))
     name = {"num_shards": "global batch", "batch_size": "global batch"}.get(name, name)
     with pytest.raises(DatasetError, match=f"records or settings: .*{name}.*; use the dataset"):
         other.load_state_dict(state)

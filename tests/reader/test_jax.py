@@ -97,7 +97,7 @@ own = reader.Dataset(mixed)
 found["refused"] = [
     refused(dataset, 64, rows),
     refused(dataset, 60, rows),
-    refused(dataset, 64, rows, num_shards=2),
+    refused(dataset, 64, rows, num_shards=2, shard_index=0),
     refused(dataset, 64, NamedSharding(square, P("data", "model"))),
     refused(dataset, 64, rows, ragged=True),
 ]

@@ -1,13 +1,16 @@
 """Both readers have one order, one sharding and one state."""
 
+import functools
 import hashlib
 import itertools
 import shutil
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
@@ -21,7 +24,17 @@ from shardprep.reader.order import epoch as epoch_order
 from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.subset import mean_record_bytes
-from tests.reader.datasets import batch_keys, damage, merged, pets, put, saved, stored, written
+from tests.reader.datasets import (
+    batch_keys,
+    damage,
+    merged,
+    pets,
+    put,
+    refused,
+    saved,
+    stored,
+    written,
+)
 from tests.support.builders import animals
 from tests.support.examples import examples, thorough
 from tests.support.object_store import Bucket
@@ -114,6 +127,8 @@ def test_both_give_the_same_records_in_the_same_order(
     host = options.pop("host") % num_parts
     keys, chosen = stored(sets[form]), split_of(split, sets[form])
     expected = [keys[position] for position in SPLITS[split]]
+    lacks = 0 < len(expected) % (options["batch_size"] * num_parts) < num_parts and not drop
+    epochs = 1 if lacks else epochs  # several are refused, see below
     one = by_load(sets[form], chosen, (host, num_parts), **options)
     read: list[list[str]] = [[] for _ in range(epochs)]
     for part in range(num_parts):
@@ -188,6 +203,71 @@ def test_more_readers_than_records_are_an_error_of_both(sets: dict[str, Path]) -
     for read in (by_load, by_dataset):
         with pytest.raises(DatasetError, match=said):
             read(sets["raw"], "train[:3]", (1, 4), batch_size=2)
+
+
+@pytest.mark.parametrize("given", [{"num_shards": 5}, {"shard_index": 0}])
+def test_one_of_two_numbers_is_an_error_of_every_reader(
+    sets: dict[str, Path], given: dict[str, Any]
+) -> None:
+    """The default of the other one would let all hosts read the same records."""
+    dataset, hint = reader.Dataset(sets["raw"]), "; give both of them or neither"
+    calls: dict[str, Any] = {
+        "reader.ReadConfig: ": lambda: reader.ReadConfig(**given),
+        "Dataset.batches: ": lambda: dataset.batches(8, **given),
+        "Dataset.loader: ": lambda: dataset.loader(8, **given),
+    }
+    for where, call in calls.items():
+        assert refused(call).startswith(where)
+        assert refused(call).endswith(hint)
+    assert refused(lambda: dataset.keras(8, **given)).endswith(hint)
+    assert refused(lambda: dataset.batches(8, sharding=Rows(), **given)).endswith(hint)
+    context = tf.distribute.InputContext(2, 1, 2)
+    config: dict[str, Any] = {"num_shards": 2, "shard_index": 1}
+    said = refused(lambda: reader.ReadConfig(input_context=context, **config))
+    assert said.endswith("input_context already decides num_shards and shard_index; leave out both")
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    options: dict[str, Any] = {"batch_size": 8, "read_config": reader.ReadConfig(**config)}
+    said = refused(lambda: reader.distribute(strategy, sets["raw"], **options))
+    assert said.endswith("the strategy already decides num_shards and shard_index; leave out both")
+
+
+class Rows:
+    """The attributes of a `jax.sharding.Sharding` of one device."""
+
+    num_devices = 1
+
+    def devices_indices_map(self, shape: tuple[int]) -> dict[Any, Any]:
+        return {jax.devices()[0]: (slice(0, shape[0]),)}
+
+
+@pytest.mark.parametrize(("left", "hosts"), [(1, 2), (3, 4), (3, 5)])
+def test_readers_without_a_part_of_the_last_batch_do_not_run_ahead(
+    sets: dict[str, Path], left: int, hosts: int
+) -> None:
+    """After the same number of steps, all readers are at the same global batch."""
+    dataset = reader.Dataset(sets["raw"])[: 2 * 4 * hosts + left]
+    for epochs in (2, None):
+        several: dict[str, Any] = {"num_shards": hosts, "shard_index": 0, "epochs": epochs}
+        said = refused(functools.partial(dataset.batches, 4, **several))
+        assert f"has {left} record" in said
+        assert "give drop_remainder=True or another batch_size, or read with loader" in said
+    complete: list[dict[str, Any]] = [{"epochs": 1}, {"epochs": 2, "drop_remainder": True}]
+    for options in complete:
+        readers = [
+            dataset.batches(4, seed=1, num_shards=hosts, shard_index=host, **options)
+            for host in range(hosts)
+        ]
+        for _ in range(2):
+            for one in readers:
+                next(one)
+            states = [one.state_dict() for one in readers]
+            assert states == states[:1] * hosts
+        for one in readers:
+            while next(one, None) is not None:
+                pass
+        states = [one.state_dict() for one in readers]
+        assert states == states[:1] * hosts
+        assert (states[0]["epoch"], states[0]["batch"]) == (options["epochs"], 0)
 
 
 # Several groups of blocks, read in every way

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from shardprep import reader
+from tests.support.builders import png, write_folder
 from tests.support.paths import ROOT
 from tests.support.processes import ONE_CORE, Program
 from tests.support.torchvision import need_module
@@ -120,11 +121,39 @@ def global_batches(place: Path) -> list[list[str]]:
     return [[hashlib.sha256(image).hexdigest() for image in images] for images, _ in batches]
 
 
+WORDS = ["hello", 'say "hi"', '"quoted"', "5'10\"", '"', 'a""b', "naïve", "x y"]
+
+
+@pytest.mark.thorough
+def test_texts_with_quotes_train_with_a_ctc_loss(tmp_path: Path) -> None:
+    """The block of docs/labels.md builds them, the block of docs/pytorch.md encodes them."""
+    members = {f"{i}.png": png(32, 96, seed=i) for i in range(len(WORDS))}
+    rows = "".join(f"{i}.png\t{word}\n" for i, word in enumerate(WORDS))
+    write_folder(tmp_path / "words", {**members, "labels.tsv": f"img\ttext\n{rows}".encode()})
+    page = (ROOT / "docs" / "labels.md").read_text()
+    (table,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    table = table.replace('shardprep.build("words"', 'shardprep.build("words", split="train=1"')
+    end = """
+back = {i: letter for letter, i in number.items()}
+again = ["".join(back[i] for i in row[:n]) for row, n in zip(ids.tolist(), lengths, strict=True)]
+assert again == texts, (again, texts)
+assert torch.isfinite(loss)
+print(json.dumps(sorted(texts)))
+"""
+    begin = "import json, os, sys\nos.chdir(sys.argv[1])"
+    code = "\n".join([begin, table, block_with("ctc_loss"), end])
+    done = Program(code, tmp_path, framework="torch").wait()
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == sorted(WORDS)
+
+
 @pytest.mark.thorough
 def test_the_blocks_of_the_page_run_in_their_order(place: Path) -> None:
     """A resumed run yields the rest of the epoch, and two hosts the same batch as one."""
     need_module("torchvision")
-    alone = [one for one in BLOCKS if not re.search("init_process|Accelerator|Lightning", one)]
+    alone = [
+        one for one in BLOCKS if not re.search("init_process|Accelerator|Lightning|/words", one)
+    ]
     resume = next(index for index, one in enumerate(alone) if "torch.save" in one)
     alone[resume] = f"hashes.clear()\n{alone[resume]}\n{AN_EPOCH}"
     alone[resume + 1] += THE_SAME_BATCH

@@ -95,6 +95,8 @@ def test_a_filter_returns_the_matching_items(
     page = one.client.page(f"/?{query}")
     of = f" of {len(rows)}" if query else ""
     assert f"{len(wanted)}{of} items" in page
+    num_out = sum(rows[number]["status"] != "written" for number in wanted)
+    assert (f"{num_out} of them not in the dataset" in page) == (num_out > 0)
 
 
 def test_each_choice_shows_its_number_of_items(one: Served, rows: list[dict[str, Any]]) -> None:

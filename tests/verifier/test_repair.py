@@ -361,6 +361,27 @@ def test_verify_takes_a_folder_without_a_manifest(shop: Path, folder: Path) -> N
         assert done.returncode == 3, done.stderr
         assert "missing   manifest.json: is missing" in done.stdout
         assert "5 shards, 40 records" in done.stdout
+        assert "next      build the dataset again with --overwrite: " in done.stdout
+        assert "--repair" not in done.stdout
+
+
+def test_the_next_step_for_a_damaged_manifest_or_a_repacked_dataset_works(
+    shop: Path, folder: Path
+) -> None:
+    copied = run("repack", folder, "--out", "copy", cwd=shop)
+    assert copied.returncode == 0, copied.stderr
+    copy = next((shop / "copy").rglob("manifest.json")).parent
+    flip(next(copy.glob("*train.tfrecord*")))
+    done = run("verify", copy, cwd=shop)
+    assert "next      run `shardprep repack` again with --overwrite: the dataset was" in done.stdout
+    again = run("repack", folder, "--out", "copy", "--overwrite", cwd=shop)
+    assert again.returncode == 0, again.stderr
+    flip(folder / "manifest.json")
+    done = run("verify", folder, cwd=shop)
+    assert "next      build the dataset again with --overwrite: the dataset has no" in done.stdout
+    assert run("build", "--overwrite", cwd=shop).returncode == 0
+    for place in (folder, copy):
+        assert run("verify", place, cwd=shop).returncode == 0
 
 
 def test_verify_of_an_unfinished_build_exits_1(shop: Path, folder: Path) -> None:

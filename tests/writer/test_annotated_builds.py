@@ -122,6 +122,8 @@ def test_dropped_clipped_and_missing_objects_are_counted(tmp_path: Path) -> None
     for share in (0.05, 0.6):
         with pytest.raises(BuildError, match=r"4 of 6 objects are invalid .*, above the limit of"):
             build(source, tmp_path / "out", **keys, max_dropped=share)
+    with pytest.raises(BuildError, match=r"\(66.67%\), above the limit of 66.66%: "):
+        build(source, tmp_path / "out", **keys, max_dropped=0.6666)
     assert not (tmp_path / "out/cells/1.0.0").exists()
     result = build(source, tmp_path / "out", **keys, max_dropped=0.7)
     counts = result.manifest.annotations["train"]

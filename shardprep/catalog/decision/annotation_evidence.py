@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -76,7 +77,9 @@ def annotation_readings(view: View) -> Sequence[Reading]:
         found = _without_header(view) or _labels_of_files(view) or boxes_of_texts(view, ".txt")
         return found or boxes_of_texts(view, ".csv") or json_boxes(view)
     several = [] if are_masks else _of_several(view, signs)
-    readings = several or [one for sign in _different(view, signs) for one in readings_of(sign)]
+    most = view.recipe.max_dropped * len(view.members)
+    own = [one for sign in _different(view, signs) for one in readings_of(sign, most)]
+    readings = several or own
     readings = [*_of_outlines(view, signs), *readings]
     if are_masks and any(one.has_outlines for one in signs):
         # The outlines repeat the masks, with other class names.
@@ -179,7 +182,10 @@ def _without_others(view: View, sign: Sign, readings: list[Reading]) -> list[Rea
     """Return the readings; a reading that excludes folders without boxes may be added in front."""
     folders, splits = view.members.keys.folders, view.index.splits
     paths = folders.values if len(folders.values) <= _MOST_FOLDERS else ()
-    if len(readings) > 1 or sign.key != "boxes" or not sign.num_unlisted or len(paths) < 2:
+    most = view.recipe.max_dropped * len(view.members)
+    plain, *others = readings_of(sign)
+    is_plain = not others and readings == readings_of(sign, most)
+    if not is_plain or sign.key != "boxes" or not sign.num_unlisted or len(paths) < 2:
         return readings
     rows = [np.flatnonzero(folders.codes == code)[:_NUM_SAMPLES] for code in range(len(paths))]
     found = _found(view, sign, np.concatenate(rows))
@@ -188,14 +194,20 @@ def _without_others(view: View, sign: Sign, readings: list[Reading]) -> list[Rea
     codes = np.repeat(np.arange(len(paths)), [*map(len, rows)])
     known = {*codes[[one is not None for one in found.annotations]].tolist()}
     out = [
-        f"{glob.escape(path)}/*"
+        code
         for code, (path, own) in enumerate(zip(paths, rows, strict=True))
         if path and code not in known and splits[int(own[0])] not in UNTRAINED
     ]
-    if not out or len(out) == len(paths):
+    inside = np.flatnonzero(np.isin(folders.codes, out))
+    num_left = sign.num_unlisted - len(inside)
+    if not out or len(out) == len(paths) or (sign.has_unlisted and num_left > most):
         return readings
-    why = f"{readings[0].why}; {counted(len(out), 'folder')} without one left out"
-    return [Reading({"exclude": tuple(out), **readings[0].options}, why), *readings]
+    found = _found(view, sign, inside)  # of all their images
+    if found is not None and any(one is not None for one in found.annotations):
+        return readings
+    why = f"{plain.why}; {counted(len(out), 'folder')} without one left out"
+    globs = tuple(f"{glob.escape(paths[code])}/*" for code in out)
+    return [Reading({"exclude": globs, **plain.options}, why), *readings]
 
 
 def _of_several(view: View, signs: Sequence[Sign]) -> list[Reading]:
@@ -225,8 +237,11 @@ def _has_documents(view: View) -> bool:
     return are_masks or not find_masks(view.index.keys).num_masks
 
 
-def readings_of(sign: Sign) -> list[Reading]:
-    """Return the readings of a sign: with and without keypoints, outlines or unlisted images."""
+def readings_of(sign: Sign, most_unlisted: float = math.inf) -> list[Reading]:
+    """Return the readings of a sign: with and without keypoints, outlines or unlisted images.
+
+    Above `most_unlisted`, `--unlisted auto` would refuse the images without a file of YOLO.
+    """
     plain = Reading({sign.key: sign.option}, sign.how)
     if sign.has_points and sign.option.startswith("coco:"):
         return [Reading({"points": sign.option}, f"{sign.how}, and their keypoints"), plain]
@@ -239,7 +254,8 @@ def readings_of(sign: Sign) -> list[Reading]:
     elif sign.instances:
         apart = Reading({**plain.options, "instances": True}, f"{sign.how}; objects apart")
         return [apart, replace(plain, why=f"{sign.how}; areas of a class together")]
-    if sign.num_unlisted and (sign.is_unclear or sign.option.startswith("csv:")):
+    are_many = sign.has_unlisted and sign.num_unlisted > most_unlisted
+    if sign.num_unlisted and (are_many or sign.is_unclear or sign.option.startswith("csv:")):
         why = f"{plain.why}; {counted(sign.num_unlisted, 'other')}"
         left_out = {"unlisted": "skip"} if sign.has_unlisted else {}
         return [

@@ -101,6 +101,13 @@ def _suffix(files: Folders) -> str:
     return counts.most_common(1)[0][0]
 
 
+def _ending(files: Folders) -> str:
+    """Return the suffix that nearly all names have, else ".*"."""
+    suffix = _suffix(files)
+    names = [name for several in files.values() for name in several]
+    return suffix if _share(re.compile(rf"{re.escape(suffix)}$").search, names) >= _MOST else ".*"
+
+
 def _kinds(view: View, files: Folders) -> list[Reading]:
     """Return the readings of folders that all have the same kinds of pictures: t1, t2, flair."""
     names, suffix, mask = _names(files, 1), _suffix(files), PurePosixPath(view.recipe.masks).name
@@ -237,7 +244,7 @@ def _ids_in(names: Collection[str], tables: Sequence[Table]) -> str:
 
 def _pattern(files: Folders, depth: int) -> str:
     """Return the value of `--stack` for folders of images, or their parents; "" if none fits."""
-    folders, names = [PurePosixPath(folder) for folder in files], f"*{_suffix(files)}"
+    folders, names = [PurePosixPath(folder) for folder in files], f"*{_ending(files)}"
     if depth == 2 and len(inner := _names(files, 1)) == 1:
         folders, names = [folder.parent for folder in folders], f"{inner.pop()}/{names}"
     return series_pattern(folders, names)
@@ -249,7 +256,7 @@ def _readings(view: View, files: Folders, why: str, depth: int) -> list[Reading]
     keys = [f"{folder}/{name}" for folder, several in files.items() for name in several]
     patterns = stack_patterns(keys, tables) or [*filter(None, [_pattern(files, depth)])]
     if depth == 2 and 1 < len(inner := _names(files, 1)) <= _MOST_KINDS:
-        patterns += [f"{{id}}/{name}/*{_suffix(files)}" for name in sorted(inner)]
+        patterns += [f"{{id}}/{name}/*{_ending(files)}" for name in sorted(inner)]
     several = stack_candidates(keys, tables, patterns)
     several = [one for one in several if _is_of_submission(one, tables)] or several
     is_dicom = _suffix(files).lower() in (".dcm", ".dicom")

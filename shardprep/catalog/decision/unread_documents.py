@@ -23,6 +23,13 @@ from shardprep.catalog.decision.view import HEAD, Options, Reading, View, head_o
 from shardprep.catalog.labels import Labelling
 from shardprep.catalog.names import document_split, folder_splits, stem, words_of_split
 from shardprep.catalog.objects.detect import text_pattern
+from shardprep.catalog.objects.formats.annotated_source import (
+    AnnotatedSource,
+    named_as_images,
+    read_each,
+    sampled,
+)
+from shardprep.catalog.objects.formats.yolo import fault_of
 from shardprep.catalog.tables.key_index import KeyIndex, origin_of
 from shardprep.catalog.tables.row_matching import find_ids
 from shardprep.errors import OptionName, SourceError, printable, some_of
@@ -161,7 +168,7 @@ def _compared(view: View, document: Member, automatic: Labelling) -> list[Readin
     rule = automatic.rule
     if rule == "folder" and not _has_more(view.index, document):
         return [Reading({}, _unread(document))]
-    why = f"images alone; {_unread(document)}"
+    why = f"images alone; {_not_yolo(view, document) or _unread(document)}"
     if _has_boxes(document):
         flag = OptionName("boxes", "csv:FILE:ID:x,y,w,h:CLASS")
         why += f"; {flag} takes them from a table of yours"
@@ -220,6 +227,17 @@ def _unread(document: Member) -> str:
     line = head_of(document).strip().partition("\n")[0].strip()
     begins = printable(line[:_MOST_SHOWN] + "…" * (len(line) > _MOST_SHOWN))
     return f"{document.key} is not read: it begins with {begins!r}"
+
+
+def _not_yolo(view: View, document: Member) -> str:
+    """Return what is wrong with a text file if others named like images are YOLO, or ""."""
+    if not document.key.lower().endswith(".txt"):
+        return ""
+    source = AnnotatedSource(view.index, view.documents)
+    texts = read_each(sampled(named_as_images(source, ".txt")))
+    faults = {text.key: fault_of(text.data) for text in texts if not text.fault}
+    wrong = [f"{key} {fault}" for key, fault in faults.items() if fault]
+    return wrong[0] if len(wrong) < len(faults) else ""
 
 
 def _proposals(view: View, document: Member) -> Iterator[Reading]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Literal
 
 from shardprep.catalog.names import stem
@@ -111,9 +112,15 @@ def annotate(images: SourceImages, naming: Naming) -> Annotated:
     unmatched[ELSEWHERE] = objects.num_elsewhere if objects else 0
     unmatched = +unmatched
     num_points = read.points.num_labelled if read.points is not None else 0
-    _check_dropped(
-        counts.total() + num_points, dropped + unmatched, recipe.max_dropped, without_image
-    )
+
+    def such(reason: str) -> str:
+        if objects and reason in objects.examples:
+            return objects.examples[reason]
+        with_one = (i for i, one in enumerate(annotations) if one and reason in one.dropped)
+        return "".join(f"see {images.index.keys[i]}" for i in islice(with_one, 1))
+
+    lost = dropped + unmatched
+    _check_dropped(counts.total() + num_points, lost, recipe.max_dropped, without_image, such)
     raw = {*(objects.names if objects else ()), *files.raw_names}
     is_background = recipe.unlisted == "background"
     if recipe.unlisted in ("auto", "train") and objects is not None:
@@ -397,7 +404,11 @@ def _unmatched(without_image: Mapping[str, int], left_out: Collection[str]) -> C
 
 
 def _check_dropped(
-    num_objects: int, dropped: Counter[str], most: float, without_image: Mapping[str, int]
+    num_objects: int,
+    dropped: Counter[str],
+    most: float,
+    without_image: Mapping[str, int],
+    such: Callable[[str], str],
 ) -> None:
     bad = {reason: count for reason, count in dropped.items() if reason not in NO_FAULTS}
     num_bad = sum(bad.values())
@@ -408,6 +419,8 @@ def _check_dropped(
         if bad.get(NO_IMAGE):
             missing = [shown(name) for name, count in without_image.items() if count]
             what += f", and there is no image for {some_of(missing)}"
+        elif example := such(max(bad, key=bad.__getitem__)):
+            what += f": {example}"
         hint = "correct the annotations, or give a larger share"
         if bad.get(NO_OUTLINE, 0) == num_objects + num_bad:
             hint = f"leave {_MASKS} out: the source has only boxes"

@@ -75,6 +75,8 @@ class Found:
     segments: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     """Position of an image → key of its panoptic document and name of its mask file."""
     findings: list[str] = field(default_factory=list)
+    examples: Mapping[str, str] = field(default_factory=dict)
+    """Reason to drop objects → the first such line of a document, if the reader names it."""
     skeleton: Skeleton | None = None
     """Keypoints of all objects; None if keypoints are not read."""
 
@@ -97,6 +99,8 @@ class ObjectTable:
         """Class name → number of the class, in reading order."""
         self.is_relative = False
         self.missing: Counter[str] = Counter()
+        self.examples: dict[str, str] = {}
+        """See `Found.examples`."""
         self.listed: set[int] = set()
         self._num_elsewhere = 0
         self._num_images = num_images
@@ -274,6 +278,7 @@ class ObjectTable:
             documents=tuple(documents),
             without_image=self.missing,
             num_elsewhere=self._num_elsewhere,
+            examples=self.examples,
             **more,
         )
 

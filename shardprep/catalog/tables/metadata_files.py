@@ -35,6 +35,7 @@ from shardprep.storage.text_file import as_utf8, decoded
 _JSON = (".json", ".jsonl")
 _OF_IMAGES = (".xml", ".json", ".txt")
 """Suffixes of documents that may describe one image each."""
+_YAML = (".yaml", ".yml")
 _OF_IMAGE = partial(json_rows, is_of_image=True)
 _BINARY = {
     b"PAR1": "a Parquet file", b"PK\3\4": "a workbook or a zip", b"\xd0\xcf\x11\xe0": "a workbook",
@@ -229,6 +230,8 @@ class Documents:
         except OSError as error:
             there = [m.key for m in self.members(*((".json",) if is_json else TABLE_SUFFIXES))]
             form = "document" if is_json else "label table or list"
+            if file.lower().endswith(_YAML):
+                form, there = "file", [one.key for one in self.members(*_YAML)] or there
             what = f"no such {form}, neither in the source nor on disk"
             hint = f"name a file on disk, or one of the source: {some_of(there, 5)}"
             hint = hint if there else "name a file on disk"

@@ -76,6 +76,9 @@ class ArrayBatches:
     def __next__(self) -> Any:
         self._start()
         if not self._started:
+            epoch, batch = divmod(self._next, self._num_batches or 1)
+            if batch and not self._source.order.has_part(batch):
+                self._next = (epoch + 1) * self._num_batches  # others had the last batch
             self.close()
             raise StopIteration
         with self._again_after_errors():

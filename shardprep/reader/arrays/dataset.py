@@ -39,7 +39,6 @@ from shardprep.reader.selection.split_argument import AnySplit, Place
 from shardprep.reader.validators import (
     Function,
     WithOptions,
-    check_position,
     parameters,
     short_repr,
     validated,
@@ -263,9 +262,11 @@ class Dataset:
             max_length: as in `reader.load`.
             ragged: True does not pad: boxes, labels and masks are lists of an array per image, and
                 so are stacks and images of different sizes.
-            num_shards: number of readers, such as hosts, that share the records. A *global batch*
+            num_shards: number of readers, such as hosts, that share the records; needs
+                `shard_index`. By default 1. A *global batch*
                 has `batch_size` records for each reader, and each reader takes its part. With
-                `drop_remainder` all readers have the same number of batches.
+                `drop_remainder` all readers have the same number of batches. It is required for
+                several epochs if the last global batch has fewer records than there are readers.
             shard_index: number of this reader, from 0 to `num_shards` − 1.
             sharding: `jax.sharding.Sharding` that divides the rows of a global batch. Arrays are
                 then global JAX arrays; texts stay NumPy arrays of the rows of this process. The
@@ -294,6 +295,12 @@ class Dataset:
 
             options = with_shard(options, self.schema)
         source = self._batch_source(options)
+        left, num_hosts = source.order.batches.num_left, options.shard_of[1]
+        if 0 < left < num_hosts and options.epochs != 1 and not options.drop_remainder:
+            what = f"the last global batch has {counted(left, 'record')} for {num_hosts} readers, "
+            what += "so some would begin the next epoch before the others"
+            hint = "give drop_remainder=True or another batch_size, or read with loader or iterate"
+            raise DatasetError(_BATCHES, what, hint)
         if options.sharding is None:
             return ArrayBatches(source, self._subset.digest)
         from shardprep.reader.jax import ShardedBatches, check_last_batches
@@ -347,8 +354,8 @@ class Dataset:
             if self._target.names:
                 _check_transform(_LOADER, "transform", options.transform)
             given["ragged"] = True
-        index, number = process_of(options.shard_index, options.num_shards)
-        own = BatchOptions(**given, epochs=None, num_shards=number, shard_index=index)
+        given["shard_index"], given["num_shards"] = process_of(options)
+        own = BatchOptions(**given, epochs=None)
         source = self._batch_source(own)
         return Loader(batches_of(source, self._subset.digest, options), options.batch_size)
 
@@ -376,16 +383,11 @@ class Dataset:
         from shardprep.reader.keras import KerasBatches
 
         self._check_keras(options)
-        given = {
-            one.name: getattr(options, one.name)
-            for one in fields(options)
-            if one.name != "sample_weight"
-        }
-        return KerasBatches(self.batches(**given, epochs=None), options)
+        given = {one.name: getattr(options, one.name) for one in fields(EpochOptions)}
+        source = self._batch_source(BatchOptions(**given, epochs=None))
+        return KerasBatches(ArrayBatches(source, self._subset.digest), options)
 
     def _batch_source(self, options: BatchOptions) -> BatchSource:
-        index, number = options.shard_index, options.num_shards
-        check_position(_BATCHES, shard_index=index, num_shards=number)
         self._check_batches(options)
         order = self._order(options)
         records = self._subset.records[order.own]
@@ -394,7 +396,7 @@ class Dataset:
         return BatchSource(records, self.schema, names, self._decode, order, options, num_rows)
 
     def _order(self, options: BatchOptions) -> Order:
-        host, num_hosts = options.shard_index, options.num_shards
+        host, num_hosts = options.shard_of
         size = options.batch_size * num_hosts
         datasets, records = self._subset.datasets, self._subset.records
         within = datasets.order(

@@ -112,6 +112,10 @@ def distribute(strategy: Any, request: Request) -> Any:
         hint = f"use a multiple of {replicas}: batch_size counts the images of all replicas"
         raise DatasetError("reader.distribute", what, hint)
 
+    if (request.config.shard_index, request.config.num_shards) != (None, None):
+        what = "the strategy already decides num_shards and shard_index"
+        raise DatasetError("reader.distribute", what, "leave out both")
+
     hosts: list[tuple[Subset, int]] = []
 
     def of_host(context: Any) -> Any:

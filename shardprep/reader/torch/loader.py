@@ -35,7 +35,7 @@ from shardprep.reader.arrays.memory import HostMemory
 from shardprep.reader.config import LoaderOptions, warn
 from shardprep.reader.decode.targets import target_of
 from shardprep.reader.torch.transform import Transform, mapped, received, tensor_of
-from shardprep.reader.validators import short_repr
+from shardprep.reader.validators import position_of, short_repr
 
 _CUDA: Any = torch.cuda  # untyped
 _PAGE_BYTES = 1 << 20
@@ -331,16 +331,13 @@ class Loader:
         self._batches.close()
 
 
-def process_of(index: int | None, number: int | None) -> tuple[int, int]:
-    """Return (rank, number of processes) from the arguments, the process group or the environment.
+def process_of(options: LoaderOptions) -> tuple[int, int]:
+    """Return (rank, number of processes) from the options, the process group or the environment.
 
-    Return (0, 1) if none of these has both numbers. DatasetError if only one argument is given.
+    Return (0, 1) if none of these has both numbers. DatasetError if only one option is given.
     """
-    if (index is None) != (number is None):
-        given = f"num_shards={number}, shard_index={index}"
-        raise DatasetError(_WHERE, given, "give both of them or neither")
-    if index is not None and number is not None:
-        return index, number
+    if (options.shard_index, options.num_shards) != (None, None):
+        return position_of(_WHERE, options.shard_index, options.num_shards)
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     variables = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")

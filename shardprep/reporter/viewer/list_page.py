@@ -58,6 +58,8 @@ def list_page(items: ItemList, wanted: Filter, page: int) -> Html:
     numbers = selected[first : first + PAGE_ITEMS].tolist()
     of_all = f" of {len(items):,}" if wanted.conditions else ""
     text = f"{len(selected):,}{of_all} items" if of_all else counted(len(selected), "item")
+    if num_out := int((selected >= items.num_records).sum()):
+        text += f", {num_out:,} of them not in the dataset"
     if len(selected) > PAGE_ITEMS:
         text += f", {first + 1:,} to {first + len(numbers):,}"
     tiles = [_tile(items, number, wanted) for number in numbers]

@@ -136,7 +136,15 @@ def test_bad_lines_cost_their_objects_and_not_the_image(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("\n\nhello world", "1.txt is not YOLO: line 3 is 'hello world'"),
+        (
+            "\n\nhello world",
+            "1.txt is not YOLO: line 3 is 'hello world': 'hello' is no number",
+        ),
+        (
+            "0,.5,.5,.1,.1",
+            "1.txt is not YOLO: line 1 is '0,.5,.5,.1,.1': '0,.5,.5,.1,.1' is no number, blanks",
+        ),
+        ("0.5 .5 .5 .1 .1", "1.txt is not YOLO: line 1 is '0.5 .5 .5 .1 .1': the class is not"),
         (b"\x89PNG\0\1", "1.txt is not YOLO: line 1 is"),
         ("0 0.5 0.5 0.4 0.6 1.57", "1.txt is not YOLO: line 1 is"),
         ("0 .1 .1 .3 .1 .3 .5 .1", "1.txt is not YOLO: line 1 is"),
@@ -151,6 +159,35 @@ def test_a_file_without_a_readable_line_is_a_fault_of_its_image(
     found = made.read("yolo")
     assert made.of(found, "1.png").fault.startswith(message)
     assert made.rows(found)["2.png"] == [("cat", (0, 0, 1, 1))]
+
+
+def test_numbers_without_names_that_become_others_are_said(tmp_path: Path) -> None:
+    texts = {"labels/1.txt": "0 .5 .5 .1 .1\n3 .5 .5 .1 .1"}
+    found = source(tmp_path / "gap", texts, "images/1.png").read("yolo")
+    assert found.names == ("0", "3")
+    said = "class 3 is stored as 1; --classes 0,1,2,3 keeps the numbers"
+    assert any(said in line for line in found.findings)
+    texts = {"labels/1.txt": "0 .5 .5 .1 .1\n1 .5 .5 .1 .1"}
+    found = source(tmp_path / "whole", texts, "images/1.png").read("yolo")
+    assert not any("stored as" in line for line in found.findings)
+
+
+@pytest.mark.parametrize(("number", "is_said"), [(2, False), (3, True)])
+def test_a_number_of_classes_that_differs_from_the_names_is_said(
+    tmp_path: Path,
+    number: int,
+    is_said: bool,  # noqa: FBT001
+) -> None:
+    texts = {"data.yaml": f"nc: {number}\nnames: [cat, dog]\n", "1.txt": "0 .5 .5 .1 .1"}
+    found = source(tmp_path, texts, "1.png").read("yolo")
+    assert ("data.yaml: nc is 3, but names has 2" in found.findings) == is_said
+
+
+def test_a_names_file_that_is_missing_names_the_ones_there(tmp_path: Path) -> None:
+    texts = {"set/data.yaml": "names: [cat]\n", "1.txt": "0 .5 .5 .1 .1"}
+    made = source(tmp_path, texts, "1.png")
+    with pytest.raises(SourceError, match=r"no such file.* one of the source: set/data.yaml"):
+        made.read("yolo:data.yml")
 
 
 def test_an_empty_and_a_missing_file_mean_no_object(tmp_path: Path) -> None:

@@ -42,7 +42,11 @@ _MOST_SHOWN = 60
 _MOST_LIKE_POSES = 0.5
 """Share of objects that may be poses instead of polygons, above which a finding says so."""
 _EDGE = 1e-6
+_MOST_REACH = 2.0
+"""Right and lower end of a box, in shares of the sides, above which they are other units."""
 _CORNERS = 4
+_MOST_NUMBERS = 32
+"""Maximum number of classes that a note lists."""
 _NO_SHAPE = (None, "", "~", "null")
 """Values of `kpt_shape` in YAML that mean "not set"."""
 _YAML_SPLITS = {"train": "train", "val": "validation", "test": "test"}
@@ -74,7 +78,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         table.list_image(image)
         num_poses += sum(bool(one.keypoints) for one in lines.objects)
         num_likely += sum(one.may_be_pose for one in lines.objects)
-        if reason := fault or _add(table, image, lines, keypoints=source.keypoints):
+        if reason := fault or _add(table, image, lines, key, keypoints=source.keypoints):
             table.fault(image, f"{key} {reason}")
     keys = pairing.documents.values()
     if not keys:
@@ -101,7 +105,9 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     if names is None:
         findings.append("classes of YOLO have no names: no data.yaml, obj.names or classes.txt")
         of_number = {number: number for number in sorted(table.classes, key=natural_order)}
+        findings += _renumbered([*map(int, of_number)])
     else:
+        findings += names.findings
         of_number = {str(number): name for number, name in names.names.items()}
     ordered = tuple(dict.fromkeys(of_number.values()))
     place = {name: i for i, name in enumerate(ordered)}
@@ -118,6 +124,20 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         is_complete=True,
         findings=findings,
     )
+
+
+def _renumbered(numbers: Sequence[int]) -> list[str]:
+    """Return a note if some numbers of classes without names are stored as other numbers."""
+    moved = [(number, i) for i, number in enumerate(numbers) if number != i]
+    if not moved:
+        return []
+    what = (
+        f"numbers that no object has are left out: class {moved[0][0]} is stored as {moved[0][1]}"
+    )
+    if numbers[-1] >= _MOST_NUMBERS:
+        return [what]
+    every = ",".join(map(str, range(numbers[-1] + 1)))
+    return [f"{what}; {OptionName('classes', every)} keeps the numbers"]
 
 
 def _pose_of(names: NameFile | None, *, is_wanted: bool) -> tuple[_Pose, list[str]]:
@@ -203,6 +223,7 @@ class NameFile:
         """Parse a file. In YAML, classes are under one of `fields`. SourceError if damaged."""
         self.key = key
         self.splits: dict[str, list[str]] = {}
+        self.findings: list[str] = []
         self.pose: _Pose | None = None
         """Form of the keypoints of a line; None if `kpt_shape` is not set or not valid."""
         self.pose_fault: SourceError | None = None
@@ -241,6 +262,9 @@ class NameFile:
                 raise SourceError(
                     self.key, f"has two names for class {int(number)}", "remove one name"
                 )
+        stated = str(parts.get("nc", ""))
+        if _ID.fullmatch(stated) and int(stated) != len(found):
+            self.findings.append(f"{self.key}: nc is {stated}, but names has {len(found):,}")
         if parts.get("kpt_shape") not in _NO_SHAPE:
             try:
                 self.pose = self._pose(parts)
@@ -323,6 +347,21 @@ class _Pose(NamedTuple):
 _ANY_POSE = _Pose(is_wanted=False)
 
 
+def fault_of(data: bytes) -> str:
+    """Return why a text is not YOLO, as "is not YOLO: line 3 is …", or "" if it is."""
+    if is_yolo(data):
+        return ""
+    lines = _read_lines(data, _ANY_POSE)
+    for number, line in enumerate(decoded(data).splitlines(), 1):
+        if lines.fault or not line.strip():
+            continue
+        box = _object(line.split(), _ANY_POSE).box
+        if max(box[2:]) > _MOST_REACH:
+            text = shown(line.strip(), _MOST_SHOWN)
+            return f"is not YOLO: line {number:,} is {text!r}: pixels, not shares of the sides"
+    return lines.fault
+
+
 def is_yolo(data: bytes, shape: _Pose = _ANY_POSE) -> bool:
     """Return whether a text has lines, and each line is a box, a pose or a polygon."""
     lines = [line for line in decoded(data).splitlines() if line.strip()]
@@ -330,7 +369,7 @@ def is_yolo(data: bytes, shape: _Pose = _ANY_POSE) -> bool:
         shapes = [_object(line.split(), shape) for line in lines]
     except ValueError:
         return False
-    return bool(shapes) and all(one.box[2] <= 2.0 and one.box[3] <= 2.0 for one in shapes)
+    return bool(shapes) and all(max(one.box[2:]) <= _MOST_REACH for one in shapes)
 
 
 class _Object(NamedTuple):
@@ -363,13 +402,25 @@ def _read_lines(data: bytes, shape: _Pose) -> _Lines:
             continue
         try:
             objects.append(_object(words, shape))
-        except (ValueError, OverflowError):
+        except (ValueError, OverflowError) as error:
             num_bad += 1
-            fault = fault or f"is not YOLO: line {number:,} is {shown(line.strip(), _MOST_SHOWN)!r}"
+            begin = f"is not YOLO: line {number:,} is {shown(line.strip(), _MOST_SHOWN)!r}"
+            fault = fault or f"{begin}: {_reason(words, error)}"
     return _Lines(objects, num_bad, fault)
 
 
-def _add(table: ObjectTable, image: int, lines: _Lines, *, keypoints: bool) -> str:
+def _reason(words: Sequence[str], error: Exception) -> str:
+    """Return why a line is malformed."""
+    for word in words:
+        try:
+            float(word)
+        except ValueError:
+            what = shown(word, _MOST_SHOWN)
+            return f"{what!r} is no number" + (", blanks separate numbers" * ("," in word))
+    return str(error)
+
+
+def _add(table: ObjectTable, image: int, lines: _Lines, key: str, *, keypoints: bool) -> str:
     num_bad = lines.num_bad
     for class_id, box, outline, points, _ in lines.objects:
         number = table.number_of(str(class_id))
@@ -379,6 +430,8 @@ def _add(table: ObjectTable, image: int, lines: _Lines, *, keypoints: bool) -> s
             num_bad += 1
     if num_bad and lines.objects:
         table.drop(image, MALFORMED, num_bad)
+        if lines.fault:
+            table.examples.setdefault(MALFORMED, f"{key} {lines.fault}")
     return "" if lines.objects else lines.fault
 
 
