@@ -221,6 +221,12 @@ def words_of_split(name: str) -> tuple[set[str], str]:
     return {split for _, split in words if split}, " ".join(rest)
 
 
+def split_of_cell(cell: str) -> str | None:
+    """Return the split that a whole cell of a table means, also query and gallery, or None."""
+    word = _split_of(cell)
+    return given_split([cell]) or (word if word in ("query", "gallery") else None)
+
+
 def _split_of(word: str) -> str | None:
     return next((one for one, pattern in _SPLIT_WORDS.items() if pattern.fullmatch(word)), None)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from shardprep.catalog.decision.split_evidence import title_of_splits
 from shardprep.catalog.decision.view import Options
 from shardprep.catalog.labels import (
     LABEL_COLUMNS,
@@ -110,6 +111,7 @@ def found_columns(
     }
     last = {one: one.lower().rpartition(".")[2] for one in titles}  # a title may be a JSON path
     titles = [one for one in titles if one in shown or last[one] not in NO_LABEL_COLUMNS]
+    titles = [one for one in titles if one in shown or one != title_of_splits(table)]
     found = list(_groups(match, index, tables, titles, shown))
     if match.id_column == table.header[0] and (several := numbered_boxes(table)):
         options: list[Options] = [{"boxes": rule} for rule in several]
@@ -119,9 +121,7 @@ def found_columns(
     has_flags = any(one.strength == STRONG and len(one.titles) > 1 for one in found)
     together = set() if len(shown) == 1 else together
     together |= {str(one.options[0].get("pivot")) for one in found if one.options}
-    # In arrays, `y` has the labels of the images `x`; in tables, y is a coordinate.
-    names = (*LABEL_COLUMNS, "y") if table.is_own and "x" not in titles else LABEL_COLUMNS
-    usual = [one for name in names for one in titles if one.lower() == name]
+    usual = _usual_titles(table, titles)
     for title in titles:
         counts = {name: n for name, n in cells[title].coded().counts().items() if name}
         if len(counts) < 2 or title in together or _are_row_numbers(title, counts):
@@ -153,6 +153,21 @@ def found_columns(
     found = [*_numbers_together(match, found), *(one for one in found if one.options)]
     found = _named(match, found)
     return [*found, *_classes_together(match, found)]
+
+
+def _usual_titles(table: Table, titles: Sequence[str]) -> list[str]:
+    """Return the usual titles of labels, the most usual first.
+
+    In arrays, `y` has the labels of the images `x`. In tables, y is a coordinate, except if it
+    numbers the classes of another usual column, such as `category_id`.
+    """
+    usual = [one for name in LABEL_COLUMNS for one in titles if one.lower() == name]
+    if "y" not in titles or "x" in titles:
+        return usual
+    cells = [table.cells(table.column(one)) for one in ("y", *usual[:1])]
+    if usual and usual[0].lower().endswith("id") and _are_alike(*cells):
+        return ["y", *usual]
+    return [*usual, "y"] if table.is_own else usual
 
 
 def _classes_together(match: TableMatch, found: Sequence[LabelColumns]) -> Iterator[LabelColumns]:
