@@ -8,6 +8,7 @@ from shardprep.errors import QuestionError
 from tests.catalog.builders import VOC, catalog
 from tests.support.builders import jpeg, write_folder
 from tests.support.first_contact import outcome
+from tests.support.layouts import expanded
 from tests.support.scenes import picture
 
 
@@ -203,6 +204,24 @@ def test_lists_may_name_masks_and_missing_images(tmp_path: Path) -> None:
         "test.txt": b"5.png\n6.png\n7.png\n90.png\n91.png\n",
     }
     assert splits(planned(tmp_path, photos, masks | lists)) == {"train": 5, "test": 3}
+
+
+@pytest.mark.parametrize(
+    ("folder", "expected"),
+    [
+        ("train/photos/{training,validation}", {"train": 4, "validation": 4, "test": 4}),
+        ("train/photos/{training,more}", {"train": 8, "test": 4}),
+        ("train/{bus,train,validation}", {"train": 12, "test": 4}),
+        ("{train,train/photos/validation}", {"train": 8, "test": 4}),
+    ],
+)
+def test_splits_below_a_folder_of_a_split_count_if_all_its_images_are_in_them(
+    tmp_path: Path, folder: str, expected: dict[str, int]
+) -> None:
+    keys = [f"{one}/{i}.jpg" for one in expanded(folder) for i in range(4)]
+    keys += [f"test/photos/test/{i}.jpg" for i in range(4)]
+    found = outcome(write_folder(tmp_path, {key: picture("scene", key, key) for key in keys}), {})
+    assert Counter(one["split"] for one in found.facts.values()) == expected, found.error
 
 
 @pytest.mark.parametrize(
