@@ -130,6 +130,22 @@ def test_lists_that_share_images_are_not_used(tmp_path: Path) -> None:
     assert f"train.txt, test.txt not used as splits: {such}" in plan.findings
 
 
+def test_the_longest_lists_of_each_split_are_used_if_they_name_all_images_once(
+    tmp_path: Path,
+) -> None:
+    keys = names("photos/{}/{}.jpg", "bus", "cab", "car", "van")
+    lists = {"train_list.txt": keys[:8], "test_8.txt": keys[9:12] + keys[13:16]}
+    lists |= {"test_4.txt": keys[9:12], "test_4_query.txt": keys[8:9]}
+    lists["test_8_query.txt"] = [keys[8], keys[12]]
+    files = {f"lists/{name}": "\n".join(own).encode() for name, own in lists.items()}
+    plan = planned(tmp_path / "1", keys, files)
+    assert splits(plan) == {"train": 8, "test": 6, "query": 2}
+    files["lists/test_4.txt"] += b"\n" + keys[8].encode()  # two splits have this image
+    found = outcome(write_folder(tmp_path / "2", {k: jpeg(16, 16, i) for i, k in enumerate(keys)}
+                                 | files), {})  # fmt: skip
+    assert "query=" not in found.error
+
+
 def test_a_list_of_some_train_images_is_a_question(tmp_path: Path) -> None:
     with pytest.raises(QuestionError, match=r"list:train=train\.txt,test=\*"):
         planned(tmp_path, names("{}/{}.jpg", "cat", "dog"), {"train.txt": b"cat/0\ndog/0\n"})

@@ -120,9 +120,44 @@ def listed_splits(view: View) -> list[Reading]:
             parts.append(Reading({"split": _rule(lists)}, f"{why}; {LEFT_OUT}"))
     are_alike = len(found) >= _A_PAIR and len({frozenset(lists) for lists, _ in found}) == 1
     whole = whole or ([*_together(found, len(index.keys))] if are_alike else [])
+    whole = whole or [*_cover(view, index)]
     if len(whole) > 1:  # folds
         whole.append(_without_lists(index, np.concatenate([images for _, images in found])))
     return [Reading({**one.options, **out}, one.why) for one in whole or parts]
+
+
+def _cover(view: View, index: KeyIndex) -> Iterator[Reading]:
+    """Yield the splits of all lists that are not part of a longer list of the same split.
+
+    They must name nearly all images, each once, as `test_10000` and its `test_10000_query` beside
+    the shorter `test_3000`.
+    """
+    texts, found = view.documents.members(*_LISTS), list[tuple[str, str, NDArray[np.int64]]]()
+    for one in texts if len(texts) <= _MOST_TABLES else ():
+        named, _ = words_of_split(stem(one.key))
+        named = named & {"query", "gallery"} or named
+        if (
+            len(named) == 1
+            and one.extent.num_bytes <= _MOST_BYTES
+            and _ODD_SIGNS.isdisjoint(one.key)
+        ):
+            split = named.pop()
+            found += [
+                (split, one.key, own) for own in _rows_of(view, index, {split: one.key})[0].values()
+            ]
+    found.sort(key=lambda one: -len(one[2]))
+    longest = [
+        one
+        for at, one in enumerate(found)
+        if not any(x[0] == one[0] and np.isin(one[2], x[2]).all() for x in found[:at])
+    ]
+    splits = {split for split, *_ in longest}
+    images = np.concatenate([own for *_, own in longest]) if "train" in splits else np.array([])
+    if len(splits) > 1 and len(np.unique(images)) == len(images) >= _NEARLY_ALL * len(index.keys):
+        shown = ", ".join(f"{len(own):,} {split}" for split, _, own in longest)
+        why = f"lists name {len(images):,} of {counted(len(index.keys), 'image')}: {shown}"
+        pairs = ",".join(f"{split}={file}" for split, file, _ in longest)
+        yield Reading({"split": printable(f"list:{pairs}")}, why)
 
 
 def _without_lists(index: KeyIndex, images: NDArray[np.int64]) -> Reading:
