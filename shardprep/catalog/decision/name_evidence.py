@@ -94,6 +94,12 @@ def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> I
         if len(names) > len(kinds) + 1 and are_photos(view, kinds):
             yield folder
         return
+    start = re.match(r"([^\W\d_]+[-_])+", common_start([*names])) if len(names) > 1 else None
+    splits = {given_split([word]) for word in re.split("[-_]", start[0])[:-1]} if start else set()
+    if start and None not in splits and len(splits) > 1:  # one word may state the split of all
+        rule = rf"regex:(^|/){re.escape(start[0])}(?P<label>[^/]+)/[^/]+$"
+        yield Reading({"labels": rule}, f"{len(names):,} names without {start[0]!r}")
+        return
     if others := other_folders(view, counts, names):
         yield from others
         if not others[0].why.endswith(CLEAR):
