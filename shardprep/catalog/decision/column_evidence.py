@@ -110,8 +110,8 @@ def found_columns(
         if title in titles and (i or len(cells[title].coded().values) < len(table.rows))
     }
     last = {one: one.lower().rpartition(".")[2] for one in titles}  # a title may be a JSON path
-    titles = [one for one in titles if one in shown or last[one] not in NO_LABEL_COLUMNS]
-    titles = [one for one in titles if one in shown or one != title_of_splits(table)]
+    lost = {*filter(lambda one: last[one] in NO_LABEL_COLUMNS, titles), title_of_splits(table)}
+    titles = [one for one in titles if one in shown or one not in lost]
     found = list(_groups(match, index, tables, titles, shown))
     if match.id_column == table.header[0] and (several := numbered_boxes(table)):
         options: list[Options] = [{"boxes": rule} for rule in several]
@@ -158,11 +158,10 @@ def found_columns(
 def _usual_titles(table: Table, titles: Sequence[str]) -> list[str]:
     """Return the usual titles of labels, the most usual first.
 
-    In arrays, `y` has the labels of the images `x`. In tables, y is a coordinate, except if it
-    numbers the classes of another usual column, such as `category_id`.
+    `y` has the labels in arrays, but in tables only if it numbers the ids of classes.
     """
     usual = [one for name in LABEL_COLUMNS for one in titles if one.lower() == name]
-    if "y" not in titles or "x" in titles:
+    if {"x", "y"}.intersection(titles) != {"y"}:
         return usual
     cells = [table.cells(table.column(one)) for one in ("y", *usual[:1])]
     if usual and usual[0].lower().endswith("id") and _are_alike(*cells):
@@ -321,9 +320,7 @@ def _are_set(match: TableMatch, flags: Sequence[str]) -> NDArray[np.bool_]:
 def _without_summaries(match: TableMatch, flags: tuple[str, ...]) -> tuple[str, ...]:
     """Return the flags without a summary (set if any other flag is set) and its negation; or ()."""
     rows = _are_set(match, flags)
-    some = rows[
-        :, :_MANY_IMAGES
-    ]  # a sample rejects most flags: each other flag must imply the summary or negate it
+    some = rows[:, :_MANY_IMAGES]  # rejects most: each flag must imply the summary or negate it
     for row, own in zip(rows, some, strict=True):
         if not (~(some & ~own).any(axis=1) | (some != own).all(axis=1)).all():
             continue
