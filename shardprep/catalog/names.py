@@ -146,7 +146,16 @@ def split_folders(folders: Iterable[str]) -> dict[str, str]:
             }
         start = f"{parent}/" if parent else ""
         found |= {f"{start}{name}": own[name].split for name in own if name in kept - classes}
-    return found
+    return {path: one for path, one in found.items() if not _has_splits(path, found, with_images)}
+
+
+def _has_splits(folder: str, splits: Mapping[str, str], paths: Collection[str]) -> bool:
+    """Return whether all images below a split are in folders of several splits: an archive."""
+    inner = {f"{one}/" for one in splits if one.startswith(f"{folder}/")}
+    if len({splits[one[:-1]] for one in inner}) < 2:
+        return False
+    below = [f"{one}/" for one in paths if f"{one}/".startswith(f"{folder}/")]
+    return all(one.startswith((*inner,)) for one in below)
 
 
 def _classes_named_as_splits(
@@ -221,6 +230,12 @@ def words_of_split(name: str) -> tuple[set[str], str]:
     return {split for _, split in words if split}, " ".join(rest)
 
 
+def split_of_cell(cell: str) -> str | None:
+    """Return the split that a whole cell of a table means, also query and gallery, or None."""
+    word = _split_of(cell)
+    return given_split([cell]) or (word if word in ("query", "gallery") else None)
+
+
 def _split_of(word: str) -> str | None:
     return next((one for one, pattern in _SPLIT_WORDS.items() if pattern.fullmatch(word)), None)
 
@@ -263,10 +278,14 @@ def document_split(name: str) -> str | None:
 
 
 def stated_split(folder: str) -> str | None:
-    """Return the split that a folder of documents states: "train_labels" → "train"."""
+    """Return the split that a folder of documents states: "train_labels" → "train".
+
+    None if it states several: only the folders of all images tell which of them counts.
+    """
     parts = folder.split("/")
+    splits = {given_split([part]) for part in parts} - {None}
     stated = (document_split(f"{part}.") for part in parts)
-    return given_split(parts) or next(filter(None, stated), None)
+    return next(filter(None, (*splits, *stated)), None) if len(splits) < 2 else None
 
 
 _NUMBER = re.compile(

@@ -61,7 +61,11 @@ def given_splits(
     all images are in train. OptionError or SourceError if the rule does not fit the source.
     """
     if rule.kind == "roots":
-        return GivenSplits(Coded.of(_root_splits(index.keys, rule)))
+        splits = _root_splits(index.keys, rule)
+        flag = OptionName("split", f"{rule.text},train={REST}")
+        number = counted(splits.count(None), "image")
+        notes = [f"{number} in no split: {flag} puts them into train"] if None in splits else []
+        return GivenSplits(Coded.of(splits), notes)
     if rule.kind == "list":
         return _listed_splits(index, rule, documents)
     by_folder: Coded[str | None] = Coded.constant("train", len(index.keys))
@@ -163,7 +167,10 @@ def _root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
             folders = _natural({folder for key in keys for folder in key.split("/")[:-1]})
             there = some_of(folders, _MOST_SHOWN)
             hint = f"write folders as in the source: {there}" if there else "leave this option out"
-            what = f"{split}={glob} matches no image, or only images of an earlier split"
+            what = f"{split}={glob} matches no image"
+            if any(globs_match([*map(composed, keys)], pattern)):
+                what = f"{split}={glob} matches only images of an earlier split"
+                hint = "write it first, because the first folder that fits counts"
             raise SourceError(OptionName("split", "roots"), what, hint)
     return splits
 

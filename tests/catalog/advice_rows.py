@@ -264,6 +264,18 @@ ROWS = [
         ({"labels": "none"}, labels, dict.fromkeys(_SPLIT)),
     ),
     Row(
+        "… in no split: --split … puts them into train",
+        images(*(f"{name}/{i}.jpg" for name in "ab" for i in range(4))),
+        {"labels": "none", "split": "roots:test=b"},
+        {"split": SAID},
+        splits,
+        {
+            f"{name}/{i}.jpg": split
+            for name, split in (("a", "train"), ("b", "test"))
+            for i in range(4)
+        },
+    ),
+    Row(
         "… of test without labels: the classes by … (…) are not in the other splits; --labels … "
         "uses them",
         images(

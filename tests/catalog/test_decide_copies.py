@@ -33,6 +33,21 @@ def test_a_copy_of_the_set_is_left_out_with_a_note(tmp_path: Path, start: str, c
     assert any(f"12 images in {copy}" in one for one in plan.findings)
 
 
+def test_each_of_several_sizes_of_a_set_leaves_out_all_others(tmp_path: Path) -> None:
+    """Folders of other scenes with equal names stay."""
+    sizes = {"original": (64, 48), "size_32": (32, 24), "size_48": (48, 36)}
+    members = {f"{one}/{name}": picture("scene", name, name, size)
+               for one, size in sizes.items() for name in NAMES}  # fmt: skip
+    with pytest.raises(QuestionError) as caught:
+        planned(tmp_path / "1", members)
+    flags = [one.flags for one in caught.value.choices]
+    assert flags == [*(f"--root {one}" for one in sizes), "--labels folder"]
+    with pytest.raises(QuestionError) as caught:
+        planned(tmp_path / "2", members | pictures("other", "another"))
+    flags = [one.flags for one in caught.value.choices]
+    assert flags[0] == "--exclude 'size_32/*' --exclude 'size_48/*'"
+
+
 @pytest.mark.parametrize("name", ["photos", "train"])
 @pytest.mark.parametrize("inner", [True, False])
 def test_an_archive_beside_its_files_is_left_out(tmp_path: Path, name: str, *, inner: bool) -> None:

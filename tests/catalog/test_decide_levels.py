@@ -50,6 +50,19 @@ def test_identities_of_test_are_labels_too(tmp_path: Path) -> None:
     assert len(catalog(tmp_path, pictures(*keys)).label_names) == 5
 
 
+@pytest.mark.parametrize("form", ["{}", "{}_0-1"])
+def test_folders_of_words_that_no_two_splits_share_may_be_scenes(tmp_path: Path, form: str) -> None:
+    """They are classes if two splits share one."""
+    places = ("beach", "lake"), ("park", "road"), ("hill", "cave")
+    pairs = zip(("train", "val", "test"), places, strict=True)
+    folders = [f"{split}/{form.format(one)}" for split, several in pairs for one in several]
+    members = pictures(*(f"{one}/{i}.jpg" for one in folders for i in range(4)))
+    assert flags(tmp_path / "apart", members) == ["--labels folder", "--labels none"]
+    shared = pictures(*(f"val/{form.format(one)}/9.jpg" for one in ("beach", "hill")))
+    plan = catalog(tmp_path / "shared", members | shared)
+    assert len(plan.label_names) >= 4
+
+
 def test_a_column_whose_values_in_test_are_others_may_have_texts(tmp_path: Path) -> None:
     rows = {"train": [f"{i}.jpg,{'AB'[i % 2]}NN" for i in range(6)]}
     rows["test"] = ["7.jpg,EVE", "8.jpg,LENA"]

@@ -24,6 +24,22 @@ def asked(folder: Path, members: dict[str, bytes]) -> list[str]:
 
 
 @pytest.mark.parametrize(
+    ("folders", "classes"),
+    [
+        ("train_val_fist train_val_like train_val_call", "call fist like"),
+        ("train_val_fist train_val_like call", "call train_val_fist train_val_like"),
+        ("model_train_red model_train_blue", "model_train_blue model_train_red"),
+        ("training_fake training_real", "training_fake training_real"),
+    ],
+)
+def test_words_of_several_splits_that_begin_all_class_folders_are_left_out(
+    tmp_path: Path, folders: str, classes: str
+) -> None:
+    plan = catalog(tmp_path, pictures(*(f"{x}/{i}.jpg" for x in folders.split() for i in range(4))))
+    assert plan.label_names == tuple(classes.split())
+
+
+@pytest.mark.parametrize(
     "names",
     [
         ["x_images_part_1", "x_images_part_2"],

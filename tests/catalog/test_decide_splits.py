@@ -8,6 +8,7 @@ from shardprep.errors import QuestionError
 from tests.catalog.builders import VOC, catalog
 from tests.support.builders import jpeg, write_folder
 from tests.support.first_contact import outcome
+from tests.support.layouts import expanded
 from tests.support.scenes import picture
 
 
@@ -141,6 +142,22 @@ def test_lists_that_share_images_are_not_used(tmp_path: Path) -> None:
     assert f"train.txt, test.txt not used as splits: {such}" in plan.findings
 
 
+def test_the_longest_lists_of_each_split_are_used_if_they_name_all_images_once(
+    tmp_path: Path,
+) -> None:
+    keys = names("photos/{}/{}.jpg", "bus", "cab", "car", "van")
+    lists = {"train_list.txt": keys[:8], "test_8.txt": keys[9:12] + keys[13:16]}
+    lists |= {"test_4.txt": keys[9:12], "test_4_query.txt": keys[8:9]}
+    lists["test_8_query.txt"] = [keys[8], keys[12]]
+    files = {f"lists/{name}": "\n".join(own).encode() for name, own in lists.items()}
+    plan = planned(tmp_path / "1", keys, files)
+    assert splits(plan) == {"train": 8, "test": 6, "query": 2}
+    files["lists/test_4.txt"] += b"\n" + keys[8].encode()  # two splits have this image
+    found = outcome(write_folder(tmp_path / "2", {k: jpeg(16, 16, i) for i, k in enumerate(keys)}
+                                 | files), {})  # fmt: skip
+    assert "query=" not in found.error
+
+
 def test_a_list_of_some_train_images_is_a_question(tmp_path: Path) -> None:
     with pytest.raises(QuestionError, match=r"list:train=train\.txt,test=\*"):
         planned(tmp_path, names("{}/{}.jpg", "cat", "dog"), {"train.txt": b"cat/0\ndog/0\n"})
@@ -215,6 +232,24 @@ def test_lists_may_name_masks_and_missing_images(tmp_path: Path) -> None:
         "test.txt": b"5.png\n6.png\n7.png\n90.png\n91.png\n",
     }
     assert splits(planned(tmp_path, photos, masks | lists)) == {"train": 5, "test": 3}
+
+
+@pytest.mark.parametrize(
+    ("folder", "expected"),
+    [
+        ("train/photos/{training,validation}", {"train": 4, "validation": 4, "test": 4}),
+        ("train/photos/{training,more}", {"train": 8, "test": 4}),
+        ("train/{bus,train,validation}", {"train": 12, "test": 4}),
+        ("{train,train/photos/validation}", {"train": 8, "test": 4}),
+    ],
+)
+def test_splits_below_a_folder_of_a_split_count_if_all_its_images_are_in_them(
+    tmp_path: Path, folder: str, expected: dict[str, int]
+) -> None:
+    keys = [f"{one}/{i}.jpg" for one in expanded(folder) for i in range(4)]
+    keys += [f"test/photos/test/{i}.jpg" for i in range(4)]
+    found = outcome(write_folder(tmp_path, {key: picture("scene", key, key) for key in keys}), {})
+    assert Counter(one["split"] for one in found.facts.values()) == expected, found.error
 
 
 @pytest.mark.parametrize(

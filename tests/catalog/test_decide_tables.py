@@ -387,11 +387,63 @@ def test_a_column_that_states_splits_is_used_or_noted(title: str, tmp_path: Path
     assert [used.facts[name]["split"] for name in names] == splits
 
 
-def test_a_column_with_another_word_than_splits_is_noted(tmp_path: Path) -> None:
-    tables = {"meta.csv": ["id,label,split", *_rows("a b", "train test holdout")]}
-    found = _outcome(tmp_path, [name.replace("train", "all") for name in _NAMES], tables)
-    flag = "--split column:split:holdout=SPLIT,test=test,train=train"
-    assert f"column 'split' of meta.csv states splits: {flag} uses it" in found.notes
+_ALL = [name.replace("train", "all") for name in _NAMES]
+
+
+@pytest.mark.parametrize("title", ["split", "evaluation_status"])
+def test_a_column_of_words_of_splits_is_used_whatever_its_title(title: str, tmp_path: Path) -> None:
+    """Images of the gallery are test images if no other images are."""
+    rows = _rows("a b", "train train query gallery")
+    found = _outcome(tmp_path, _ALL, {"meta.csv": [f"id,label,{title}", *rows]})
+    facts = [found.facts[name]["split"] for name in _ALL]
+    assert facts == 2 * ["train", "train", "query", "test"]
+
+
+def test_another_word_in_a_column_of_splits_is_a_split_of_its_own(tmp_path: Path) -> None:
+    rows = _rows("a b", "train id_val test ood_test")
+    found = _outcome(tmp_path, _ALL, {"meta.csv": ["id,label,split", *rows]})
+    facts = [found.facts[name]["split"] for name in _ALL]
+    assert facts == 2 * ["train", "id_val", "test", "ood_test"]
+
+
+@pytest.mark.parametrize("cell", ["holdout", "Not-Sure"])
+def test_a_cell_in_a_column_of_splits_without_such_a_word_is_asked_about(
+    cell: str, tmp_path: Path
+) -> None:
+    rows = _rows("a b", f"train test {cell}")
+    error = _outcome(tmp_path, _ALL, {"meta.csv": ["id,label,split", *rows]}).error
+    flag = f"--split column:split:train=train,test=test,{cell}=train ("
+    assert f"--labels csv:meta.csv:id:label {flag}" in error
+    assert "--labels csv:meta.csv:id:label (" in error
+
+
+def test_words_of_splits_beside_other_words_are_classes_of_a_column(tmp_path: Path) -> None:
+    """Ids that begin with a word of a split state none, either."""
+    rows = [f"train_{i},{one}" for i, one in enumerate(["train", "bus", "test", "car"] * 2)]
+    names = [f"all/train_{i}.jpg" for i in range(8)]
+    found = _outcome(tmp_path, names, {"meta.csv": ["id,vehicle", *rows]})
+    assert [found.facts[one]["label"] for one in names[:2]] == ["train", "bus"]
+    assert {one["split"] for one in found.facts.values()} == {"train"}
+
+
+def test_a_list_of_names_classes_and_splits_divides_the_folders(tmp_path: Path) -> None:
+    names = [f"img/{'ab'[i % 2] * 4}/{i}.jpg" for i in range(8)]
+    words = ["train", "query", "gallery", "gallery"] * 2
+    pairs = [*zip(names, words, strict=True)]
+    rows = [f"{name} {name.split('/')[1]} {word}" for name, word in pairs]
+    found = _outcome(tmp_path, names, {"list_partition.txt": ["image item status", *rows]})
+    splits = {"train": "train", "query": "query", "gallery": "test"}
+    assert [found.facts[name]["split"] for name in names] == [splits[x] for x in words]
+    assert found.facts[names[0]]["label"] == "aaaa"
+
+
+@pytest.mark.parametrize(("more", "title"), [("", "y"), (",x", "category_id")])
+def test_y_numbers_the_classes_beside_their_ids_if_it_is_no_coordinate(
+    more: str, title: str, tmp_path: Path
+) -> None:
+    rows = _rows("24 83", "0 1", *(["7 9 3"] if more else []))
+    found = _outcome(tmp_path, _NAMES, {"meta.csv": [f"id,category_id,y{more}", *rows]})
+    assert found.facts["train/101.jpg"]["label"] == ("1" if title == "y" else "83")
 
 
 def test_a_table_with_labels_that_names_no_image_is_noted(tmp_path: Path) -> None:

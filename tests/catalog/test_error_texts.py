@@ -35,7 +35,7 @@ MASKS = {"i/a.jpg": jpeg(), "m/a.png": b"\x89PNG\r\n\x1a\n"}
             {"labels": "csv:t.csv:id:label", "group": "who"},
             "--group who: gives no image a group; fill the column, or name another column",
         ),
-        (TWO, IN_ROOT, "or only images of an earlier split; leave this option out"),
+        (TWO, IN_ROOT, "matches no image; leave this option out"),
         (TWO, {"labels": "none", "group": "regex:(z)"}, "group; give a pattern that fits a.jpg"),
         (
             TWO,

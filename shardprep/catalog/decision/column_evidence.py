@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from shardprep.catalog.decision.split_evidence import title_of_splits
 from shardprep.catalog.decision.view import Options
 from shardprep.catalog.labels import (
     LABEL_COLUMNS,
@@ -119,7 +120,8 @@ def found_columns(
         if title in titles and (i or len(cells[title].coded().values) < len(table.rows))
     }
     last = {one: one.lower().rpartition(".")[2] for one in titles}  # a title may be a JSON path
-    titles = [one for one in titles if one in shown or last[one] not in NO_LABEL_COLUMNS]
+    lost = {*filter(lambda one: last[one] in NO_LABEL_COLUMNS, titles), title_of_splits(table)}
+    titles = [one for one in titles if one in shown or one not in lost]
     found = list(_groups(match, index, tables, titles, shown))
     if match.id_column == table.header[0] and (several := numbered_boxes(table)):
         options: list[Options] = [{"boxes": rule} for rule in several]
@@ -129,9 +131,7 @@ def found_columns(
     has_flags = any(one.strength == STRONG and len(one.titles) > 1 for one in found)
     together = set() if len(shown) == 1 else together
     together |= {str(one.options[0].get("pivot")) for one in found if one.options}
-    # In arrays, `y` has the labels of the images `x`; in tables, y is a coordinate.
-    names = (*LABEL_COLUMNS, "y") if table.is_own and "x" not in titles else LABEL_COLUMNS
-    usual = [one for name in names for one in titles if one.lower() == name]
+    usual = _usual_titles(table, titles)
     for title in titles:
         counts = {name: n for name, n in cells[title].coded().counts().items() if name}
         if len(counts) < 2 or title in together or _are_row_numbers(title, counts):
@@ -163,6 +163,20 @@ def found_columns(
     found = [*_numbers_together(match, found), *(one for one in found if one.options)]
     found = _named(match, found)
     return [*found, *_classes_together(match, found)]
+
+
+def _usual_titles(table: Table, titles: Sequence[str]) -> list[str]:
+    """Return the usual titles of labels, the most usual first.
+
+    `y` has the labels in arrays, but in tables only if it numbers the ids of classes.
+    """
+    usual = [one for name in LABEL_COLUMNS for one in titles if one.lower() == name]
+    if {"x", "y"}.intersection(titles) != {"y"}:
+        return usual
+    cells = [table.cells(table.column(one)) for one in ("y", *usual[:1])]
+    if usual and usual[0].lower().endswith("id") and _are_alike(*cells):
+        return ["y", *usual]
+    return [*usual, "y"] if table.is_own else usual
 
 
 def _classes_together(match: TableMatch, found: Sequence[LabelColumns]) -> Iterator[LabelColumns]:
@@ -339,9 +353,7 @@ def _are_set(match: TableMatch, flags: Sequence[str]) -> NDArray[np.bool_]:
 def _without_summaries(match: TableMatch, flags: tuple[str, ...]) -> tuple[str, ...]:
     """Return the flags without a summary (set if any other flag is set) and its negation; or ()."""
     rows = _are_set(match, flags)
-    some = rows[
-        :, :_MANY_IMAGES
-    ]  # a sample rejects most flags: each other flag must imply the summary or negate it
+    some = rows[:, :_MANY_IMAGES]  # rejects most: each flag must imply the summary or negate it
     for row, own in zip(rows, some, strict=True):
         if not (~(some & ~own).any(axis=1) | (some != own).all(axis=1)).all():
             continue

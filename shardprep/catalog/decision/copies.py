@@ -173,12 +173,16 @@ def variants(view: View) -> Sequence[Reading]:
     """Return one reading for each of several folders with the same scenes or the same files."""
     if not view.is_open("labels", "root", "masks", "target_image", "stack", "boxes"):
         return []
+    alike = set[str]()
     for folder, others in _compared(view.folders, has_parent=False):
-        if any(_are_variants(view, folder, one) for one in others):
-            roots = sorted([folder.path, *others], key=natural_order)
-            why = printable(f"{', '.join(roots)} show the same scenes: use one of them")
-            every = Reading({"labels": "folder"}, "all of them")
-            return [*(Reading(_alone(view, roots, one), why) for one in roots), every]
+        near = [one for one in others if not alike or one in alike]
+        if same := [one for one in near if _are_variants(view, folder, one)]:
+            alike |= {folder.path, *same}
+    if alike:
+        roots = sorted(alike, key=natural_order)
+        why = printable(f"{', '.join(roots)} show the same scenes: use one of them")
+        every = Reading({"labels": "folder"}, "all of them")
+        return [*(Reading(_alone(view, roots, one), why) for one in roots), every]
     roots = _partitions(view)
     why = f"{', '.join(roots)} have the same files in other splits or classes: use one of them"
     return [Reading({"root": one}, printable(why)) for one in roots]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
@@ -22,7 +22,7 @@ from shardprep.catalog.decision.name_fields import form_of, marked_numbers, name
 from shardprep.catalog.decision.pairs import common_start
 from shardprep.catalog.decision.view import Reading, View, head_of
 from shardprep.catalog.labels import ENOUGH, are_classes
-from shardprep.catalog.names import are_parts, find_masks, given_split, stem
+from shardprep.catalog.names import are_parts, find_masks, folder_splits, given_split, stem
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.tables.key_index import SUBMISSION
 from shardprep.catalog.tables.row_matching import find_ids
@@ -70,6 +70,9 @@ def labels_by_names(view: View) -> Sequence[Reading]:
             found = fields if is_of_views else found
         if not found and view.automatic.rule == "prefix":
             found = _of_starts(view)
+        is_folder = is_by_folder and all(one.options == {"labels": "folder"} for one in found)
+        if is_folder and (why := _apart(view)):
+            found = [Reading({"labels": "folder"}, why), _NONE]
         return found if len(found) < 2 or view.automatic.match is None else []
     found = _of_fields(view) or [*_of_whole_names(view)]
     if found and not _is_explained(view):
@@ -90,6 +93,12 @@ def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> I
     if kinds := find_masks([f"{path}/1" for path in counts]).no_classes & names.keys():
         if len(names) > len(kinds) + 1 and are_photos(view, kinds):
             yield folder
+        return
+    start = re.match(r"([^\W\d_]+[-_])+", common_start([*names])) if len(names) > 1 else None
+    splits = {given_split([word]) for word in re.split("[-_]", start[0])[:-1]} if start else set()
+    if start and None not in splits and len(splits) > 1:  # one word may state the split of all
+        rule = rf"regex:(^|/){re.escape(start[0])}(?P<label>[^/]+)/[^/]+$"
+        yield Reading({"labels": rule}, f"{len(names):,} names without {start[0]!r}")
         return
     if others := other_folders(view, counts, names):
         yield from others
@@ -183,6 +192,24 @@ def _of_test(view: View, tests: Collection[str], names: Collection[str]) -> list
         return []
     why = f"{len(test):,} classes of test, such as {min(test)}, are not in other splits"
     return [Reading({"labels": "folder"}, why)] if test.keys().isdisjoint(names) else []
+
+
+def _apart(view: View) -> str:
+    """Return why folders may be scenes, not classes, or "".
+
+    No two splits share a folder, and the folders differ in words, unlike ids.
+    """
+    of_splits = defaultdict[str, set[str]](set)
+    for path, split in zip(
+        view.folders, folder_splits(f"{x}/1" for x in view.folders), strict=True
+    ):
+        of_splits[split or "train"].add(path.rpartition("/")[2])
+    own = [*of_splits.values()]
+    names = set[str]().union(*own)
+    words = {re.sub(r"[\W\d_]", "", one) for one in names}
+    if len(own) < 2 or min(map(len, own)) < 2 or sum(map(len, own)) > len(names) or len(words) < 2:
+        return ""
+    return f"{len(names):,} names such as {min(names)}, each in one split: classes or scenes"
 
 
 def _are_confirmed(view: View, at: int, depth: int) -> bool:

@@ -19,6 +19,7 @@ from shardprep.catalog.names import (
     given_split,
     natural_order,
     split_folders,
+    split_of_cell,
     stem,
     words_of_split,
 )
@@ -29,9 +30,9 @@ from shardprep.catalog.tables.row_matching import (
     is_of_splits,
     joined_title,
     match_ids,
-    stated_splits,
 )
 from shardprep.catalog.tables.table import Table
+from shardprep.dataset.documents import NAME
 from shardprep.errors import SourceError, counted, printable, some_of
 from shardprep.recipe.rules import TABLE_SUFFIXES
 from shardprep.source.string_column import Coded, Texts
@@ -46,7 +47,7 @@ _NUMBER = re.compile(r"\d+")
 _LISTS = (".txt", ".lst")
 _ORDER = ("train", "validation", "test")
 _PARTITIONS = {"0": "train", "1": "validation", "2": "test"}
-_MOST_OTHERS = 2
+_MOST_OTHERS = 4
 """Maximum number of different values that are not splits in a column of splits."""
 _FIRST_KEY = re.compile(r'\s*\{\s*"([^"]+)"\s*:\s*\[\s*["\d]')
 """Matches the start of a JSON object whose first value is a list of texts or numbers."""
@@ -122,9 +123,44 @@ def listed_splits(view: View) -> list[Reading]:
             parts.append(Reading({"split": _rule(lists)}, f"{why}; {LEFT_OUT}"))
     are_alike = len(found) >= _A_PAIR and len({frozenset(lists) for lists, _ in found}) == 1
     whole = whole or ([*_together(found, len(index.keys))] if are_alike else [])
+    whole = whole or [*_cover(view, index)]
     if len(whole) > 1:  # folds
         whole.append(_without_lists(index, np.concatenate([images for _, images in found])))
     return [Reading({**one.options, **out}, one.why) for one in whole or parts]
+
+
+def _cover(view: View, index: KeyIndex) -> Iterator[Reading]:
+    """Yield the splits of all lists that are not part of a longer list of the same split.
+
+    They must name nearly all images, each once, as `test_10000` and its `test_10000_query` beside
+    the shorter `test_3000`.
+    """
+    texts, found = view.documents.members(*_LISTS), list[tuple[str, str, NDArray[np.int64]]]()
+    for one in texts if len(texts) <= _MOST_TABLES else ():
+        named, _ = words_of_split(stem(one.key))
+        named = named & {"query", "gallery"} or named
+        if (
+            len(named) == 1
+            and one.extent.num_bytes <= _MOST_BYTES
+            and _ODD_SIGNS.isdisjoint(one.key)
+        ):
+            split = named.pop()
+            found += [
+                (split, one.key, own) for own in _rows_of(view, index, {split: one.key})[0].values()
+            ]
+    found.sort(key=lambda one: -len(one[2]))
+    longest = [
+        one
+        for at, one in enumerate(found)
+        if not any(x[0] == one[0] and np.isin(one[2], x[2]).all() for x in found[:at])
+    ]
+    splits = {split for split, *_ in longest}
+    images = np.concatenate([own for *_, own in longest]) if "train" in splits else np.array([])
+    if len(splits) > 1 and len(np.unique(images)) == len(images) >= _NEARLY_ALL * len(index.keys):
+        shown = ", ".join(f"{len(own):,} {split}" for split, _, own in longest)
+        why = f"lists name {len(images):,} of {counted(len(index.keys), 'image')}: {shown}"
+        pairs = ",".join(f"{split}={file}" for split, file, _ in longest)
+        yield Reading({"split": printable(f"list:{pairs}")}, why)
 
 
 def _without_lists(index: KeyIndex, images: NDArray[np.int64]) -> Reading:
@@ -301,15 +337,13 @@ def splits_by_tables(view: View) -> Sequence[Reading]:
     has_labels = view.automatic.match is not None and not view.recipe.is_annotated
     is_open = is_open and not view.members.are_stacks.any() and not has_labels
     is_open = is_open and is_labelled and not view.recipe.labels.startswith("csv:")
-    for table in view.tables if is_open else ():
-        title, stated = stated_splits(table)
+    for table in (*view.tables, *text_tables(view, of_splits=True)) if is_open else ():
+        column = split_column(table)
         with contextlib.suppress(SourceError):
-            number = int((match_ids(view.index, table).row_of >= 0).sum()) if title else 0
-            if len(stated.counts()) > 1 and number >= ENOUGH * _num_annotated(view):
-                why = f"column {title!r} of {table.name} for {counted(number, 'image')}"
-                return [Reading({"join": (table.name,), "split": f"column:{title}"}, why)]
-            if readings := [*_partly_stated(view, table)]:
-                return readings
+            number = int((match_ids(view.index, table).row_of >= 0).sum()) if column else 0
+            if column and number >= ENOUGH * _num_annotated(view):
+                why = f"{column.why} for {counted(number, 'image')}"
+                return [replace(column, options={"join": (table.name,), **column.options}, why=why)]
     numbered = next(numbered_splits(view), None) if is_open else None
     if numbered is None or not (numbered.is_certain or view.is_open("labels")):
         return []
@@ -340,11 +374,15 @@ def text_tables(view: View, *, of_splits: bool = False) -> Iterator[Table]:
 
 
 def partition(view: View, table: Table, ids: str) -> Options:
-    """Return the options for a column of splits 0, 1 and 2 with the ids of a table; or {}.
+    """Return the options for a column of splits in another table with the same ids; or {}.
 
-    The column is called "partition", or the name of its file is like `list_eval_partition.txt`.
+    It states splits by words. Or it has 0, 1 and 2 and is called "partition", or the name of its
+    file is like `list_eval_partition.txt`.
     """
     for other in (*view.documents.tables, *text_tables(view, of_splits=True)):
+        own = split_column(other) if ids in other.header and other is not table else None
+        if own and own.is_certain:
+            return {"join": (f"{other.name}:{ids}",), **own.options}
         is_bare = other.header == ("1", "2") and "partition" in stem(other.name).lower()
         for title in [one for one in other.header if one.lower() == "partition" or is_bare][-1:]:
             cells = set(other.cells(other.column(title)).coded().values)
@@ -378,16 +416,43 @@ def numbered_splits(view: View, own: Sequence[Table] = ()) -> Iterator[Reading]:
                     yield Reading(options, why, is_certain=is_known)
 
 
-def _partly_stated(view: View, table: Table) -> Iterator[Reading]:
-    """Yield the reading of a split column where one or two other values mean train."""
-    for place, title in enumerate(table.header) if table.rows else ():
-        split_of = {cell: given_split([cell]) for cell in table.cells(place).coded().values}
+def title_of_splits(table: Table) -> str:
+    """Return the title of the column that states splits, or ""."""
+    own = split_column(table)
+    return str(own.options["split"]).split(":")[1] if own else ""
+
+
+def split_column(table: Table) -> Reading | None:
+    """Return the reading of the column that states splits, or None.
+
+    Its title is usual, or all its cells are words of splits, with `train` among them. A cell with
+    a further word, such as `id_val`, is a split of its own. With other cells, which are in train,
+    the reading is uncertain.
+    """
+    titles = [one for one in table.header if table.rows and ":" not in one]
+    for title in sorted(titles, key=lambda one: not is_of_splits(one)):
+        cells, why = table.cells(table.column(title)), f"column {title!r} of {table.name}"
+        is_usual = is_of_splits(title)
+        if not is_usual and not all(map(split_of_cell, cells[:_MOST_NAMES])):
+            continue
+        split_of = {cell: split_of_cell(cell) for cell in cells.coded().values}
         others = [cell for cell, split in split_of.items() if split is None]
-        is_fit = is_of_splits(title) and {"train", "test"} <= {*split_of.values()}
-        if is_fit and 0 < len(others) <= _MOST_OTHERS and _PLAIN.fullmatch("".join(split_of)):
-            number = int((match_ids(view.index, table).row_of >= 0).sum())
-            pairs = ",".join(f"{cell}={split or 'train'}" for cell, split in split_of.items())
-            why = f"column {title!r} of {table.name}; {some_of(others)} as train"
-            options = {"join": (table.name,), "split": f"column:{title}:{pairs}"}
-            if number >= ENOUGH * len(view.index.keys):
-                yield Reading(options, why, is_certain=False)
+        splits = {*split_of.values()} - {None}
+        is_fit = is_usual or ("train" in splits and not others and len(split_of) <= _MOST_OTHERS)
+        if all(given_split([cell]) for cell in split_of):
+            if is_fit and len(splits) > 1:
+                return Reading({"split": f"column:{title}"}, why)
+            continue
+        are_plain = len(others) <= _MOST_OTHERS and _PLAIN.fullmatch("".join(split_of))
+        if not (splits and is_fit and are_plain and len(split_of) > 1):
+            continue
+        are_own = all(NAME.fullmatch(one) and words_of_split(one)[0] for one in others)
+        is_certain = are_own and "train" in splits
+        rest = {cell: cell if is_certain else "train" for cell in others if cell}
+        rest |= (
+            {} if "test" in splits else {c: "test" for c in split_of if split_of[c] == "gallery"}
+        )
+        pairs = ",".join(f"{cell}={rest.get(cell, split_of[cell])}" for cell in split_of if cell)
+        why += "" if is_certain else f"; {some_of(others)} as train"
+        return Reading({"split": f"column:{title}:{pairs}"}, why, is_certain=is_certain)
+    return None

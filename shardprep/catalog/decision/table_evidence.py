@@ -26,7 +26,13 @@ from shardprep.catalog.decision.column_evidence import (
 from shardprep.catalog.decision.copies import apart
 from shardprep.catalog.decision.name_evidence import are_wide, texts_or_none
 from shardprep.catalog.decision.split_evidence import numbered_splits
-from shardprep.catalog.decision.table_splits import TEXTS, other_tables, with_solution, with_splits
+from shardprep.catalog.decision.table_splits import (
+    TEXTS,
+    other_tables,
+    with_solution,
+    with_splits,
+    with_unclear_splits,
+)
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.label_rules import auto_labels, label_keys
 from shardprep.catalog.labels import ENOUGH, Labelling
@@ -272,7 +278,9 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
         for options in (one.options[:1] if one in rivals or _is_word(view, one) else one.options)
         for reading in with_solution(view, one, Reading(with_splits(view, one, options), one.why))
     ]
-    if readings == [one for one in readings if one.options == {"labels": rule}]:  # `auto` agrees
+    unclear = [*with_unclear_splits(view, first[0], readings[0])]
+    are_alike = readings == [one for one in readings if one.options == {"labels": rule}]
+    if are_alike and len(unclear) == 1:  # `auto` agrees
         pairs = _renamed(first[0], folders) if readings and is_folder else ""
         return [Reading({}, f"{first[0].why} renames the class folders: {pairs}")] if pairs else []
     are_pieces = all(map(PIECE.fullmatch, map(str, folders.names.counts())))
@@ -294,6 +302,7 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
     has_no_row &= ~view.index.splits.fit(lambda split: split == "test")
     if len(readings) == 1 and has_no_row.sum() == num_rows:
         readings.append(Reading({"labels": "none"}, f"all images, also {num_rows:,} without a row"))
+    readings = unclear if len(readings) == 1 else readings
     return readings[:_MOST_SHOWN]
 
 

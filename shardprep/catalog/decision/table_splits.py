@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shardprep.catalog.decision.column_evidence import LabelColumns
-from shardprep.catalog.decision.split_evidence import PARTITION, partition
+from shardprep.catalog.decision.split_evidence import PARTITION, partition, split_column
 from shardprep.catalog.decision.view import Options, Reading, View, head_of
 from shardprep.catalog.names import document_split
 from shardprep.catalog.tables.key_index import SUBMISSION, paths_of
-from shardprep.catalog.tables.row_matching import TableMatch, stated_splits
+from shardprep.catalog.tables.row_matching import TableMatch
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import SourceError
 from shardprep.source.string_column import Lookup, Texts
@@ -48,16 +52,15 @@ def with_splits(view: View, one: LabelColumns, options: Options) -> Options:
     """Return the options, with `split` added if names of tables, or a column, state splits."""
     table = one.match.table
     ids = one.match.id_column
-    are_there = view.index.splits.fit(lambda split: split not in (None, "train"))
-    if not view.is_open("split") or are_there[one.match.row_of >= 0].any():
+    if not _are_open(view, one):
         return options
-    title, stated = stated_splits(table)
+    own, are_there = split_column(table), _are_given(view)
     others = [] if table.is_own else [*_of_other_splits(view, one)]
     files = [name for name, _ in table.parts] or [table.name]
     key = "boxes" if "boxes" in options else "labels"
     rule = str(options[key]).replace(table.files, ",".join([*files, *others]))
-    if len(stated.counts()) > 1:
-        return {**options, "split": f"column:{title}", **({key: rule} if are_there.any() else {})}
+    if own and own.is_certain:
+        return {**options, **own.options, **({key: rule} if are_there.any() else {})}
     if table.is_own or are_there.any():
         return options
     for column in (x for x in table.header if x.strip().lower() in _FLAGS_OF_SPLITS):
@@ -68,6 +71,23 @@ def with_splits(view: View, one: LabelColumns, options: Options) -> Options:
     if len(splits) > 1 and "," not in "".join(files):
         return {**options, key: rule, "split": "tables"}
     return {**options, **partition(view, table, ids)}
+
+
+def _are_given(view: View) -> NDArray[np.bool_]:
+    return view.index.splits.fit(lambda split: split not in (None, "train"))
+
+
+def _are_open(view: View, one: LabelColumns) -> bool:
+    return view.is_open("split") and not _are_given(view)[one.match.row_of >= 0].any()
+
+
+def with_unclear_splits(view: View, one: LabelColumns, reading: Reading) -> Iterator[Reading]:
+    """Yield the reading with and without a column that states splits, if some cells are unclear."""
+    own = split_column(one.match.table) if _are_open(view, one) else None
+    if own and not own.is_certain and "split" not in reading.options:
+        why = f"{reading.why}; {own.why}"
+        yield replace(own, options={**reading.options, **own.options}, why=why)
+    yield reading
 
 
 def with_solution(view: View, one: LabelColumns, reading: Reading) -> Iterator[Reading]:

@@ -120,11 +120,16 @@ def _of_documents(view: View) -> Sequence[Reading]:
     If folders are classes and the documents state nothing more, return only a note.
     """
     is_target = "target_image" in view.decided and view.is_open(*_BESIDE_TARGETS)
+    has_splits = {"split", "join"} <= view.decided and view.is_open(*({*_OPTIONS} - {"join"}))
     is_masked = "masks" in view.decided and view.is_open(*({*_OPTIONS} - {"masks"}))
-    if not (is_target or is_masked or view.is_open(*_OPTIONS)) or view.members.are_stacks.any():
+    if (
+        not (is_target or is_masked or has_splits or view.is_open(*_OPTIONS))
+        or view.members.are_stacks.any()
+    ):
         return []
     recipe = view.recipe
-    used = f"{recipe.split} {recipe.exclude_list} {recipe.class_map} {recipe.group} {recipe.masks}"
+    own = recipe.split, *recipe.join, recipe.exclude_list, recipe.class_map, recipe.group
+    used = " ".join((*own, recipe.masks))
     documents = [
         one
         for one in view.documents.members(*_SUFFIXES)
