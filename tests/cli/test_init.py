@@ -121,13 +121,24 @@ def test_a_limit_that_init_was_given_is_a_key_of_its_recipe(tmp_path: Path) -> N
     assert run("build", "--dry-run", cwd=tmp_path).returncode == 0
 
 
-def test_init_decides_about_images_without_a_yolo_file(tmp_path: Path) -> None:
-    """Otherwise the build would end with an error."""
+def test_init_shows_what_to_choose_for_images_without_a_yolo_file(tmp_path: Path) -> None:
+    """A build with `--boxes yolo` alone would end with an error."""
     members = {f"images/{i}.jpg": jpeg(seed=i) for i in range(8)}
     texts = {f"labels/{i}.txt": b"0 0.5 0.5 0.25 0.25" for i in range(6)}
     write(tmp_path / "set.zip", zip_bytes({**members, **texts, "data.yaml": b"names: [cat]"}))
     shown = run("init", "set.zip", cwd=tmp_path)
-    assert "--boxes yolo --unlisted background" in shown.stdout
+    for share in ("background", "skip"):
+        flags = ["--boxes", "yolo", "--unlisted", share]
+        assert f"choose {' '.join(flags)}" in " ".join(shown.stdout.split())
+        assert run("build", *flags, "--name", share, cwd=tmp_path).returncode == 0
+
+
+def test_init_stores_a_few_images_without_a_yolo_file_as_background(tmp_path: Path) -> None:
+    members = {f"images/{i}.jpg": jpeg(seed=i) for i in range(40)}
+    texts = {f"labels/{i}.txt": b"0 0.5 0.5 0.25 0.25" for i in range(39)}
+    write(tmp_path / "set.zip", zip_bytes({**members, **texts, "data.yaml": b"names: [cat]"}))
+    run("init", "set.zip", cwd=tmp_path)
+    assert 'unlisted = "background"' in (tmp_path / "shardprep.toml").read_text()
     assert run("build", cwd=tmp_path).returncode == 0
 
 
