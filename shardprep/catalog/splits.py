@@ -78,8 +78,8 @@ def given_splits(
             return GivenSplits(stated)
     if rule.kind in ("folders", "ratio"):
         return GivenSplits(by_folder, _idle_column(match, by_folder))
-    splits = Coded.of(_splits_by_table(rule, match, by_folder))
-    return GivenSplits(splits, _empty_cells(rule.column, match, splits) if match else ())
+    stated = Coded.of(_splits_by_table(rule, match, by_folder))
+    return GivenSplits(stated, _empty_cells(rule.column, match, stated) if match else ())
 
 
 def _empty_cells(column: str, match: TableMatch, splits: Coded[str | None]) -> list[str]:
