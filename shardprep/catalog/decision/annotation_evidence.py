@@ -12,13 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from shardprep.catalog.decision.box_numbers import numbered_boxes
 from shardprep.catalog.decision.box_texts import boxes_of_texts
 from shardprep.catalog.decision.class_level import CUTS, class_folders, is_no_class
-from shardprep.catalog.decision.column_evidence import (
-    has_words,
-    is_about,
-    numbered_boxes,
-)
+from shardprep.catalog.decision.column_evidence import has_words, is_about
 from shardprep.catalog.decision.copies import apart
 from shardprep.catalog.decision.json_lists import json_boxes, tables_of_json
 from shardprep.catalog.decision.table_evidence import by_tables

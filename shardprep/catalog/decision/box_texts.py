@@ -7,11 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from shardprep.catalog.decision.column_evidence import (
-    box_columns,
-    have_corners,
-    starts_with_numbers,
-)
+from shardprep.catalog.decision.box_numbers import box_columns, have_corners, starts_with_numbers
 from shardprep.catalog.decision.json_lists import CLASS
 from shardprep.catalog.decision.pairs import common_start
 from shardprep.catalog.decision.view import Options, Reading, View, head_of

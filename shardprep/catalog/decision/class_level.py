@@ -15,7 +15,7 @@ from posixpath import commonpath
 import numpy as np
 
 from shardprep.catalog.decision.pairs import likeness
-from shardprep.catalog.decision.target_images import side_of
+from shardprep.catalog.decision.picture_kinds import side_of
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.labels import ENOUGH, Labelling, are_classes
 from shardprep.catalog.names import (

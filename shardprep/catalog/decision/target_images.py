@@ -2,92 +2,58 @@
 
 from __future__ import annotations
 
-import glob
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from shardprep.catalog.decision.column_evidence import label_each
 from shardprep.catalog.decision.pairs import (
     Likeness,
     Relation,
-    affixes,
     common_start,
     either_way,
     likeness,
     one_in_each,
     spread,
 )
+from shardprep.catalog.decision.picture_kinds import (
+    A_PAIR,
+    FEWEST,
+    MOST_KINDS,
+    MOST_NAMES,
+    MOST_ROWS,
+    PictureKind,
+    are_named,
+    are_sensors,
+    kind_words,
+    sets_of_kinds,
+    side_of,
+    sides_of,
+)
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.labels import are_classes
-from shardprep.catalog.names import folder_splits, stem, words_of
+from shardprep.catalog.names import folder_splits, stem
 from shardprep.catalog.objects.formats.annotated_source import ENOUGH
 from shardprep.catalog.objects.mask_files import MaskFiles, pair_masks
 from shardprep.errors import OptionError, OptionName, SourceError, counted
 from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.source.members import Member, Members
-from shardprep.source.names import without_archive_suffix
 from shardprep.source.string_column import booleans
 
-_SPLITS = re.compile(
-    "train(ing)?|tr|val(id(ate|ation)?)?|dev|test(ing)?|ts|eval(uation)?|set|data(set)?|images?|imgs?"
-)
-"""Matches words for splits, and words that any kind of picture may have in its name."""
-_TARGETS = re.compile(
-    "hr|hq|gts?|groundtruths?|ground|truths?|targets?|clean(ed)?|clear|sharp|high(res(olution)?)?"
-    "|normal(light)?|colou?r(s|ed)?|free|depths?|disparit(y|ies)|disp|ref(erence)?s?"
-    "|(no|un|non|de)(rain|haze|hazy|fog|snow|noise|blur|shadow)(y|ed|d)?|enhanced|expert|latent"
-)
-_INPUTS = re.compile(
-    r"lr|lq|low(res(olution)?|light)?|x|bicubic|inputs?|ha[zs][ey]|fog(gy)?|smok[ey]|rain(y|s)?"
-    r"|drops?|snow(y)?|blur(red|ry|y)?|defocus(ed)?|nois[ey]|gr[ae]y(scale)?|bw|dirty|dark|night"
-    r"|degraded|distorted|corrupt(ed)?|compressed|damaged|raw|rgb|under(exposed)?|shadows?|photo"
-    "|watermarked|composites?"
-)
 _GREY = re.compile("gr[ae]y(scale)?|bw")
-_SENSORS = re.compile("visible|vis|infrared|ir|nir|thermal|optical|sar")
 _DEPTHS = re.compile("depths?|disparit(y|ies)|disp")
-_NOT = ("no", "non", "without", "free")
-_MOST_FOLDERS = 4096
-_MOST_DEPTH = 6
-_MOST_NAMES = 64
-_MOST_KINDS, _MANY_KINDS, _FEW_PAIRS, _FEWEST = 16, 6, 4, 3
-_A_PAIR = 2
-"""Number of folders that may be kinds of pictures, whatever their names are."""
-_MOST_ROWS = 4096
+_MANY_KINDS, _FEW_PAIRS = 6, 4
 _OPTION = OptionName("target_image")
-Rows = NDArray[np.int64]
-
-
-class _Kind(NamedTuple):
-    """Files of one kind of picture: in folders of one kind, or with one affix in their names."""
-
-    words: tuple[str, ...]
-    rows: Rows
-    folders: tuple[str, ...] = ()
-    """Names of the folders; () for a kind by affix of names."""
-
-    @property
-    def glob(self) -> str:
-        return _glob(self.folders)
-
-    def excluded(self, members: Members) -> str:
-        """Return the glob that excludes the files of the kind; "" if no glob does."""
-        if any(self.folders) or not self.words:
-            return f"{self.glob}/*" if any(self.folders) else ""
-        end = affixes([stem(members.keys[row]) for row in spread(self.rows)]).end
-        return f"*{glob.escape(end)}.*" if end.lower().endswith(self.words[-1]) else ""
 
 
 class _Pair(NamedTuple):
     """A kind of picture that is paired with a target."""
 
-    kind: _Kind
+    kind: PictureKind
     relation: Relation
     likeness: Likeness
 
@@ -103,7 +69,7 @@ def target_images(view: View) -> Sequence[Reading]:
     options = ("labels", "target_image", "masks", "boxes", "points", "stack", "images")
     if not view.is_open(*options):
         return []
-    for kinds in _sets_of_kinds(view.members):
+    for kinds in sets_of_kinds(view.members):
         if readings := _readings(view, kinds):
             return (
                 [] if label_each(view.index, view.tables) else [*readings, *_labelled(view, kinds)]
@@ -111,9 +77,9 @@ def target_images(view: View) -> Sequence[Reading]:
     return _by_suffix(view.members)
 
 
-def _labelled(view: View, kinds: Sequence[_Kind]) -> Iterator[Reading]:
+def _labelled(view: View, kinds: Sequence[PictureKind]) -> Iterator[Reading]:
     """Yield readings that exclude one kind of two, if tables or documents describe the other."""
-    for kind in kinds if len(kinds) == _A_PAIR and all(one.folders for one in kinds) else ():
+    for kind in kinds if len(kinds) == A_PAIR and all(one.folders for one in kinds) else ():
         out = {"exclude": (f"{kind.glob}/*",)}
         try:
             rest = view.read_as(Reading(out, ""))
@@ -128,103 +94,16 @@ def _labelled(view: View, kinds: Sequence[_Kind]) -> Iterator[Reading]:
             yield Reading(out, "labels of a table, without target images")
 
 
-def _sets_of_kinds(members: Members) -> Iterator[list[_Kind]]:
-    """Yield sets of possible kinds of pictures: by folders at each depth, then by affixes."""
-    folders = members.keys.folders
-    places = folders.firsts()
-    paths = [*places.values()][:_MOST_FOLDERS]
-    parts = [path.split("/") for path in paths]
-    codes = folders.codes[[*places][:_MOST_FOLDERS]]
-    seen: set[tuple[int, ...]] = set()
-    for depth in [*range(_MOST_DEPTH), -1, -2]:
-        names = [_part(one, depth) for one in parts]
-        if len(set(names)) > _MOST_NAMES:
-            continue
-        words = {name: _words(name) for name in set(names)}
-        numbers = {one: i for i, one in enumerate(dict.fromkeys(words[name] for name in names))}
-        division = tuple(numbers[words[name]] for name in names)
-        if not 2 <= len(numbers) <= _MOST_KINDS or division in seen:
-            continue
-        is_pair = len(numbers) == _A_PAIR and all(depth in (len(one) - 1, -1) for one in parts)
-        if not (is_pair or any(_sides(numbers)) or _are_named(numbers)):
-            continue  # A, B and C may be kinds of pictures, cat and dog may not
-        seen.add(division)
-        kinds = []
-        for one, number in numbers.items():
-            own = [i for i, at in enumerate(division) if at == number]
-            rows = np.flatnonzero(np.isin(folders.codes, codes[own]))
-            kinds.append(_Kind(one, rows, tuple(sorted({names[i] for i in own}))))
-        yield kinds
-    yield from _beside_others(members, paths, codes)
-    yield from _by_affix(members[:_MOST_ROWS])
-
-
-def _beside_others(
-    members: Members, paths: Sequence[str], codes: NDArray[np.integer[Any]]
-) -> Iterator[list[_Kind]]:
-    """Yield [hr, x and y] for `a/hr`, `a/x`, `b/hr`, `b/y`: one name (hr) is in all folders."""
-    below = defaultdict[str, dict[str, int]](dict)
-    for path, code in zip(paths, codes.tolist(), strict=True):
-        above, _, name = path.rpartition("/")
-        below[above][name] = code
-    pairs = [several for several in below.values() if len(several) == _A_PAIR]
-    common = {*pairs[0]}.intersection(*pairs) if len(pairs) > 1 else set[str]()
-    others = {name for several in pairs for name in several} - common
-    if len(common) == 1 < len(others) <= _MOST_KINDS:
-        yield [
-            _Kind(tuple(word for one in own for word in _words(one)), np.flatnonzero(is_in), own)
-            for own in (tuple(common), tuple(sorted(others)))
-            for wanted in [[several[x] for several in pairs for x in own if x in several]]
-            for is_in in [np.isin(members.keys.folders.codes, wanted)]
-        ]
-
-
-def _part(parts: Sequence[str], depth: int) -> str:
-    return parts[depth] if -len(parts) <= depth < len(parts) else ""
-
-
-def _words(name: str) -> tuple[str, ...]:
-    words = words_of(without_archive_suffix(name))
-    return tuple(word for word in words if not _SPLITS.fullmatch(word))
-
-
-def _by_affix(members: Members) -> Iterator[list[_Kind]]:
-    """Yield kinds by the last word of names, then by the first, if a word means targets or inputs.
-
-    If names end in exactly two words, it is enough that each name occurs with both.
-    """
-    names = [stem(key) for key in members.keys]
-    for pattern in (r"[^\W\d_]+$", r"^[^\W\d_]+(?=[\d_. -])"):
-        of_word: defaultdict[str, list[int]] = defaultdict(list)
-        for i, name in enumerate(names):
-            match = re.search(pattern, name)
-            of_word[match[0].lower() if match else ""].append(i)
-            if len(of_word) > 4 * _MOST_KINDS:
-                break
-        else:
-            several = {w: rows for w, rows in of_word.items() if len(rows) >= _FEWEST}
-            is_known = any(side_of((word,)) for word in several)
-            is_known |= pattern[-1] == "$" and len(several) == _A_PAIR and _pair_up(names, several)
-            if is_known and 2 <= len(several) <= _MOST_KINDS:
-                yield [_Kind((w,) if w else (), np.array(r)) for w, r in several.items()]
-
-
-def _pair_up(names: Sequence[str], rows: Mapping[str, Sequence[int]]) -> bool:
-    """Return whether each name occurs with both of two words at its end."""
-    one, other = ({names[i][: -len(w)] for i in own if w} for w, own in rows.items())
-    return bool(one) and one == other and {*map(len, (one, other))} == {*map(len, rows.values())}
-
-
 def _by_suffix(members: Members) -> list[Reading]:
     """Return the readings of pairs in one folder that differ in the suffix: `1.jpg`, `1.png`."""
     of_path: defaultdict[str, set[str]] = defaultdict(set)
-    keys = [*members.keys[:_MOST_ROWS]]
+    keys = [*members.keys[:MOST_ROWS]]
     for key in keys:
         path, _, suffix = key.rpartition(".")
         of_path[path].add(suffix)
     counts = Counter(frozenset(several) for several in of_path.values() if len(several) == 2)
     for suffixes, number in counts.most_common(1):
-        if 4 * number >= len(keys) and number >= _FEWEST:
+        if 4 * number >= len(keys) and number >= FEWEST:
             why = f"{counted(number, 'pair')} of files that differ in the suffix"
             names = sorted(suffixes, reverse=True)
             pairs = [Reading({"target_image": f"{{dir}}/{{stem}}.{one}"}, why) for one in names]
@@ -232,50 +111,24 @@ def _by_suffix(members: Members) -> list[Reading]:
     return []
 
 
-def side_of(words: Iterable[str]) -> int:
-    """Return 1 for words of targets, -1 for words of inputs, 0 for other words."""
-    words = [*words]
-    is_not = any(word in _NOT for word in words)
-    sides = [1 if _TARGETS.fullmatch(w) else -1 if _INPUTS.fullmatch(w) else 0 for w in words]
-    if -1 in sides:
-        return 1 if is_not else -1
-    return max(sides, default=0)
-
-
-def _sides(kinds: Iterable[Sequence[str]]) -> list[int]:
-    """Return `side_of` of each kind, without the words that all kinds have."""
-    several = [*kinds]
-    common = set.intersection(*map(set, several))
-    return [side_of(word for word in words if word not in common) for words in several]
-
-
-def _are_sensors(kinds: Iterable[Sequence[str]]) -> bool:
-    return all(_SENSORS.fullmatch(word) for words in kinds for word in words)
-
-
-def _are_named(kinds: Iterable[Sequence[str]]) -> bool:
-    are_letters = all(len(word) == 1 for words in kinds for word in words)
-    return are_letters or _are_sensors(kinds)
-
-
-def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
+def _readings(view: View, kinds: Sequence[PictureKind]) -> list[Reading]:
     words = [kind.words for kind in kinds]
-    sides = _sides(words)
+    sides = sides_of(words)
     if not (any(sides) or _may_be_kinds(view, kinds)):
         return []
     are_inputs = {id(kind) for kind, side in zip(kinds, sides, strict=True) if side < 0}
     found: list[Reading] = []
-    made: list[tuple[_Kind, Sequence[_Pair], Sequence[_Kind]]] = []
+    made: list[tuple[PictureKind, Sequence[_Pair], Sequence[PictureKind]]] = []
     for target, side in zip(kinds, sides, strict=True):
-        if side < (1 in sides) or len(target.rows) < _FEWEST:
+        if side < (1 in sides) or len(target.rows) < FEWEST:
             continue
-        rest = [kind for kind in kinds if kind is not target and len(kind.rows) >= _FEWEST]
+        rest = [kind for kind in kinds if kind is not target and len(kind.rows) >= FEWEST]
         most = _FEW_PAIRS if len(rest) > _MANY_KINDS else None  # only some pictures are decoded
         pairs = [pair for kind in rest if (pair := _pair(view, target, kind, most))]
         if side == 0 and any(one.likeness.are_masks for one in pairs):
             continue
         named = [one for one in pairs if id(one.kind) in are_inputs and one.is_picture]
-        needs_likeness = not (_are_sensors(words) or any(map(_DEPTHS.fullmatch, target.words)))
+        needs_likeness = not (are_sensors(words) or any(map(_DEPTHS.fullmatch, target.words)))
         inputs = [
             one
             for one in named or pairs
@@ -287,7 +140,7 @@ def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
         used = {id(target), *(id(one.kind) for one in inputs), *map(id, mixed)}
         out = [kind for kind in kinds if id(kind) not in used and kind.excluded(view.members)]
         reading = _reading(view, target, inputs, out) if inputs else None
-        if inputs and not (reading or found) and target.folders and len(kinds) == _A_PAIR:
+        if inputs and not (reading or found) and target.folders and len(kinds) == A_PAIR:
             return _unpaired(view, target, inputs[0].kind, is_clear=side > 0)
         if reading:
             found.append(reading)
@@ -302,9 +155,7 @@ def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
             if all(one.likeness.has_hues and not one.likeness.is_same for one in inputs):
                 found.append(Reading({"labels": "folder"}, "the scenes of their pictures differ"))
             elif (
-                len(found) == len(kinds)
-                and target.folders
-                and not (any(sides) or _are_named(words))
+                len(found) == len(kinds) and target.folders and not (any(sides) or are_named(words))
             ):
                 found.append(Reading({"labels": "folder"}, "the two folders are classes"))
     singles = (
@@ -316,7 +167,9 @@ def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
     return [*found, *filter(None, singles)]
 
 
-def _unpaired(view: View, target: _Kind, kind: _Kind, *, is_clear: bool) -> list[Reading]:
+def _unpaired(
+    view: View, target: PictureKind, kind: PictureKind, *, is_clear: bool
+) -> list[Reading]:
     """Return the readings if no pattern finds the targets, such as several targets for one input.
 
     Unless `is_clear`, inputs are tried as targets. If no pattern pairs them, targets are left out.
@@ -338,29 +191,29 @@ def _among_others(view: View, apart: Reading) -> Iterator[Reading]:
             yield Reading({**one.options, "exclude": out}, f"{apart.why}; {one.why}")
 
 
-def _has_classes(view: View, target: _Kind) -> bool:
+def _has_classes(view: View, target: PictureKind) -> bool:
     """Return whether folders of target images may be classes: words without a number."""
     keys = view.members.keys.take(target.rows)
     last = {path.rpartition("/")[2] for path in keys.folders.firsts().values()}
-    return len({_words(one) for one in last.difference(target.folders)} - {()}) > 1 and not any(
+    return len({kind_words(one) for one in last.difference(target.folders)} - {()}) > 1 and not any(
         re.search(r"\d", one) for one in last
     )
 
 
-def _by_class(others: Sequence[_Kind]) -> Reading:
+def _by_class(others: Sequence[PictureKind]) -> Reading:
     out = tuple(f"{kind.glob}/*" for kind in others)
     options = {"labels": "folder", **({"exclude": out} if out else {})}
     return Reading(options, "the folders of the images may be classes")
 
 
-def _may_be_kinds(view: View, kinds: Sequence[_Kind]) -> bool:
-    if len(view.documents.members(".xml", ".txt", ".json")) >= _FEWEST:  # perhaps annotations
+def _may_be_kinds(view: View, kinds: Sequence[PictureKind]) -> bool:
+    if len(view.documents.members(".xml", ".txt", ".json")) >= FEWEST:  # perhaps annotations
         return False
     are_affixes = not any(kind.folders for kind in kinds)
-    return are_affixes or _are_named([kind.words for kind in kinds]) or _are_same(view, *kinds)
+    return are_affixes or are_named([kind.words for kind in kinds]) or _are_same(view, *kinds)
 
 
-def _are_same(view: View, one: _Kind, other: _Kind) -> bool:
+def _are_same(view: View, one: PictureKind, other: PictureKind) -> bool:
     """Return whether sampled pictures show the scenes of the same-named pictures of the other kind.
 
     The other name may be longer. This is a cheaper check than `either_way`.
@@ -368,20 +221,22 @@ def _are_same(view: View, one: _Kind, other: _Kind) -> bool:
     members = view.members
     for rows, others in ((one.rows, other.rows), (other.rows, one.rows)):
         keys, pairs = members.keys.take(others), list[tuple[Member, Member]]()
-        for row in spread(rows, _FEWEST):
+        for row in spread(rows, FEWEST):
             fits = booleans(pc.match_substring(keys.array, f"/{stem(members.keys[row])}"))
-            found = others[fits][:_MOST_NAMES].tolist()
+            found = others[fits][:MOST_NAMES].tolist()
             own = Counter(members.keys[row].split("/"))
             found.sort(
                 key=lambda at, own=own: -(own & Counter(members.keys[at].split("/"))).total()
             )
             pairs += [(members[row], members[at]) for at in found[:1]]
-        if len(pairs) == _FEWEST and likeness(pairs, view.pictures).is_same:
+        if len(pairs) == FEWEST and likeness(pairs, view.pictures).is_same:
             return True
     return False
 
 
-def _pair(view: View, target: _Kind, kind: _Kind, most: int | None = None) -> _Pair | None:
+def _pair(
+    view: View, target: PictureKind, kind: PictureKind, most: int | None = None
+) -> _Pair | None:
     members = view.members
     relation = either_way(members, target.rows, kind.rows)
     if not (relation or target.folders or kind.folders):
@@ -393,7 +248,7 @@ def _pair(view: View, target: _Kind, kind: _Kind, most: int | None = None) -> _P
 
 
 def _reading(
-    view: View, target: _Kind, inputs: Sequence[_Pair], out: Sequence[_Kind]
+    view: View, target: PictureKind, inputs: Sequence[_Pair], out: Sequence[PictureKind]
 ) -> Reading | None:
     """Return the reading with these targets, or None if no pattern pairs them with the inputs."""
     exclude = tuple(kind.excluded(view.members) for kind in out)
@@ -404,7 +259,7 @@ def _reading(
     return None
 
 
-def _patterns(members: Members, target: _Kind, inputs: Sequence[_Pair]) -> Iterator[str]:
+def _patterns(members: Members, target: PictureKind, inputs: Sequence[_Pair]) -> Iterator[str]:
     relation = inputs[0].relation
     keys = [members.keys[row] for row, _ in relation.pairs]
     ends = {key[key.rfind(".") :] for key in keys}
@@ -448,7 +303,7 @@ def _fields(inputs: Sequence[_Pair]) -> Iterator[str]:
     forms = sorted({re.sub(r"\d+", lambda _: r"\d+", re.escape(end)) for end in ends})
     before = "|".join(map(re.escape, sorted({one.input.start for one in relations})))
     before = f"(?:{before})" if before else ""
-    if len(forms) <= _MOST_KINDS:
+    if len(forms) <= MOST_KINDS:
         yield f"{{stem:^{before}(.+)(?:{'|'.join(forms)})$}}"
     separators = {end[0] for end in ends if end}
     if len(separators) == 1:
@@ -456,7 +311,11 @@ def _fields(inputs: Sequence[_Pair]) -> Iterator[str]:
 
 
 def _proof(
-    view: View, pattern: str, target: _Kind, out: Sequence[_Kind], inputs: Sequence[_Pair]
+    view: View,
+    pattern: str,
+    target: PictureKind,
+    out: Sequence[PictureKind],
+    inputs: Sequence[_Pair],
 ) -> tuple[str, MaskFiles | None] | None:
     """Return the evidence in words and the pairs, or None unless a pattern pairs nearly all files.
 
@@ -493,11 +352,3 @@ def _proof(
     is_whole = len(keys) == len(view.listing.images)
     why = f"{what}; {counted(num_pairs, 'pair')} of pictures compared"
     return why, files if is_whole else None
-
-
-def _glob(names: Sequence[str]) -> str:
-    if len(names) == 1:
-        return glob.escape(names[0])
-    start = common_start(names)
-    end = common_start([name[len(start) :][::-1] for name in names])[::-1]
-    return f"{glob.escape(start)}*{glob.escape(end)}"

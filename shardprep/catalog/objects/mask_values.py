@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardprep.catalog.objects.formats.yolo import NameFile
+from shardprep.catalog.objects.formats.yolo_names import NameFile
 from shardprep.catalog.objects.object_table import ONE_CLASS
 from shardprep.catalog.tables.long_rows import check_widths
 from shardprep.catalog.tables.metadata_files import Documents
