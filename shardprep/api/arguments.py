@@ -71,14 +71,14 @@ def recipe_of(flags: dict[str, Any]) -> Recipe:
 def with_files(flags: dict[str, Any]) -> dict[str, Any]:
     """Return `flags` with files instead of table objects, such as data frames.
 
-    An exclude list may be any iterable of ids, and a class map a dict. If one column of `labels` is
-    an ordered Categorical of pandas, its order becomes `classes`.
+    An exclude list may be any iterable of ids, and a class map a dict. If the labels are an ordered
+    Categorical of pandas, its order becomes `classes`, unless a class map renames them.
     """
     made: dict[str, Any] = {}
     for key, value in flags.items():
         if key not in TABLE_OPTIONS or isinstance(value, str):
             continue
-        from shardprep.catalog.items_file import are_rows, kept, orders
+        from shardprep.catalog.items_file import are_rows, kept, order_of_labels
 
         if key == "join":
             is_single = not isinstance(value, list | tuple) or are_rows(value)
@@ -86,8 +86,9 @@ def with_files(flags: dict[str, Any]) -> dict[str, Any]:
         else:
             start = "csv:" if key in ("labels", "relabel", "predictions") else ""
             made[key] = start + kept(value, key)
-        if key == "labels" and "classes" not in flags and len(found := orders(value)) == 1:
-            made["classes"] = next(iter(found.values()))
+        is_open = key == "labels" and flags.keys().isdisjoint(("classes", "class_map"))
+        if is_open and (order := order_of_labels(value)):
+            made["classes"] = order
     return flags | made
 
 

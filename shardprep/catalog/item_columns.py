@@ -398,7 +398,8 @@ def options_stated(items: GivenItems, recipe: Recipe) -> dict[str, Any]:
         cells = columns.get("label") if targets[0] == "label" and not recipe.separator else None
         if cells and max(share(NUMBER, cells), share(DECIMAL_COMMA.pattern, cells)) < _HALF:
             stated["target"] = "class"  # "auto" would look for several classes in each cell
-            stated["classes"] = tuple(items.orders.get(items.titled("label"), ()))
+            if not recipe.class_map:
+                stated["classes"] = tuple(items.orders.get(items.titled("label"), ()))
     if "split" in columns:
         stated["split"] = "column:split"
     if "group" in columns:

@@ -19,6 +19,7 @@ import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
 from shardprep.catalog.arrays.array_file import reading
+from shardprep.catalog.labels import LABEL_COLUMNS
 from shardprep.catalog.selection import MOST_SHOWN
 from shardprep.catalog.tables.metadata_files import check_text, read_table
 from shardprep.catalog.tables.table import OpenQuoteError, parse_table
@@ -128,6 +129,16 @@ def orders(table: Any) -> dict[str, Sequence[str]]:
                     *map(str.strip, column.chunk(0).dictionary.to_pylist())
                 ]
     return found
+
+
+def order_of_labels(table: Any) -> Sequence[str]:
+    """Return the values of the column of labels, if it is an ordered Categorical; otherwise ()."""
+    found = orders(table)
+    titles = [one.strip() for one in pa.table(table).column_names] if found else []
+    titles = [one for one in titles if not one.startswith("__index_level_")]
+    usual = [one for name in LABEL_COLUMNS for one in titles if one.lower() == name]
+    usual = usual or (titles[1:] if len(titles) == 2 else [])
+    return found.get(usual[0], ()) if usual else ()
 
 
 def are_rows(table: object) -> bool:

@@ -146,16 +146,20 @@ def split_folders(folders: Iterable[str]) -> dict[str, str]:
             }
         start = f"{parent}/" if parent else ""
         found |= {f"{start}{name}": own[name].split for name in own if name in kept - classes}
-    return {path: one for path, one in found.items() if not _has_splits(path, found, with_images)}
+    wrappers = _wrappers(found, with_images)
+    return {path: one for path, one in found.items() if path not in wrappers}
 
 
-def _has_splits(folder: str, splits: Mapping[str, str], paths: Collection[str]) -> bool:
-    """Return whether all images below a split are in folders of several splits: an archive."""
-    inner = {f"{one}/" for one in splits if one.startswith(f"{folder}/")}
-    if len({splits[one[:-1]] for one in inner}) < 2:
-        return False
-    below = [f"{one}/" for one in paths if f"{one}/".startswith(f"{folder}/")]
-    return all(one.startswith((*inner,)) for one in below)
+def _wrappers(splits: Mapping[str, str], paths: Collection[str]) -> set[str]:
+    """Return the splits below which all images are in folders of several splits: archives."""
+    inner = defaultdict[str, set[str]](set)
+    for path, split in splits.items():
+        for above in filter(splits.__contains__, _paths_to(path.rpartition("/")[0])):
+            inner[above].add(split)
+    found = {above for above, several in inner.items() if len(several) > 1}
+    for path in paths if found else ():
+        found.difference_update([one for one in _paths_to(path) if one in splits][-1:])
+    return found
 
 
 def _classes_named_as_splits(

@@ -52,7 +52,7 @@ _MANY_VALUES = 20
 _NOTHING = frozenset({"na", "n/a", "#n/a", "nan", "null", "none", "nil", "?", "-", "missing"})
 """Case-folded class names that probably mean an empty cell."""
 _MOST_NAMES = 10
-_ALIKE = 0.8
+_ALIKE, _A_FEW = 0.8, 3
 _CLASSES, _CLASS_MAP = OptionName("classes"), OptionName("class_map")
 _SEVERAL = re.compile(
     r"""\[\s*[-+.\d]+[\s,]+[-+.\d].*\]|[\[(]\s*(['"]).*\1[\s,]+['"].*[\])]""", re.DOTALL
@@ -224,19 +224,21 @@ class Naming(NamedTuple):
         if called and not set(self.classes) & set(called):
             what = f"none of {some_of(self.classes, _MOST_NAMES)} is a class of the {where}"
             raise SourceError(_CLASSES, what, f"use one of {some_of(called, _MOST_NAMES)}")
-        others = [one for one in dict.fromkeys(called) if one not in self.classes]
+        others = {one.casefold(): one for one in called if one not in self.classes}
         for name in (one for one in self.classes if one not in called):
-            if near := next((one for one in others if _are_alike(name, one)), ""):
+            if near := others.get(_nearest(name.casefold(), others)):
                 what = f"no class of the {where} is called {name}"
                 raise SourceError(_CLASSES, what, f"is {near} meant? use one of {some_of(called)}")
         return self.classes
 
 
-def _are_alike(one: str, two: str) -> bool:
-    """Return whether a name is probably the other: other case, swapped letters, one more letter."""
-    a, b = one.casefold(), two.casefold()
-    is_near = difflib.SequenceMatcher(None, a, b).ratio() >= _ALIKE
-    return sorted(a) == sorted(b) or (is_near and re.findall(r"\d+", a) == re.findall(r"\d+", b))
+def _nearest(name: str, others: Iterable[str]) -> str:
+    """Return the name that is probably meant, with swapped letters or one more letter, or ""."""
+    letters, numbers = sorted(name), re.findall(r"\d+", name)
+    near = difflib.get_close_matches(name, others, _A_FEW, _ALIKE)
+    near = [one for one in near if re.findall(r"\d+", one) == numbers]
+    swapped = (one for one in others if len(one) == len(name) and sorted(one) == letters)
+    return next(itertools.chain(near, swapped), "")
 
 
 def naming_of(recipe: Recipe, labels: Coded[Cell | None], read: Callable[[str], bytes]) -> Naming:

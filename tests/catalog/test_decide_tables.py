@@ -417,6 +417,49 @@ def test_a_cell_in_a_column_of_splits_without_such_a_word_is_asked_about(
     assert "--labels csv:meta.csv:id:label (" in error
 
 
+def test_empty_cells_in_a_column_of_splits_are_asked_about(tmp_path: Path) -> None:
+    rows = [
+        f"{row},{split}"
+        for row, split in zip(_rows("a b")[:6], ["train", "test", ""] * 2, strict=True)
+    ]
+    error = _outcome(tmp_path, _ALL[:6], {"meta.csv": ["id,label,split", *rows]}).error
+    assert "--split column:split:train=train,test=test (" in error
+    assert "column 'split' of meta.csv; an empty cell as train" in error
+
+
+def test_two_columns_of_one_title_are_no_error_if_nothing_uses_them(tmp_path: Path) -> None:
+    rows = [f"{row},{i},{i + 1}" for i, row in enumerate(_rows("a b"))]
+    found = _outcome(tmp_path, _ALL, {"meta.csv": ["id,label,note,note", *rows]})
+    assert found.facts[_ALL[1]]["label"] == "b", found.error
+
+
+@pytest.mark.parametrize(
+    ("title", "more", "flag"),
+    [
+        ("image", {}, "'csv:ann/{id}.csv:image:"),
+        ("id", {}, "'csv:ann/{file}.csv:id:"),
+        ("image", {"ann/all.csv": ["image,xmin,ymin,xmax,ymax,score", "0.jpg,1,2,9,8,1"]}, ""),
+        ("image", {"old/ann/0.csv": ["image,xmin,ymin,xmax,ymax,score", "0.jpg,1,2,9,8,1"]}, ""),
+        ("image", {"ann/none.csv": []}, ""),
+    ],
+)
+def test_many_tables_have_a_pattern_if_it_fits_no_other_file(
+    title: str, more: dict[str, list[str]], flag: str, tmp_path: Path
+) -> None:
+    """A table has the boxes of two images, so that its name is no id."""
+    tables = {
+        f"ann/{i:02}.csv": [
+            f"{title},xmin,ymin,xmax,ymax,label",
+            *(f"{n}.jpg,1,2,9,8,cat" for n in (2 * i, 2 * i, 2 * i + 1)),
+        ]
+        for i in range(20)
+    }
+    found = _outcome(tmp_path, [f"img/{i}.jpg" for i in range(40)], tables | more)
+    assert {one["boxes"] for one in found.facts.values()} == {"cat,cat", "cat"}, found.error
+    assert flag in " ".join(found.notes)
+    assert ("{" in " ".join(found.notes)) == bool(flag)
+
+
 def test_words_of_splits_beside_other_words_are_classes_of_a_column(tmp_path: Path) -> None:
     """Ids that begin with a word of a split state none, either."""
     rows = [f"train_{i},{one}" for i, one in enumerate(["train", "bus", "test", "car"] * 2)]

@@ -663,6 +663,8 @@ def test_an_ordered_categorical_states_the_order_of_classes(option: str) -> None
     assert classes(frame, classes="x,y,w,z") == [*"xywz"]
     assert classes(frame.assign(label=pd.Categorical([*"ywyw"], [*"zyxw"]))) == [*"wy"]
     assert classes(frame.assign(label=[*"ywyw"])) == [*"wy"]
+    assert classes(frame.assign(label=[*"ywyw"], grade=levels)) == [*"wy"]
+    assert classes(frame, class_map={"y": "yes"}) == ["w", "yes"]
 
 
 def test_a_flag_wins_over_a_column() -> None:

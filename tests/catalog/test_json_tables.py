@@ -57,6 +57,14 @@ def test_settings_are_not_a_table(document: Any) -> None:
     assert '{"a": {"label": "cat"}, …}' in caught.value.hint
 
 
+def test_an_error_about_a_column_names_the_columns_of_all_inner_lists() -> None:
+    one = {"id": "a", "tags": [{"n": "x"}], "boxes": [{"x": 1}, {"x": 2}]}
+    with pytest.raises(SourceError) as caught:
+        json_rows(dumped({"items": [one]}), "t.json", ("id", "label"))
+    assert caught.value.what == "has no column 'id'"
+    assert caught.value.hint.endswith("use one of items.id, items.tags.n, items.boxes.x")
+
+
 def test_labels_by_key_are_used_without_flags(tmp_path: Path) -> None:
     kinds = {name: {"kind": ("cat", "dog")[i % 2], "n": 1} for i, name in enumerate(NAMES)}
     source = write_folder(tmp_path / "s", pictures(*NAMES) | {"t.json": dumped(kinds)})

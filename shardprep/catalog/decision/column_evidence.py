@@ -75,7 +75,6 @@ _SEPARATORS = ("|", ";", ",", " ")
 _MANY_VALUES, _MANY_ROWS, _FEW = 20, 20, 5
 _SAMPLE, _MANY_COLUMNS, _MANY_IMAGES = 100, 7, 1_000
 _LONG, _SENTENCE, _MOSTLY, _NEARLY = 16, 48, 0.5, 0.9
-"""Maximum ratio of the lengths of opposite sides of a quadrilateral."""
 _LEAST_ALONE = 10
 """Minimum number of images to read labels that are nearly all different as texts."""
 
@@ -108,6 +107,7 @@ def found_columns(
     table = match.table
     titles = [one for one in titles or table.header if not is_id(match, one) and ":" not in one]
     titles = [one for one in titles if one and "," not in one and not _OF_OBJECTS.match(one)]
+    titles = [one for one in titles if not table.has_twins(one)]
     cells = {one: table.cells(table.column(one)) for one in titles}
     files = [one for one in titles if _are_files(index, one, cells[one][:_SAMPLE])]
     titles = [one for one in titles if one not in files and not counts_rows(match, one)]

@@ -185,10 +185,12 @@ def twin_folders(
         for one, other in itertools.combinations(sorted(several), 2):
             names = sorted(several[one] & several[other])
             names = names[:: len(names) // MOST_PAIRS + 1]
+            if len(names) < _FIRST_FEW:
+                continue
             wanted = {f"{folder}/{name}" for folder in (one, other) for name in names}
             of_key = {x: members[row] for row, x in enumerate(members.keys) if x in wanted}
             pairs = [(of_key[f"{one}/{name}"], of_key[f"{other}/{name}"]) for name in names]
-            if len(names) >= _FIRST_FEW and likeness(pairs, pictures).is_same:
+            if likeness(pairs, pictures).is_same:
                 return one.rpartition("/")[2], other.rpartition("/")[2]
     return None
 

@@ -429,9 +429,9 @@ def split_column(table: Table) -> Reading | None:
     a further word, such as `id_val`, is a split of its own. With other cells, which are in train,
     the reading is uncertain.
     """
-    titles = [one for one in table.header if table.rows and ":" not in one]
-    for title in sorted(titles, key=lambda one: not is_of_splits(one)):
-        cells, why = table.cells(table.column(title)), f"column {title!r} of {table.name}"
+    titles = [one for one in enumerate(table.header) if table.rows and ":" not in one[1]]
+    for place, title in sorted(titles, key=lambda one: not is_of_splits(one[1])):
+        cells, why = table.cells(place), f"column {title!r} of {table.name}"
         is_usual = is_of_splits(title)
         if not is_usual and not all(map(split_of_cell, cells[:_MOST_NAMES])):
             continue
@@ -453,6 +453,10 @@ def split_column(table: Table) -> Reading | None:
             {} if "test" in splits else {c: "test" for c in split_of if split_of[c] == "gallery"}
         )
         pairs = ",".join(f"{cell}={rest.get(cell, split_of[cell])}" for cell in split_of if cell)
-        why += "" if is_certain else f"; {some_of(others)} as train"
+        why += (
+            ""
+            if is_certain
+            else f"; {some_of([one or 'an empty cell' for one in others])} as train"
+        )
         return Reading({"split": f"column:{title}:{pairs}"}, why, is_certain=is_certain)
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -124,10 +124,14 @@ class Documents:
         found = []
         if self._columns is not None:
             found.append(self._with(self._columns, self._recipe.rules.join))
-        for member in self._others:
-            if member.key.lower().endswith(TABLE_SUFFIXES):
-                with contextlib.suppress(SourceError):  # not a table: listed as skipped
-                    found.append(self._parse(_read(member), member.key))
+        members = self.members(*TABLE_SUFFIXES)
+        folders = (f"/{member.key}".casefold().split("/")[:-1] for member in members)
+        counts = Counter("/".join(one[i:]) for one in folders for i in range(len(one)))
+        for member in members:
+            number = counts[member.key.rpartition("/")[0].casefold()]
+            with contextlib.suppress(SourceError):  # not a table: listed as skipped
+                table = self._parse(_read(member), member.key)
+                found.append(replace(table, num_beside=number))
         return found
 
     @cached_property

@@ -105,6 +105,8 @@ class Table:
     """Number of the last columns that come from joined tables."""
     parts: tuple[tuple[str, int], ...] = ()
     """Name and number of rows of each table that was stacked; () for a single table."""
+    num_beside: int = 0
+    """Number of tables in folders whose path ends like that of this file; 0 if unknown."""
     faults: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Column with a cell that spans lines → file and problem; "" if rows are missing, `_LONG` if
     rows are too long."""
@@ -141,13 +143,15 @@ class Table:
     def files(self) -> str:
         """The name of the table in options: names of files with commas between, or their pattern.
 
-        Many files in one folder have a pattern such as `boxes/{id}.csv`.
+        Many files have a pattern such as `boxes/{id}.csv`, if it fits no other file.
         """
         names = self.file_names
-        ends = {(one.rpartition("/")[0], PurePath(one).suffix) for one in names}
-        folder, suffix = ends.pop()
-        if len(names) > MANY_PARTS and not ends and folder and not _SIGNS.search(folder):
-            return f"{folder}/{{id}}{suffix}"
+        if MANY_PARTS < len(names) == self.num_beside:
+            ends = {(one.rpartition("/")[0], PurePath(one).suffix) for one in names}
+            (folder, suffix), *others = ends
+            names_of_field = [one for one in ("id", "file") if one not in self.header]
+            if folder and names_of_field and not (others or _SIGNS.search(folder)):
+                return f"{folder}/{{{names_of_field[0]}}}{suffix}"
         return ",".join(names)
 
     def with_cells(self, name: str, cells: Mapping[str, str]) -> Table:
@@ -215,17 +219,18 @@ class Table:
         lowered = [title.lower() for title in self.header]
         for known, one in ((self.header, name), (titles, name), (lowered, name.lower())):
             if one in known:
-                self._check_twins(known.index(one))
-                return known.index(one)
+                place = known.index(one)
+                if self.has_twins(title := self.header[place]):
+                    what = f"has two columns {title!r}"
+                    raise TwoColumnsError(self.name, what, "rename or drop one")
+                return place
         hint = use_one_of(name, [*dict.fromkeys(titles)], len(titles))
         raise SourceError(self.name, f"has no column {name!r}", hint)
 
-    def _check_twins(self, place: int) -> None:
-        """Raise a TwoColumnsError if another column has the same title, but other cells."""
-        title = self.header[place]
-        twins = [i for i, one in enumerate(self.header) if one == title and title]
-        if any(not self.cells(i).array.equals(self.cells(place).array) for i in twins[1:]):
-            raise TwoColumnsError(self.name, f"has two columns {title!r}", "rename or drop one")
+    def has_twins(self, title: str) -> bool:
+        """Return whether several columns have this title, but different cells."""
+        own = [self.cells(i).array for i, one in enumerate(self.header) if one == title and title]
+        return not all(map(own[0].equals, own[1:])) if own else False
 
     def check_rows(self) -> Table:
         """Return the table; SourceError if a row has more cells than the table has columns."""
@@ -346,6 +351,7 @@ def json_rows(
     flags, such as `{"cat": true, "dog": false}`, becomes one cell with the names that are true.
     SourceError for other JSON.
     """
+    columns = [*filter(None, columns)]
     try:
         if name.lower().endswith(".jsonl"):
             document: Any = [json.loads(line) for line in decoded(data).split("\n") if line.strip()]
@@ -357,11 +363,10 @@ def json_rows(
             elif rows := keyed_rows(document):
                 document = rows
             else:
-                is_named = any(one.partition(".")[0] in document for one in columns)
-                columns = columns if is_named else [*_longest_list(document)]
+                columns = columns or [*_longest_list(document)]
         found = _rows_of(document, name, columns, {""}, cells)
-        if columns and not (is_of_image or any(found)):  # an error then names the nested values
-            return _rows_of(document, name, [*_paths(document, "")], {""})
+        if columns and not (is_of_image or any(found)) and (paths := [*_paths(document, "")]):
+            raise SourceError(name, f"has no column {columns[0]!r}", use_one_of(columns[0], paths))
         return found
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         what = "is neither a list of JSON objects nor an object of objects nor a COCO document"
@@ -494,5 +499,6 @@ def stacked(tables: list[Table]) -> Table:
     rows = Rows(columns, sum(number for _, number in parts))
     faults = {title: fault for table in reversed(tables) for title, fault in table.faults.items()}
     name = " + ".join(table.name for table in tables)
-    found = Table(name, header, rows, parts=parts, faults=faults)
+    number = tables[0].num_beside
+    found = Table(name, header, rows, parts=parts, num_beside=number, faults=faults)
     return found if "," in found.files else replace(found, name=found.files)
