@@ -165,10 +165,7 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
 
 def _check_partners(items: GivenItems, roles: Mapping[str, str], recipe: Recipe) -> None:
     """Raise a SourceError for a column that is of no use without another, such as `box_labels`."""
-    are_given = (
-        getattr(recipe, one) != BUILD_DEFAULTS[one] for one in ("boxes", "masks", "points")
-    )
-    if any(are_given):
+    if any(getattr(recipe, x) != BUILD_DEFAULTS[x] for x in ("boxes", "masks", "points")):
         return
     for role, partners in _PARTNERS.items():
         if role not in roles or roles.keys() & {*partners}:
@@ -237,7 +234,7 @@ def _not_chosen(
 def _like(title: str) -> list[str]:
     """Return the role that a title probably means: `gruop`, `bbox` or `mask_path`; or []."""
     name = _root(title)
-    same = [role for role in (*OF_FILES, *_ROLES) if _root(role) == _root(title)]
+    same = [role for role in (*OF_FILES, *_ROLES) if _root(role) == name]
     of_file = [role for role in OF_FILES if re.fullmatch(f"{_root(role)}_?(path|file)", name)]
     return (difflib.get_close_matches(title.lower(), _ROLES, 1, _ALIKE) or same or of_file)[:1]
 

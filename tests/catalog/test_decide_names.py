@@ -8,7 +8,8 @@ import pytest
 from shardprep.catalog.names import are_parts
 from shardprep.errors import QuestionError
 from tests.catalog.builders import catalog
-from tests.support.builders import jpeg
+from tests.support.builders import jpeg, write_folder
+from tests.support.first_contact import outcome
 from tests.support.scenes import picture
 
 
@@ -334,3 +335,17 @@ def test_fractions_after_a_word_in_names_are_proposed_as_numbers(tmp_path: Path)
     assert [re.search(rules[0][6:], names[3])["label"], len(rules)] == ["0.35", 3]  # type: ignore[index]
     found = catalog(tmp_path / "2", pictures(*names), labels=rules[1], target="regression")
     assert [item.target for item in found.items][:2] == [0.9, 0.8]
+
+
+def test_folders_that_only_test_has_are_classes_or_parts_without_labels(tmp_path: Path) -> None:
+    names = [f"train/{x}/{i}.jpg" for x in ("cat", "dog", "owl") for i in range(4)]
+    names += [f"test/batch_{x}/{i}.jpg" for x in "ab" for i in range(4)]
+    source = write_folder(tmp_path / "source", pictures(*names))
+    error = outcome(source, {}).error
+    rule = r"regex:^train/(?P<label>[^/]+)/[^/]+$"
+    assert f"--labels '{rule}' (classes of train; images of test without labels)" in error
+    assert "--labels folder (5 names such as batch_a, each in one split" in error
+    assert "--labels none (" in error
+    facts = outcome(source, {"labels": rule}).facts
+    assert facts["train/cat/0.jpg"] == {"split": "train", "label": "cat"}
+    assert facts["test/batch_a/0.jpg"] == {"split": "test"}

@@ -425,6 +425,8 @@ def test_empty_cells_in_a_column_of_splits_are_asked_about(tmp_path: Path) -> No
     error = _outcome(tmp_path, _ALL[:6], {"meta.csv": ["id,label,split", *rows]}).error
     assert "--split column:split:train=train,test=test (" in error
     assert "column 'split' of meta.csv; an empty cell as train" in error
+    rows = [row.replace("test", "extra") for row in rows]  # all images would be in train
+    assert _outcome(tmp_path, _ALL[:6], {"meta.csv": ["id,label,split", *rows]}).facts
 
 
 def test_two_columns_of_one_title_are_no_error_if_nothing_uses_them(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Ids of a table find their images: all at once as one by one, and by the one rule of splits."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -92,11 +93,12 @@ def test_the_tables_of_many_images_are_one_table_with_a_pattern() -> None:
 
     def tables(ids: list[str]) -> list[Table]:
         pairs = zip(names, ids, strict=True)
-        return [parse_table(f"id\n{one}\n".encode(), f"boxes/{name}.csv") for name, one in pairs]
+        own = (parse_table(f"id\n{one}\n".encode(), f"boxes/{name}.csv") for name, one in pairs)
+        return [replace(one, num_beside=20) for one in own]
 
     [whole] = united(index, tables(names))
     assert [*whole.cells(0)] == names
-    assert whole.files == "boxes/{id}.csv"
+    assert whole.files == "boxes/{file}.csv"  # the tables have a column id
     assert len(united(index, tables(["00", *names[1:-1], "00"]))) == 2
     [few] = united(index, tables(names)[:2])
     assert few.files == "boxes/00.csv,boxes/01.csv"
@@ -107,7 +109,7 @@ def test_a_build_takes_the_boxes_of_a_table_for_each_image(tmp_path: Path) -> No
     tables = {f"boxes/{i:02}.csv": row % (i, i) for i in range(20)}
     images = {f"images/{i:02}.jpg": jpeg(seed=i) for i in range(20)}
     source = write(tmp_path / "set.zip", zip_bytes(images | tables))
-    boxes = "csv:boxes/{id}.csv:id:xmin,ymin,xmax,ymax:label"
+    boxes = "csv:boxes/{file}.csv:id:xmin,ymin,xmax,ymax:label"
     found = shardprep.build(source, dry_run=True)
     assert f"--boxes '{boxes}' is decided" in " ".join(found.plan.findings)
     for plan in (found, shardprep.build(source, boxes=boxes, dry_run=True)):

@@ -71,8 +71,7 @@ def labels_by_names(view: View) -> Sequence[Reading]:
         if not found and view.automatic.rule == "prefix":
             found = _of_starts(view)
         is_folder = is_by_folder and all(one.options == {"labels": "folder"} for one in found)
-        if is_folder and (why := _apart(view)):
-            found = [Reading({"labels": "folder"}, why), _NONE]
+        found = (is_folder and _apart(view)) or found
         return found if len(found) < 2 or view.automatic.match is None else []
     found = _of_fields(view) or [*_of_whole_names(view)]
     if found and not _is_explained(view):
@@ -194,22 +193,29 @@ def _of_test(view: View, tests: Collection[str], names: Collection[str]) -> list
     return [Reading({"labels": "folder"}, why)] if test.keys().isdisjoint(names) else []
 
 
-def _apart(view: View) -> str:
-    """Return why folders may be scenes, not classes, or "".
+def _apart(view: View) -> list[Reading]:
+    """Return readings of folders that may be scenes, not classes; [] if they are classes.
 
-    No two splits share a folder, and the folders differ in words, unlike ids.
+    No two splits share a folder, and the folders differ in words, unlike ids. If there is no other
+    split than test, its folders may also be parts of it, without labels.
     """
-    of_splits = defaultdict[str, set[str]](set)
-    for path, split in zip(
-        view.folders, folder_splits(f"{x}/1" for x in view.folders), strict=True
-    ):
-        of_splits[split or "train"].add(path.rpartition("/")[2])
+    of_splits = defaultdict[str, dict[str, str]](dict)
+    splits = folder_splits(f"{path}/1" for path in view.folders)
+    for path, split in zip(view.folders, splits, strict=True):
+        above, _, name = path.rpartition("/")
+        of_splits[split or "train"][name] = above
     own = [*of_splits.values()]
-    names = set[str]().union(*own)
+    names = {name for several in own for name in several}
     words = {re.sub(r"[\W\d_]", "", one) for one in names}
     if len(own) < 2 or min(map(len, own)) < 2 or sum(map(len, own)) > len(names) or len(words) < 2:
-        return ""
-    return f"{len(names):,} names such as {min(names)}, each in one split: classes or scenes"
+        return []
+    why = f"{len(names):,} names such as {min(names)}, each in one split: classes or scenes"
+    found = [Reading({"labels": "folder"}, why)]
+    above, *others = {*of_splits["train"].values()}
+    if of_splits.keys() == {"train", "test"} and above and not others:
+        rule = rf"regex:^{re.escape(above)}/(?P<label>[^/]+)/[^/]+$"
+        found.append(Reading({"labels": rule}, "classes of train; images of test without labels"))
+    return [*found, _NONE]
 
 
 def _are_confirmed(view: View, at: int, depth: int) -> bool:

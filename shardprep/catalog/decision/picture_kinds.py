@@ -53,7 +53,11 @@ class PictureKind(NamedTuple):
 
     @property
     def glob(self) -> str:
-        return _glob(self.folders)
+        if len(self.folders) == 1:
+            return glob.escape(self.folders[0])
+        start = common_start(self.folders)
+        end = common_start([name[len(start) :][::-1] for name in self.folders])[::-1]
+        return f"{glob.escape(start)}*{glob.escape(end)}"
 
     def excluded(self, members: Members) -> str:
         """Return the glob that excludes the files of the kind; "" if no glob does."""
@@ -179,11 +183,3 @@ def are_named(kinds: Iterable[Sequence[str]]) -> bool:
     """Return whether all words are single letters, such as A and B, or sensors."""
     are_letters = all(len(word) == 1 for words in kinds for word in words)
     return are_letters or are_sensors(kinds)
-
-
-def _glob(names: Sequence[str]) -> str:
-    if len(names) == 1:
-        return glob.escape(names[0])
-    start = common_start(names)
-    end = common_start([name[len(start) :][::-1] for name in names])[::-1]
-    return f"{glob.escape(start)}*{glob.escape(end)}"

@@ -135,25 +135,18 @@ def _cover(view: View, index: KeyIndex) -> Iterator[Reading]:
     They must name nearly all images, each once, as `test_10000` and its `test_10000_query` beside
     the shorter `test_3000`.
     """
-    texts, found = view.documents.members(*_LISTS), list[tuple[str, str, NDArray[np.int64]]]()
+    texts = view.documents.members(*_LISTS)
+    found, longest = list[tuple[str, str, NDArray[np.int64]]](), list[Any]()
     for one in texts if len(texts) <= _MOST_TABLES else ():
         named, _ = words_of_split(stem(one.key))
         named = named & {"query", "gallery"} or named
-        if (
-            len(named) == 1
-            and one.extent.num_bytes <= _MOST_BYTES
-            and _ODD_SIGNS.isdisjoint(one.key)
-        ):
-            split = named.pop()
-            found += [
-                (split, one.key, own) for own in _rows_of(view, index, {split: one.key})[0].values()
-            ]
-    found.sort(key=lambda one: -len(one[2]))
-    longest = [
-        one
-        for at, one in enumerate(found)
-        if not any(x[0] == one[0] and np.isin(one[2], x[2]).all() for x in found[:at])
-    ]
+        is_small = one.extent.num_bytes <= _MOST_BYTES and _ODD_SIGNS.isdisjoint(one.key)
+        for split in named if is_small and len(named) == 1 else ():
+            lists = _rows_of(view, index, {split: one.key})[0]
+            found += [(split, one.key, own) for own in lists.values()]
+    for split, file, own in sorted(found, key=lambda one: -len(one[2])):
+        if not any(x == split and np.isin(own, images).all() for x, _, images in longest):
+            longest.append((split, file, own))
     splits = {split for split, *_ in longest}
     images = np.concatenate([own for *_, own in longest]) if "train" in splits else np.array([])
     if len(splits) > 1 and len(np.unique(images)) == len(images) >= _NEARLY_ALL * len(index.keys):
@@ -444,19 +437,19 @@ def split_column(table: Table) -> Reading | None:
                 return Reading({"split": f"column:{title}"}, why)
             continue
         are_plain = len(others) <= _MOST_OTHERS and _PLAIN.fullmatch("".join(split_of))
-        if not (splits and is_fit and are_plain and len(split_of) > 1):
+        if not (splits and is_fit and are_plain):
             continue
         are_own = all(NAME.fullmatch(one) and words_of_split(one)[0] for one in others)
         is_certain = are_own and "train" in splits
-        rest = {cell: cell if is_certain else "train" for cell in others if cell}
-        rest |= (
-            {} if "test" in splits else {c: "test" for c in split_of if split_of[c] == "gallery"}
-        )
-        pairs = ",".join(f"{cell}={rest.get(cell, split_of[cell])}" for cell in split_of if cell)
-        why += (
-            ""
-            if is_certain
-            else f"; {some_of([one or 'an empty cell' for one in others])} as train"
-        )
+        meant = {
+            cell: split or (cell if is_certain else "train") for cell, split in split_of.items()
+        }
+        if "test" not in splits:
+            meant = {cell: "test" if x == "gallery" else x for cell, x in meant.items()}
+        if len({*meant.values()}) < 2:
+            continue
+        pairs = ",".join(f"{cell}={split}" for cell, split in meant.items() if cell)
+        shown = some_of([one or "an empty cell" for one in others])
+        why += "" if is_certain else f"; {shown} as train"
         return Reading({"split": f"column:{title}:{pairs}"}, why, is_certain=is_certain)
     return None

@@ -71,9 +71,8 @@ def target_images(view: View) -> Sequence[Reading]:
         return []
     for kinds in sets_of_kinds(view.members):
         if readings := _readings(view, kinds):
-            return (
-                [] if label_each(view.index, view.tables) else [*readings, *_labelled(view, kinds)]
-            )
+            is_table = label_each(view.index, view.tables)
+            return [] if is_table else [*readings, *_labelled(view, kinds)]
     return _by_suffix(view.members)
 
 

@@ -278,10 +278,8 @@ class Documents:
             if split not in lists and {*lists} != {""}:
                 there = some_of([*lists])
                 what = f"has no list for {split}" if split else "has a list for each split"
-                hint = (
-                    f"use its lists, which are for {there}" if split else "name a file of one list"
-                )
-                raise SourceError(file, what, hint)
+                use = f"use its lists, which are for {there}"
+                raise SourceError(file, what, use if split else "name a file of one list")
             return lists.get(split) or lists.get("", [])
         if file.lower().endswith((*TABLE_SUFFIXES, *_JSON)):
             table = self._parse(data, file).check_rows()

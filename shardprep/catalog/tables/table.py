@@ -362,8 +362,9 @@ def json_rows(
                 document = _of_coco(document)
             elif rows := keyed_rows(document):
                 document = rows
-            else:
-                columns = columns or [*_longest_list(document)]
+            elif not any(one.partition(".")[0] in document for one in columns):
+                paths = [*_longest_list(document)]  # KeyError without a list
+                columns = columns or paths
         found = _rows_of(document, name, columns, {""}, cells)
         if columns and not (is_of_image or any(found)) and (paths := [*_paths(document, "")]):
             raise SourceError(name, f"has no column {columns[0]!r}", use_one_of(columns[0], paths))
@@ -377,9 +378,8 @@ def json_rows(
 def keyed_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return each value with its key if all are objects that share a field; otherwise []."""
     values = [*document.values()]
-    if not all(isinstance(one, dict) for one in values):
-        return []
-    if not values or not set.intersection(*map(set, values)):
+    are_objects = bool(values) and all(isinstance(one, dict) for one in values)
+    if not (are_objects and set.intersection(*map(set, values))):
         return []
     title = {} if any(KEY in one for one in values) else {KEY}
     return [dict.fromkeys(title, key) | one for key, one in document.items()]
@@ -390,7 +390,7 @@ def _rows_of(
     name: str,
     columns: Sequence[str],
     lists: set[str],
-    cells: Collection[str] = (),
+    cells: Collection[str],
     path: str = "",
 ) -> list[dict[str, str]]:
     if isinstance(value, list):

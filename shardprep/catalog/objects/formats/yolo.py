@@ -127,9 +127,8 @@ def _renumbered(numbers: Sequence[int]) -> list[str]:
     moved = [(number, i) for i, number in enumerate(numbers) if number != i]
     if not moved:
         return []
-    what = (
-        f"numbers that no object has are left out: class {moved[0][0]} is stored as {moved[0][1]}"
-    )
+    what = "numbers that no object has are left out: "
+    what += f"class {moved[0][0]} is stored as {moved[0][1]}"
     if numbers[-1] >= _MOST_NUMBERS:
         return [what]
     every = ",".join(map(str, range(numbers[-1] + 1)))
@@ -181,15 +180,12 @@ def fault_of(data: bytes) -> str:
     """Return why a text is not YOLO, as "is not YOLO: line 3 is …", or "" if it is."""
     if is_yolo(data):
         return ""
-    lines = _read_lines(data, _ANY_POSE)
-    for number, line in enumerate(decoded(data).splitlines(), 1):
-        if lines.fault or not line.strip():
-            continue
-        box = _object(line.split(), _ANY_POSE).box
-        if max(box[2:]) > _MOST_REACH:
+    fault = _read_lines(data, _ANY_POSE).fault
+    for number, line in enumerate([] if fault else decoded(data).splitlines(), 1):
+        if line.strip() and max(_object(line.split(), _ANY_POSE).box[2:]) > _MOST_REACH:
             text = shown(line.strip(), _MOST_SHOWN)
             return f"is not YOLO: line {number:,} is {text!r}: pixels, not shares of the sides"
-    return lines.fault
+    return fault
 
 
 def is_yolo(data: bytes, shape: PoseForm = _ANY_POSE) -> bool:
