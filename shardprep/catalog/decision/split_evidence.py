@@ -449,9 +449,6 @@ def split_column(table: Table) -> Reading | None:
         are_own = all(NAME.fullmatch(one) and words_of_split(one)[0] for one in others)
         is_certain = are_own and "train" in splits
         rest = {cell: cell if is_certain else "train" for cell in others if cell}
-        rest |= (
-            {} if "test" in splits else {c: "test" for c in split_of if split_of[c] == "gallery"}
-        )
         pairs = ",".join(f"{cell}={rest.get(cell, split_of[cell])}" for cell in split_of if cell)
         why += "" if is_certain else f"; {some_of(others)} as train"
         return Reading({"split": f"column:{title}:{pairs}"}, why, is_certain=is_certain)
