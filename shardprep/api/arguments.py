@@ -234,7 +234,7 @@ def repair_source(location: str, source: str | None) -> str:
         source = recipe.source if is_same else None
     if source is None:
         what = f"the source of {location} is unknown"
-        hint = f"add {OptionName('source')} with the folder, the archive or the slug"
+        hint = f"add {OptionName('source')} with the folder or archive, or kaggle:SLUG"
         raise RecipeError(OptionName("repair"), what, hint)
     return source
 

@@ -246,8 +246,8 @@ def _with_predictions(options: ReportOptions, contents: Contents, text: str) -> 
         titles = tuple(title for title in table.header if title != match.id_column)
     if len(titles) != len(classes):
         given, wanted = counted(len(titles), "column"), counted(len(classes), "class")
-        what = f"has {given} of probabilities for {wanted}"
-        raise SourceError(table.name, what, "name a column for each class, in label order")
+        what = f"{given} of {table.name} for {wanted}"
+        raise SourceError(option, what, "name a column for each class, in label order")
     columns = (map(_probability, table.cells(table.column(title))) for title in titles)
     rows = [np.append(np.fromiter(column, float), np.nan) for column in columns]
     values = np.stack(rows, axis=1)[match.row_of]  # no row: −1, the final NaN

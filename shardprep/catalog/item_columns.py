@@ -232,7 +232,7 @@ def _not_chosen(
 
 
 def _like(title: str) -> list[str]:
-    """Return the role that a title probably means: `gruop`, `bbox` or `mask_path`; or []."""
+    """Return the one role that a misspelt title probably means, as [`group`] for `gruop`; or []."""
     name = _root(title)
     same = [role for role in (*OF_FILES, *_ROLES) if _root(role) == name]
     of_file = [role for role in OF_FILES if re.fullmatch(f"{_root(role)}_?(path|file)", name)]

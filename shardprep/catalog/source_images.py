@@ -215,11 +215,13 @@ def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
     try:
         view = decide(view)
     except QuestionError as error:
-        raise QuestionError.of(error.place, [_shown(one, view) for one in error.choices]) from None
+        raise QuestionError.of(
+            error.place, [_with_examples(one, view) for one in error.choices]
+        ) from None
     return _labelled(view)
 
 
-def _shown(choice: Choice, view: View) -> Choice:
+def _with_examples(choice: Choice, view: View) -> Choice:
     """Return the choice with three images as examples; unchanged if it cannot be applied."""
     try:
         found = _labelled(view.of(view.recipe.with_rules(**choice.options)))

@@ -39,5 +39,5 @@ def rejected_text(items: Path, again: str, limit: str = "", most: float = 0.0) -
     more = f"{again} with a higher {OptionName('max_rejected')} to leave them out"
     ways = [more if remedy else f"the work is kept: {more}"] if num_written else []
     if remedy:
-        ways = [f"give {remedy}, and {OptionName('overwrite')} to start again", *ways]
-    return what, ", or ".join(ways) or "mend the images: none is left"
+        ways = [f"build again with {remedy}, and {OptionName('overwrite')}", *ways]
+    return what, ", or ".join(ways) or "correct the images, or give another source"

@@ -161,12 +161,12 @@ def test_too_many_rejections_name_the_reason_and_its_remedy_also_when_inspected(
         shardprep.build("set", size="none", **given)
     reason = "1 bad_stack, such as s3: 1.png: is 24x20 pixels, but the first image is 20x20"
     assert many.value.what.endswith(reason)
-    way = "give size, and overwrite to start again, or run again with a higher max_rejected"
+    way = "build again with size, and overwrite, or run again with a higher max_rejected"
     assert many.value.hint.startswith(way)
     with pytest.raises(shardprep.DatasetError) as unfinished:
         shardprep.inspect("tfrecords")
     assert unfinished.value.what.endswith(reason)
-    assert unfinished.value.hint.startswith("give size, and overwrite to start again, or run the")
+    assert unfinished.value.hint.startswith("build again with size, and overwrite, or run the")
     result = shardprep.build("set", size=16, overwrite=True, **given)
     assert result.manifest.totals.num_written == 4
 
@@ -175,7 +175,7 @@ def test_no_higher_limit_is_proposed_if_all_images_are_rejected(here: Path) -> N
     write(here / "bad.zip", zip_bytes({f"train/cat.{n}.jpg": b"no image" for n in range(3)}))
     with pytest.raises(shardprep.TooManyRejectedError) as many:
         shardprep.build("bad.zip", size=32, workers=1)
-    assert many.value.hint == "mend the images: none is left"
+    assert many.value.hint == "correct the images, or give another source"
 
 
 def test_an_oserror_becomes_a_shardpreperror(here: Path) -> None:

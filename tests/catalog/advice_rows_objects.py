@@ -205,7 +205,7 @@ OF_OBJECTS = [
         (2, 3),
     ),
     Row(
-        "…; --classes … keeps the numbers",
+        "; --classes … keeps the numbers",
         pics("a.jpg") | {"a.txt": b"0 .5 .5 .25 .25\n2 .5 .5 .5 .5\n"},
         {"boxes": "yolo"},
         {"classes": Own("0,1,2")},

@@ -392,11 +392,10 @@ _ALL = [name.replace("train", "all") for name in _NAMES]
 
 @pytest.mark.parametrize("title", ["split", "evaluation_status"])
 def test_a_column_of_words_of_splits_is_used_whatever_its_title(title: str, tmp_path: Path) -> None:
-    """Images of the gallery are test images if no other images are."""
     rows = _rows("a b", "train train query gallery")
     found = _outcome(tmp_path, _ALL, {"meta.csv": [f"id,label,{title}", *rows]})
     facts = [found.facts[name]["split"] for name in _ALL]
-    assert facts == 2 * ["train", "train", "query", "test"]
+    assert facts == 2 * ["train", "train", "query", "gallery"]
 
 
 def test_another_word_in_a_column_of_splits_is_a_split_of_its_own(tmp_path: Path) -> None:
@@ -477,8 +476,7 @@ def test_a_list_of_names_classes_and_splits_divides_the_folders(tmp_path: Path) 
     pairs = [*zip(names, words, strict=True)]
     rows = [f"{name} {name.split('/')[1]} {word}" for name, word in pairs]
     found = _outcome(tmp_path, names, {"list_partition.txt": ["image item status", *rows]})
-    splits = {"train": "train", "query": "query", "gallery": "test"}
-    assert [found.facts[name]["split"] for name in names] == [splits[x] for x in words]
+    assert [found.facts[name]["split"] for name in names] == words
     assert found.facts[names[0]]["label"] == "aaaa"
 
 

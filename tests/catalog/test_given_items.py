@@ -916,7 +916,7 @@ def test_a_value_that_is_no_table_is_refused() -> None:
 def test_a_workbook_is_no_table(options: dict[str, Any]) -> None:
     write_folder(Path("set"), PHOTOS)
     write(Path("t.xlsx"), zip_bytes({"xl/workbook.xml": b"<x/>"}))
-    with pytest.raises(SourceError, match="is a workbook or a zip, not a table of text; save it"):
+    with pytest.raises(SourceError, match="is a workbook or a zip, not a text; save it"):
         shardprep.build("set", dry_run=True, **options)
 
 

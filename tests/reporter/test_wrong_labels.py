@@ -137,7 +137,7 @@ def test_wrong_labels_are_found_shown_and_replaced(folder: Path, tmp_path: Path)
         ("folder", "", "--predictions: 'folder' names no table"),
         ("csv:no.csv", "", "no.csv: no such label table"),
         ("csv:t.csv", "key,cat,dog\ncat/1.png,0.4,0.6\n", "t.csv: has no column '=fox'; use"),
-        ("csv:t.csv:key:a,b", "key,a,b\ncat/1.png,0.4,0.6\n", "has 2 columns of probabilities"),
+        ("csv:t.csv:key:a,b", "key,a,b\ncat/1.png,0.4,0.6\n", "2 columns of t.csv for 3 classes"),
         ("csv:t.csv:key:*", "key,a,b,c\ncat/1.png,4,-6,1\n", "no prediction is valid for 31"),
         ("csv:t.csv:key:a,b,c", "key,a,b,c\n", "31 labelled images; use keys such"),
     ],

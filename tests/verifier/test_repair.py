@@ -346,7 +346,7 @@ def test_an_impossible_repair_is_a_one_line_error(shop: Path, folder: Path) -> N
     (shop / "shardprep.toml").unlink()
     lost = run("verify", folder, "--repair", cwd=shop)
     assert lost.returncode == 2
-    assert lost.stderr.endswith("add --source with the folder, the archive or the slug\n")
+    assert lost.stderr.endswith("add --source with the folder or archive, or kaggle:SLUG\n")
     assert (lost.stdout, lost.stderr.count("\n")) == ("", 1)  # said before anything is verified
     gone = run("verify", folder, "--repair", "--source", "nothing.zip", cwd=shop)
     assert gone.returncode == 1

@@ -80,7 +80,10 @@ def loose_images(view: View) -> Sequence[Reading]:
 
 
 def other_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> list[Reading]:
-    """Return readings of folders as kinds of pictures, parts of paths or takes of a class."""
+    """Return readings without folders that are not classes; without such, other classes.
+
+    Those are parts of the path, takes of a class, or names of files.
+    """
     found = [*_of_kinds(view, counts), *_of_strangers(counts)]
     return found or [*_of_paths(counts), *_of_takes(names), *_of_repeated(view, names)]
 

@@ -315,7 +315,7 @@ def _are_alike(files: MaskFiles, members: Members, one: MaskSet) -> bool:
 
 
 def _patterns(one: MaskSet, pictures: Sequence[Kind], masks: Sequence[str]) -> Iterator[str]:
-    """Yield patterns for a set, from its folder and the part of names that images share."""
+    """Yield values of `--masks` that may fit, from the folder and what names share with images."""
     suffix = _suffix(masks)
     star = "*" if any(kind.has_number for kind in one.kinds) else ""
     parts = [kind.folder.split("/") for kind in one.kinds]

@@ -444,8 +444,6 @@ def split_column(table: Table) -> Reading | None:
         meant = {
             cell: split or (cell if is_certain else "train") for cell, split in split_of.items()
         }
-        if "test" not in splits:
-            meant = {cell: "test" if x == "gallery" else x for cell, x in meant.items()}
         if len({*meant.values()}) < 2:
             continue
         pairs = ",".join(f"{cell}={split}" for cell, split in meant.items() if cell)

@@ -235,14 +235,17 @@ def _unread(document: Member) -> str:
 
 
 def _not_yolo(view: View, document: Member) -> str:
-    """Return what is wrong with a text file if others named like images are YOLO, or ""."""
+    """Return the first sampled text that is not YOLO, and why; "" unless others are YOLO.
+
+    The texts are those named like images; `document` must be a text as well.
+    """
     if not document.key.lower().endswith(".txt"):
         return ""
     source = AnnotatedSource(view.index, view.documents)
     texts = read_each(sampled(named_as_images(source, ".txt")))
     faults = {text.key: fault_of(text.data) for text in texts if not text.fault}
     wrong = [f"{key} {fault}" for key, fault in faults.items() if fault]
-    return wrong[0] if len(wrong) < len(faults) else ""
+    return wrong[0] if 0 < len(wrong) < len(faults) else ""
 
 
 def _proposals(view: View, document: Member) -> Iterator[Reading]:

@@ -323,8 +323,8 @@ def detected_values(
         return MaskValues(names=both, is_binary=True, how=how, findings=findings)
     lossy = [key for key, seen in sample.items() if seen.is_lossy]
     if lossy:
-        what = "is a JPEG, which blurs class indices"
-        raise SourceError(lossy[0], what, "export the masks as PNG")
+        what = "is a JPEG, which changes the values of a mask"
+        raise SourceError(lossy[0], what, "export the masks as PNG; a converted JPEG stays wrong")
     if instances:
         return MaskValues(names=(ONE_CLASS,), how="numbers of objects")
     _check_white(sample)

@@ -400,7 +400,9 @@ def check_text(data: bytes, name: str) -> None:
     """Raise a SourceError if bytes are a workbook or a Parquet file."""
     for start, what in _BINARY.items():
         if data.startswith(start):
-            raise SourceError(name, f"is {what}, not a table of text", "save it as CSV")
+            is_table = name.lower().endswith((*TABLE_SUFFIXES, ".xlsx"))
+            hint = "save it as CSV" if is_table else "save it as text, or name the file inside"
+            raise SourceError(name, f"is {what}, not a text", hint)
 
 
 def read_table(file: str, most_bytes: int) -> bytes:

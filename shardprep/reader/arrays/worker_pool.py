@@ -159,10 +159,11 @@ class WorkerPool:
             self._receive(0.0)
 
     def _receive(self, timeout_s: float) -> bool:
-        """Wait for a message, and handle all that have arrived; return whether there was any.
+        """Handle messages; return False only if this thread waited `timeout_s` and none came.
 
-        The caller has the lock. If another thread is listening already, wait for its messages
-        instead: this thread must not replace the processes that the other one listens to.
+        The caller has the lock. If another thread is listening already, return True after it has
+        received something (at once if `timeout_s` is 0): this thread must not replace the
+        processes that the other one listens to.
         """
         if self._is_listening:
             if timeout_s:

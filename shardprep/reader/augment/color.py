@@ -55,7 +55,10 @@ class Color:
 
     @as_written
     def __call__(self, images: Any, *, seed: Any) -> Any:
-        """Return changed images of the same dtype and range: uint8, or floats of 0 to 1."""
+        """Return changed images of the same dtype and range: uint8, or floats of 0 to 1.
+
+        Images are [batch, height, width, 3] or [height, width, 3], `seed` is a pair of integers.
+        """
         images = checked(images)
         if images.shape.rank == 3:
             return self._changed(images[tf.newaxis], seed)[0]

@@ -207,15 +207,15 @@ class Stretch(Move):
 @validated_fields("augment.Zoom")
 @dataclass(frozen=True, slots=True)
 class Zoom(Move):
-    """Zoom in to a random part of each image, or out to a random place in a frame.
+    """Zoom in to a random part of each image, or out, with padding around the image.
 
     Images keep their size and aspect ratio. Boxes are clipped, masks are resized by nearest
-    neighbour, and masks of classes have the value of "no class" in the frame.
+    neighbour, and class masks have the value of "no class" in the padding.
 
     Args:
         scale: smallest and largest factor, drawn uniformly in its logarithm; 2 shows half of height
             and width, 0.5 shows the whole image on a quarter of the area.
-        fill: colour of the frame as a share of white.
+        fill: grey of the padding, from 0 (black) to 1 (white).
         min_visible: as in `RandomResizedCrop`.
     """
 
@@ -238,14 +238,14 @@ class Zoom(Move):
 @validated_fields("augment.Letterbox")
 @dataclass(frozen=True, slots=True)
 class Letterbox(Move):
-    """Resize whole images to one size with their aspect ratio kept, and fill the rest with a frame.
+    """Resize whole images to one size with their aspect ratio kept, and pad the rest.
 
-    Nothing is random. Masks are resized by nearest neighbour; masks of classes have the value of
-    "no class" in the frame.
+    Nothing is random. Masks are resized by nearest neighbour; class masks have the value of
+    "no class" in the padding.
 
     Args:
         size: height and width of the results.
-        fill: colour of the frame as a share of white.
+        fill: grey of the padding, from 0 (black) to 1 (white).
     """
 
     size: Size

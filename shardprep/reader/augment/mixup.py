@@ -42,7 +42,7 @@ class _Mix:
                 raise DatasetError(where, "labels are class indices", "give num_classes")
             return images, tf.one_hot(labels, self.num_classes)
         if not (labels.dtype.is_integer or labels.dtype.is_floating):
-            raise DatasetError(where, f"labels are {labels.dtype.name}", "give labels as numbers")
+            raise DatasetError(where, f"labels have the dtype {labels.dtype.name}", "give numbers")
         return images, tf.cast(labels, tf.float32)
 
     def _share(self, drawn: Any, chance: Any) -> Any:

@@ -125,7 +125,7 @@ def sizes_of_blocks(record_bytes: float, config: ReadConfig) -> tuple[int, int]:
 
 
 def _joined_schema(datasets: Sequence[OpenDataset]) -> Schema:
-    """Return the common schema; DatasetError for other features, classes or raw image sizes."""
+    """Return the common schema; DatasetError if features, classes or raw images differ."""
     first, *others = datasets
     if not others:
         return first.schema

@@ -268,7 +268,7 @@ def turn_of(size: tuple[int, int] | None) -> int:
 
 
 class CacheProgress:
-    """Progress of filling a cache: in the log if it shows INFO, on stderr if it shows WARNING."""
+    """Progress of filling a cache: in the log at level INFO, on stderr at level WARNING."""
 
     def __init__(self, total: int, place: str) -> None:
         self._total = total

@@ -192,7 +192,8 @@ def _with_labels(given: ChangedItems, recipe: Recipe, documents: Documents) -> C
     schema, labels, rule = given.schema, given.schema.labels, recipe.rules.relabel
     if schema.target not in (LABEL, LABELS):
         option = OptionName("relabel" if recipe.relabel else "classes")
-        what = f"needs a dataset whose images have classes, not {schema.target or 'no labels'}"
+        there = schema.target or "no labels"
+        what = f"needs a dataset whose images have classes, but this one has {there}"
         raise SchemaError(option, what, "leave this option out")
     classes = recipe.classes or labels
     added = [name for name in classes if name not in labels]

@@ -315,6 +315,17 @@ def test_names_of_keypoints_that_cannot_be_used_are_an_error_of_their_category(
         made.read("coco:a.json", keypoints=True)
 
 
+def test_categories_of_one_name_are_one_class_which_a_note_says(tmp_path: Path) -> None:
+    categories = [{"id": i, "name": name} for i, name in ((1, "cat"), (2, "dog"), (7, "cat"))]
+    things = [thing(1, i, [i, 0, 1, 1]) for i in (1, 2, 7)]
+    made = source(
+        tmp_path, {"a.json": document([image(1, "1.png")], things, categories=categories)}, "1.png"
+    )
+    found = made.read("coco:a.json")
+    assert [name for name, _ in made.rows(found)["1.png"]] == ["cat", "dog", "cat"]
+    assert found.findings == ["a.json has several categories called cat: one class"]
+
+
 def test_nan_in_json_is_a_number_that_the_image_decides_on(tmp_path: Path) -> None:
     text = document([image(1, "1.png")], [thing(1, 1, [NAN, 0, 1, 1], area=NAN)])
     text = text.replace('"height": 30', '"height": NaN')

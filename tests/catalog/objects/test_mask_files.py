@@ -326,7 +326,7 @@ def test_a_document_that_names_all_values_is_proposed(tmp_path: Path) -> None:
     [
         ([coloured()], "#ff0009"),
         ([coloured("JPEG")], "of colours in JPEG, which blurs them; export the masks as PNG"),
-        ([grey(0, 40, 90, form="JPEG")], "blurs class indices"),
+        ([grey(0, 40, 90, form="JPEG")], "changes the values of a mask"),
         ([grey(0, 5_000, 30_000, mode="I;16")], "too high for class indices"),
         ([b"no image"], "cannot be decoded"),
     ],

@@ -74,5 +74,5 @@ def test_run_lengths_in_a_parquet_are_read_from_its_own_columns(kind: str, tmp_p
 def test_a_parquet_is_no_table_of_text(tmp_path: Path) -> None:
     table = write(tmp_path / "t.parquet", parquet({"id": ["0"], "label": ["a"]}))
     for keys in ({"labels": f"csv:{table}:id:label"}, {"exclude_list": str(table)}):
-        with pytest.raises(SourceError, match=r"is a Parquet file, not a table of text"):
+        with pytest.raises(SourceError, match=r"is a Parquet file, not a text"):
             catalog(tmp_path, members("x", "1"), **keys)

@@ -270,7 +270,7 @@ MERGES = "a0: &a0 {0: cat}\n" + "".join(
         ("names: " + "{a: " * 100_000, "nested too deeply"),
         (MERGES, "names no classes"),
         (f"{MERGES}names: {{<<: *a11}}", "has an invalid entry '<<' in 'names'"),
-        ("#" + " " * (1 << 20), "has more than 1 MiB"),
+        ("#" + " " * (1 << 20), "has 1,048,577 bytes, but"),
     ],
 )
 def test_a_bad_file_of_names_is_one_line(tmp_path: Path, text: str, message: str) -> None:

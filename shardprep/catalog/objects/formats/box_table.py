@@ -300,7 +300,10 @@ def _sizes(
     match: TableMatch,
     size_of: SizeOf,
 ) -> Floats:
-    """Return height and width of the image of each row, float64[n, 2]; NaN if unknown."""
+    """Return height and width in pixels of the image of each row, float64[n, 2]; NaN if unknown.
+
+    Without columns `sides`, only the heads of `_MOST_HEADS` images are read.
+    """
     nothing = (np.nan, np.nan)
     if sides is not None:
         stated = [_side(table.rows[row], sides) or nothing for row in rows]

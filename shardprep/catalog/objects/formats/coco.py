@@ -311,6 +311,11 @@ class _Reader:
         self._count_unmatched(key, document, places, start)
         lookup = [places.get(name, _STRAY) for name in document.image_ids]
         classes = [document.categories.get(number, "") for number in document.category_ids]
+        counts = Counter(document.categories.values())
+        if twice := [name for name, number in counts.items() if number > 1]:
+            self._findings.append(
+                f"{key} has several categories called {some_of(twice)}: one class"
+            )
         self._table.renumber(start, lookup, self._table.numbers_of(classes))
         self._keep(key, document, lookup)
         self._check_repeated(key, self._table.images_from(start))

@@ -69,7 +69,8 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
             table.missing[key] = len(content.names)
     if not pairing.documents:
         what = "belongs to an image" if keys else "has the root 'annotation'"
-        hint = "name each XML file like its image, or use another format"
+        own = "name each XML file like its image" if keys else "add the XML files of Pascal VOC"
+        hint = f"{own}, or use another format"
         raise SourceError(rule.flag, f"no XML file of the source {what}", hint)
     if unreadable:
         findings.append(f"XML files cannot be read and have no image: {some_of(unreadable)}")

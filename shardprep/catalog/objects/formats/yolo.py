@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -124,15 +125,13 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 def _renumbered(numbers: Sequence[int]) -> list[str]:
     """Return a note if some numbers of classes without names are stored as other numbers."""
-    moved = [(number, i) for i, number in enumerate(numbers) if number != i]
+    moved = next((f"class {one} is stored as {i}" for i, one in enumerate(numbers) if one != i), "")
     if not moved:
         return []
-    what = "numbers that no object has are left out: "
-    what += f"class {moved[0][0]} is stored as {moved[0][1]}"
-    if numbers[-1] >= _MOST_NUMBERS:
-        return [what]
-    every = ",".join(map(str, range(numbers[-1] + 1)))
-    return [f"{what}; {OptionName('classes', every)} keeps the numbers"]
+    every = ",".join(map(str, range(min(numbers[-1], _MOST_NUMBERS) + 1)))
+    hint = f"; {OptionName('classes', every)} keeps the numbers"
+    what = f"numbers that no object has are left out: {moved}"
+    return [what + hint * (numbers[-1] <= _MOST_NUMBERS)]
 
 
 def _pose_of(names: NameFile | None, *, is_wanted: bool) -> tuple[PoseForm, list[str]]:
@@ -178,24 +177,13 @@ _ANY_POSE = PoseForm(is_wanted=False)
 
 def fault_of(data: bytes) -> str:
     """Return why a text is not YOLO, as "is not YOLO: line 3 is …", or "" if it is."""
-    if is_yolo(data):
-        return ""
-    fault = _read_lines(data, _ANY_POSE).fault
-    for number, line in enumerate([] if fault else decoded(data).splitlines(), 1):
-        if line.strip() and max(_object(line.split(), _ANY_POSE).box[2:]) > _MOST_REACH:
-            text = shown(line.strip(), _MOST_SHOWN)
-            return f"is not YOLO: line {number:,} is {text!r}: pixels, not shares of the sides"
-    return fault
+    return _read_lines(data, _ANY_POSE, most=_MOST_REACH).fault
 
 
 def is_yolo(data: bytes, shape: PoseForm = _ANY_POSE) -> bool:
     """Return whether a text has lines, and each line is a box, a pose or a polygon."""
-    lines = [line for line in decoded(data).splitlines() if line.strip()]
-    try:
-        shapes = [_object(line.split(), shape) for line in lines]
-    except ValueError:
-        return False
-    return bool(shapes) and all(max(one.box[2:]) <= _MOST_REACH for one in shapes)
+    lines = _read_lines(data, shape, most=_MOST_REACH)
+    return bool(lines.objects) and not lines.num_bad
 
 
 class _Object(NamedTuple):
@@ -219,7 +207,8 @@ class _Lines(NamedTuple):
         return len(self.objects) + self.num_bad if self.objects else 0
 
 
-def _read_lines(data: bytes, shape: PoseForm) -> _Lines:
+def _read_lines(data: bytes, shape: PoseForm, most: float = math.inf) -> _Lines:
+    """Return the objects of a text. A line whose box has a side above `most` is malformed."""
     objects: list[_Object] = []
     fault, num_bad = "", 0
     for number, line in enumerate(decoded(data).splitlines(), 1):
@@ -227,7 +216,10 @@ def _read_lines(data: bytes, shape: PoseForm) -> _Lines:
         if not words:
             continue
         try:
-            objects.append(_object(words, shape))
+            one = _object(words, shape)
+            if max(one.box[2:]) > most:
+                raise ValueError("pixels, not shares of the sides")
+            objects.append(one)
         except (ValueError, OverflowError) as error:
             num_bad += 1
             begin = f"is not YOLO: line {number:,} is {shown(line.strip(), _MOST_SHOWN)!r}"

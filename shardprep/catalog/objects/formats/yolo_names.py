@@ -118,14 +118,17 @@ class NameFile:
         self.pose_fault: SourceError | None = None
         """Reason why keypoints cannot be read, though boxes can; or None."""
         if len(data) > _MOST_NAME_BYTES:
-            raise SourceError(key, "has more than 1 MiB", "name a file with class names")
+            what = (
+                f"has {len(data):,} bytes, but a file of class names may have {_MOST_NAME_BYTES:,}"
+            )
+            raise SourceError(key, what, "name another file of class names")
         if key.lower().endswith((".yaml", ".yml")):
             self.names = self._of_yaml(decoded(data), fields)
         else:
             lines = (line.strip() for line in decoded(data).splitlines())
             self.names = dict(enumerate(name for name in lines if name))
         if not self.names:
-            raise SourceError(key, "names no classes", "name a file with class names")
+            raise SourceError(key, "names no classes", "name another file of class names")
 
     def _of_yaml(self, text: str, fields: Sequence[str]) -> dict[int, str]:
         """Return id → class name. YAML values stay texts, such as `yes`, `010` and `null`."""
