@@ -157,7 +157,8 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     if not len(matched.images):
         what = f"every sample has a missing image, such as {matched.lost[0].detail}"
         raise SourceError(items.name, what, "correct the paths")
-    others = {one: cells for one, cells in items.columns.items() if one not in _OF_ROWS}
+    of_rows = _OF_ROWS if "sample" in items.columns else _OF_ROWS[:1]
+    others = {one: cells for one, cells in items.columns.items() if one not in of_rows}
     others |= {one: items.columns["image"] for one in [items.titled("image")] if one != "image"}
     is_whole = np.array_equal(matched.rows, np.arange(len(items)))  # taking all would copy them
     columns = [one if is_whole else one.take(matched.rows) for one in others.values()]

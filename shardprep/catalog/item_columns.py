@@ -59,7 +59,7 @@ _OF_OBJECTS = {"segmentation": "masks", "keypoints": "points"}
 _ROLES = (*SINGLE, *LISTS)
 _PARTNERS = {
     "box_labels": ("boxes", "segmentation"), "iscrowd": ("boxes", "segmentation"),
-    "keypoints": ("boxes", "segmentation"), "box_format": ("boxes",), "order": ("sample",),
+    "keypoints": ("boxes", "segmentation"), "box_format": ("boxes",),
 }  # fmt: skip
 """Title of a column → columns of which it needs one."""
 _SIZE = ("height", "width")
@@ -184,6 +184,7 @@ def _others(
         names = [(one, one.removeprefix(TARGET)) for one in recipe.columns]
         return [own if own in targets else one for one, own in names], {}
     used = {*_ROLES, *targets, *recipe.labels.removeprefix("column:").split(",")}
+    used -= set() if "sample" in columns else {"order"}
     used |= {*_SIZE} if {"boxes", "segmentation"} & columns.keys() else set()
     others = [one for one in columns if one not in used and not INDEX.fullmatch(one)]
     why = {title: _unfit(title, columns[title]) for title in others}
@@ -275,7 +276,7 @@ def _stored(
 
 
 def _meant(title: str, used: Collection[str]) -> str:
-    return "".join(f"is {role} meant?" for role in _like(title) if role not in used)
+    return "".join(f"is {role} meant?" for role in _like(title) if role not in (title, *used))
 
 
 def _without_meaning(
@@ -329,6 +330,8 @@ def _roles(items: GivenItems, recipe: Recipe) -> dict[str, str]:
     """Return role → title in the table, for each column that has a role."""
     titles = {title.lower(): title for title in reversed(items.columns)}
     roles = {role: titles[role] for role in _ROLES if role in titles}
+    if "sample" not in roles:
+        roles.pop("order", None)  # perhaps the order of a taxonomy
     if "image" not in roles:
         own = {
             title.lower(): title for title in reversed(items.columns) if title not in items.joined

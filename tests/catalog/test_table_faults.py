@@ -139,6 +139,13 @@ ROWS: list[dict[str, Any]] = [{"image": f"{i:04}.jpg"} for i in range(6)]
 BOX = [[1, 1, 9, 9]]
 
 
+def test_an_order_without_samples_is_stored(planned: Callable[..., Plan]) -> None:
+    rows = [{**row, "label": "a", "order": "Rodentia"} for row in ROWS]
+    made = planned(items=rows)
+    assert made.plan.columns == ("order",)
+    assert "1 column is stored: order" in made.plan.findings
+
+
 @pytest.mark.parametrize(
     ("column", "cell", "what"),
     [
@@ -146,7 +153,6 @@ BOX = [[1, 1, 9, 9]]
         ("iscrowd", [0], "no column boxes or segmentation"),
         ("keypoints", [[1, 1, 2]], "no column boxes or segmentation"),
         ("box_format", "xywh", "no column boxes; "),
-        ("order", 1, "no column sample; add sample"),
     ],
 )
 def test_a_column_of_items_that_needs_another_one_does_not_vanish(
