@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shardprep.catalog.tables.table import json_rows
+from shardprep.catalog.tables.json_table import json_rows
 from shardprep.errors import QuestionError, SourceError
 from tests.catalog.builders import catalog, found, images, objects_of
 from tests.support.builders import write_folder

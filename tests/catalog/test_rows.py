@@ -16,7 +16,7 @@ import pytest
 import shardprep
 from shardprep import reader
 from shardprep.catalog.survey import recipe_text, survey_source
-from shardprep.catalog.tables.table import json_rows
+from shardprep.catalog.tables.json_table import json_rows
 from shardprep.dataset.folder import read_schema
 from shardprep.errors import ShardprepError
 from shardprep.verifier.examples import ExampleCheck

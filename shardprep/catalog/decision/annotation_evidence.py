@@ -33,9 +33,10 @@ from shardprep.catalog.objects.formats.annotated_source import (
 )
 from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.object_table import Found
+from shardprep.catalog.tables.json_table import json_rows
 from shardprep.catalog.tables.key_index import AmbiguousIdError
 from shardprep.catalog.tables.row_matching import match_ids
-from shardprep.catalog.tables.table import Table, json_rows, table_of
+from shardprep.catalog.tables.table import Table, table_of
 from shardprep.catalog.target_values import as_number
 from shardprep.errors import OptionName, SourceError, counted
 from shardprep.recipe.rules import TABLE_SUFFIXES, LabelRule

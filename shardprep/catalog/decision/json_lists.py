@@ -14,8 +14,8 @@ from shardprep.catalog.decision.view import Reading, View, head_of
 from shardprep.catalog.names import stem
 from shardprep.catalog.objects.detect import objects_of
 from shardprep.catalog.objects.formats.annotated_source import Sign
+from shardprep.catalog.tables.json_table import keyed_rows
 from shardprep.catalog.tables.object_lists import paths_of_lists, value_at
-from shardprep.catalog.tables.table import keyed_rows
 from shardprep.errors import SourceError, some_of
 from shardprep.recipe.object_rules import named_box_columns
 

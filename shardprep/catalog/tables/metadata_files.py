@@ -15,10 +15,11 @@ from typing import Any
 from shardprep.catalog.names import given_split
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.columns import DICOM
+from shardprep.catalog.tables.json_table import json_rows
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.object_lists import object_rows
 from shardprep.catalog.tables.row_matching import joined, listed_column, row_ids
-from shardprep.catalog.tables.table import Table, json_rows, parse_table, stacked, table_of
+from shardprep.catalog.tables.table import Table, parse_table, stacked, table_of
 from shardprep.dataset.card import from_cell
 from shardprep.errors import OptionName, RecipeError, SourceError, some_of
 from shardprep.recipe.object_rules import BoxTableRule, FormatRule
