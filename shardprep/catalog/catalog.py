@@ -349,6 +349,8 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
             match.check(keys[0])
         if rule.kind == "csv":
             hint = "name the column of ids, or a path of columns such as {study}/{series}"
+        if match is not None and match.rows_without_image:
+            what = f"{what}; its first id is {shown(match.rows_without_image[0], MOST_SHOWN)}"
         if match is not None and (lost := without_zeros(keys, match.rows_without_image)):
             what, hint = f"{what}: the ids lack the zeros of {shown(lost)}", "write them with zeros"
         if match is not None and (cell := listed_images(match, keys)):

@@ -72,8 +72,8 @@ def select(
         origins = Coded.constant(origin_of(file, is_firm=False), len(excluded))
         found = index.find_keys(excluded, file, origins).tolist()
         unused += [text for text, at in zip(excluded, found, strict=True) if at < 0]
-        if unused and len(wanted) < len(images):  # other options may leave these out
-            every = WholeKeyIndex(images.keys)
+        if unused:  # other options, or a table of items, may leave these out
+            every = WholeKeyIndex([*images.keys, *others])
             unused = [text for text in unused if not every.find(printable(text))]
         if len(unused) == len(excluded) and not recipe.tile:
             first = shown(unused[0], MOST_SHOWN)

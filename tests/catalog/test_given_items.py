@@ -1483,6 +1483,19 @@ def test_an_exclude_list_may_be_any_form_of_ids(form: str) -> None:
         planned([{"image": "0.jpg"}], exclude_list=IDS[form](["77", "78"]))
 
 
+def test_an_exclude_list_may_name_images_without_a_row() -> None:
+    made = planned([{"image": "0.jpg"}], exclude_list=["3"])
+    assert not [one for one in made.plan.findings if "fit no image" in one]
+
+
+def test_another_notation_of_boxes_and_paths_as_outlines_name_the_column_to_add() -> None:
+    rows = [{"image": f"{i}.jpg", "boxes": [[20 + i, 20, 8, 6]]} for i in range(6)]
+    with pytest.raises(SourceError, match="add a column box_format of 'xywh' to items, or write "):
+        planned(rows)
+    with pytest.raises(SourceError, match="has no outlines in path, but 'm/0.png'; call a column"):
+        planned([{"image": "0.jpg", "path": "m/0.png"}], masks="column:path")
+
+
 def test_a_class_map_may_be_a_dict() -> None:
     assert planned(ROWS, class_map={"x": "a, b", "y": "z=1"}).labels == ["a, b", "z=1"]
 

@@ -447,6 +447,10 @@ def test_beside_a_slow_model_restarts_and_shared_cores_have_a_change_to_try(fold
     assert advice_for(source, request, None, "model", restarts) == ""
     shared = measured(waiting=0.02, training=50.0, model=100.0, pipeline=120.0)
     assert advice_for(source, request, 4, "model", shared).startswith("cache='memory' (0.01 GB of")
+    both = measured(waiting=0.02, restart=0.03, training=50.0, model=100.0, pipeline=120.0)
+    assert advice_for(source, request, 4, "model", both).startswith("cache='memory'")
+    rare = measured(waiting=0.7, restart=0.6, training=50.0, model=100.0, pipeline=120.0)
+    assert advice_for(source, request, 4, "model", rare).startswith("repeat=True in load")
 
 
 # Times

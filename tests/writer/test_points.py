@@ -211,7 +211,8 @@ def test_keypoints_are_stored_only_if_they_are_asked_for(tmp_path: Path) -> None
     assert "keypoints of 1 object are not stored; --points coco stores them" in plan.plan.findings
     survey = survey_source(tmp_path / "source", tmp_path / "work", lambda _: None)
     assert survey.annotations[0].flag == "--boxes coco --points coco"
-    assert '\nboxes = "coco"\npoints = "coco"\n' in recipe_text(survey)
+    assert [one.options for one in survey.choices] == [{"points": "coco"}, {"boxes": "coco"}]
+    assert '\n# points = "coco"\n' in recipe_text(survey)
 
 
 def read_items_names(made: BuildResult) -> list[str]:

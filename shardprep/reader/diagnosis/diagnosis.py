@@ -108,10 +108,11 @@ class Measured:
 
     @property
     def costs(self) -> dict[Bound, float]:
-        """Seconds per image of each stage. Unmeasured stages are part of "augment" and "model"."""
+        """Seconds per image of each stage. Unmeasured stages are part of "decode" and "model"."""
         whole, model = 1 / self.pipeline, 1 / self.model
-        decoded = 0.0 if self.decode is None else 1 / self.decode
-        read = decoded if self.read is None else 1 / self.read  # a cache is only read
+        decoded = whole if self.decode is None else 1 / self.decode
+        cached = 0.0 if self.decode is None else decoded  # a cache is only read
+        read = cached if self.read is None else 1 / self.read
         on_device = model if self.model_on_device is None else 1 / self.model_on_device
         return {
             "restart": self.restart / self.training,
@@ -348,6 +349,8 @@ def advice_for(
 ) -> str:
     """Return a change to try if `bound` limits training, or "" if no change of reading helps."""
     restarts_count = bound == "model" and measured.restart >= RESTART_COUNTS
+    if measured.share_cores:  # what the pipeline costs slows the model down
+        restarts_count &= measured.costs["restart"] > 1 / measured.pipeline
     if num_steps is not None and (bound == "restart" or restarts_count):
         return restart_advice(num_steps)
     if bound == "transfer":

@@ -291,6 +291,11 @@ def _better(found: Found, boxes: _Boxes, values: Floats, size_of: SizeOf) -> _Re
 def _hint(found: Found, better: _Reading) -> str:
     columns = ",".join(found.notation.names) if found.notation else ""
     hint = f"they fit as {better}"
+    if found.has_rows:
+        own = f"add a column box_format of {better.form!r} to items"
+        return (
+            f"{hint}: {own}, or write column:{better.form}({columns}) instead of column:{columns}"
+        )
     if found.is_table:
         return f"{hint}: write {better.form}({columns}) instead of {columns}"
     return f"{hint}, which the format does not use: convert the boxes"

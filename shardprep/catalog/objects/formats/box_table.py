@@ -109,10 +109,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     boxes = _boxes_of(table, places, source)
     values = boxes.array()
     if not len(values) and boxes.malformed:
-        row = min(boxes.malformed)
-        cell = ", ".join(table.rows[row][place] for place in places)
-        what = f"has no boxes in {', '.join(columns.names)}, but {shown(cell)!r}"
-        raise SourceError(table.name, what, "name the columns of boxes: csv:FILE:ID:x,y,w,h")
+        raise _unread(table, columns, boxes, rule)
     findings: list[str] = []
     sides = _side_columns(table, columns)
     if sides is not None and _are_of_boxes(table, boxes, match, sides):
@@ -160,6 +157,16 @@ def _boxes_of(table: Table, places: Sequence[int], source: AnnotatedSource) -> C
     if len(places) > 1:
         return boxes_of_columns(table, places, source)
     return boxes_of_cells(table, places[0], source)
+
+
+def _unread(table: Table, columns: BoxColumns, boxes: CellBoxes, rule: FormatRule) -> SourceError:
+    row = min(boxes.malformed)
+    cell = ", ".join(table.rows[row][table.column(name)] for name in columns.names)
+    noun, hint = "boxes", "name the columns of boxes: csv:FILE:ID:x,y,w,h"
+    if rule.option == "masks":
+        noun, hint = "outlines", "call a column of mask files mask, in items, or give a pattern"
+    what = f"has no {noun} in {', '.join(columns.names)}, but {shown(cell)!r}"
+    return SourceError(table.name, what, hint)
 
 
 def _mixed_units(
