@@ -192,10 +192,11 @@ def _recut(items: Items, ratios: Mapping[str, float]) -> list[str]:
         return []
     ordered = sorted(counts, key=lambda split: (split != "train", split))
     given = " and ".join(f"{split} ({counted(counts[split], 'image')})" for split in ordered)
-    alone = OptionName("split", "validation=0.1")
-    stays = f"; a split that the ratios leave out stays whole, as in {alone}"
-    stays = stays if "train" in ratios else ""
-    return [f"{OptionName('split')} cuts {given} anew, as one set{stays}"]
+    if "train" not in ratios:
+        return [f"the ratios cut {given} anew, as one set"]
+    option, alone = OptionName("split"), OptionName("split", "validation=0.1")
+    stays = f"a split that the ratios leave out stays whole, as in {alone}"
+    return [f"{option} cuts {given} anew, as one set; {stays}"]
 
 
 def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
