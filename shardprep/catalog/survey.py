@@ -282,8 +282,6 @@ def _decided_lines(survey: Survey) -> list[str]:
     for key, value in survey.decided.items():
         lines.append(f"{key} = {toml_value(value)}")
         sign = signs.get(value) if key == "boxes" else None
-        if sign and sign.has_points and "points" not in survey.decided:
-            lines.append(f"points = {toml_value(value)}")
         if sign and sign.has_unlisted and "unlisted" not in survey.decided:
             lines.append('unlisted = "background"')
     if survey.choices:

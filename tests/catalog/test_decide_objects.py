@@ -668,3 +668,13 @@ def test_documents_of_the_same_names_need_folders_of_splits(tmp_path: Path) -> N
     text = "\n".join(QUADS).encode()
     members |= {f"Texts/{i}/{kind}.txt": text for i in "12" for kind in ("front", "side")}
     assert "1,2,3,4,5,6,7,8" not in asked(tmp_path, members)
+
+
+def test_poses_of_yolo_are_asked_about_as_keypoints_of_coco_are(tmp_path: Path) -> None:
+    line = b"0 .5 .5 .4 .4 .5 .5 2 .6 .6 1\n"
+    members = images(*(f"images/{i}.jpg" for i in range(8)))
+    members |= {f"labels/{i}.txt": line for i in range(8)}
+    members["data.yaml"] = b"names: [cat]\nkpt_shape: [2, 3]\n"
+    error = asked(tmp_path, members)
+    assert "--points yolo (" in error
+    assert "--boxes yolo (" in error

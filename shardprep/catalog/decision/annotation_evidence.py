@@ -241,7 +241,7 @@ def readings_of(sign: Sign, most_unlisted: float = math.inf) -> list[Reading]:
     Above `most_unlisted`, `--unlisted auto` would refuse the images without a file of YOLO.
     """
     plain = Reading({sign.key: sign.option}, sign.how)
-    if sign.has_points and sign.option.startswith("coco"):
+    if sign.has_points:
         return [Reading({"points": sign.option}, f"{sign.how}, and their keypoints"), plain]
     if sign.has_outlines and sign.option.partition(":")[0] in _OUTLINES:
         why = f"{sign.how}, with outlines; {OptionName('boxes', sign.option)} stores boxes alone"
