@@ -41,13 +41,18 @@ class Selected(NamedTuple):
 
 
 def select(
-    images: Members, recipe: Recipe, excluded: Sequence[str], others: Sequence[str]
+    images: Members,
+    recipe: Recipe,
+    excluded: Sequence[str],
+    others: Sequence[str],
+    unlisted: Sequence[str] = (),
 ) -> Selected:
     """Return the wanted images, and the left-out images with the reasons.
 
     A glob matches a whole key, or its end from a folder on, regardless of case: `*.png`,
     `part_1/*`, `**/masks/**`. `excluded` are the ids of the exclude list. A glob that matches none
-    of `images` and `others` gets a remark. SourceError if no image is left or no id fits.
+    of `images` and `others` gets a remark. `unlisted` are images without a row in `--items`, which
+    ids may name. SourceError if no image is left or no id fits.
     """
     wanted, left_out = images, list[Skipped]()
     notes, unused = list[str](), list[str]()
@@ -72,8 +77,9 @@ def select(
         origins = Coded.constant(origin_of(file, is_firm=False), len(excluded))
         found = index.find_keys(excluded, file, origins).tolist()
         unused += [text for text, at in zip(excluded, found, strict=True) if at < 0]
-        if unused:  # other options, or a table of items, may leave these out
-            every = WholeKeyIndex([*images.keys, *others])
+        # Other options, or a table of items, may leave these out.
+        if unused and (rest := [*(images.keys if len(wanted) < len(images) else ()), *unlisted]):
+            every = WholeKeyIndex(rest)
             unused = [text for text in unused if not every.find(printable(text))]
         if len(unused) == len(excluded) and not recipe.tile:
             first = shown(unused[0], MOST_SHOWN)

@@ -1486,6 +1486,9 @@ def test_an_exclude_list_may_be_any_form_of_ids(form: str) -> None:
 def test_an_exclude_list_may_name_images_without_a_row() -> None:
     made = planned([{"image": "0.jpg"}], exclude_list=["3"])
     assert not [one for one in made.plan.findings if "fit no image" in one]
+    write(Path("set/note.txt"), b"no image")
+    with pytest.raises(SourceError, match=r"none of its entries \(1\) fits an image"):
+        planned([{"image": "0.jpg"}], exclude_list=["note"])
 
 
 def test_another_notation_of_boxes_and_paths_as_outlines_name_the_column_to_add() -> None:

@@ -19,7 +19,7 @@ from shardprep.catalog.objects.detect import document_signs
 from shardprep.catalog.objects.formats.annotated_source import Sign
 from shardprep.catalog.objects.mask_files import MaskFiles, MasksBeside, masks_beside
 from shardprep.catalog.patterns import matched
-from shardprep.catalog.selection import Selected, select
+from shardprep.catalog.selection import NOT_LISTED, Selected, select
 from shardprep.catalog.stacks import stacked
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
@@ -100,7 +100,8 @@ class View:
         excluded = self.documents.ids(file, KeyIndex(images.keys)) if file else ()
         others = [one.key for several in (listing.others, listing.skipped) for one in several]
         others += listing.images.keys if len(images) < len(listing.images) else []
-        return select(images, self.recipe, excluded, others)
+        unlisted = [one.key for one in listing.skipped if one.reason == NOT_LISTED]
+        return select(images, self.recipe, excluded, others, unlisted)
 
     @property
     def members(self) -> Members:
