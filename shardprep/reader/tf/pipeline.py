@@ -34,7 +34,7 @@ from shardprep.reader.arrays.batch_maker import BatchSource
 from shardprep.reader.arrays.team import Team
 from shardprep.reader.config import BadRecord, BatchOptions, Request, WholeImage, warn
 from shardprep.reader.decode.features import DecodedExamples, ExampleReader, FeatureDecoder
-from shardprep.reader.decode.targets import element_names
+from shardprep.reader.decode.targets import Elements, element_names
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.records import Records
 from shardprep.reader.records.subset import Subset, open_request
@@ -42,7 +42,6 @@ from shardprep.reader.selection.selection import Selection
 from shardprep.reader.tf.decode import (
     BatchDecoder,
     Decoder,
-    Elements,
     from_memory,
     threads_are_faster,
 )
