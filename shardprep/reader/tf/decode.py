@@ -9,6 +9,7 @@ not batched.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -156,10 +157,10 @@ class BatchDecoder:
 
     def _filled(self, tags: Ints) -> list[Any]:
         every = tags.reshape(-1)
-        begun = self._team.begin(every)
-        try:
+        begun, columns = self._team.begin(every), None
+        with contextlib.suppress(RecordError):
             columns = begun.result()
-        except RecordError:
+        if columns is None:
             # Workers lack TensorFlow, which decodes images that simplejpeg and Pillow cannot.
             columns = self._team.begin_in_threads(every).result()
         values = [columns[name] for name in self._decoder.names]
