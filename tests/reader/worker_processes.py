@@ -35,8 +35,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def flat(value: Any) -> Iterator[bytes]:
-    """Yield the type, shape and content of each array or tensor of a batch."""
-    value = value.numpy() if hasattr(value, "numpy") else value
+    """Yield the type, shape and content of each array, tensor, number or text of a batch."""
     if isinstance(value, dict):
         for name in sorted(value):
             yield from (name.encode(), *flat(value[name]))
@@ -44,16 +43,22 @@ def flat(value: Any) -> Iterator[bytes]:
         yield f"{len(value)}".encode()
         for one in value:
             yield from flat(one)
-    elif isinstance(value, np.ndarray) and value.dtype != object:
-        yield f"{value.dtype}{value.shape}".encode()
-        yield np.ascontiguousarray(value).tobytes()
+    elif (array := np.asarray(value)).dtype.kind in "OSU":
+        texts = [one.decode() if isinstance(one, bytes) else str(one) for one in array.ravel()]
+        yield f"{array.shape}{texts}".encode()
     else:
-        yield repr(value.tolist() if isinstance(value, np.ndarray) else value).encode()
+        yield f"{array.dtype}{array.shape}".encode()
+        yield array.tobytes()
 
 
 def digests(batches: Iterable[Any]) -> list[str]:
-    """Return the SHA-256 of each batch."""
+    """Return the SHA-256 of each batch or item."""
     return [hashlib.sha256(b"".join(flat(batch))).hexdigest() for batch in batches]
+
+
+def all_same(some: Iterable[Any], others: Iterable[Any]) -> bool:
+    """Return whether batches or items have equal keys, dtypes, shapes and values."""
+    return digests(some) == digests(others)
 
 
 def gone(pids: Sequence[int | None]) -> bool:
