@@ -29,6 +29,8 @@ MOST_VALUES = 2_000_000
 """Maximum number of values in JSON that is parsed at once; each takes up to 100 bytes."""
 NO_CLASSES = ("__ignore__", "_background_")
 """Labels of LabelMe that are not classes; documents of other formats may have them as well."""
+DTD_FAULT = "has a document type definition (DTD), which no annotation needs"
+_DTD = b"<!DOCTYPE"
 ENOUGH = 0.5
 """Minimum share of images outside of test splits that the documents of a format must list."""
 _NUM_SAMPLES = 16
@@ -130,6 +132,16 @@ def sampled(members: Sequence[Member]) -> Sequence[Member]:
 def has_many_values(data: bytes) -> bool:
     """Return whether a JSON document may have more than `MOST_VALUES`; it is not parsed."""
     return data.count(b",") + data.count(b"[") + data.count(b"{") > MOST_VALUES
+
+
+def has_dtd(data: bytes) -> bool:
+    """Return whether XML, also in UTF-16, has a document type definition, which may be hostile."""
+    return _DTD in data or (b"\0" in data and _DTD in data.replace(b"\0", b""))
+
+
+def local_name(tag: str) -> str:
+    """Return the name of an XML element without its namespace."""
+    return tag.rpartition("}")[2]
 
 
 def shared_documents(
