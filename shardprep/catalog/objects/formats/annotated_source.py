@@ -14,7 +14,7 @@ from shardprep.catalog.names import stem
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.errors import SourceError, counted, some_of
+from shardprep.errors import OptionName, SourceError, counted, shown, some_of
 from shardprep.recipe.object_rules import FormatRule
 from shardprep.recipe.options import spelled
 from shardprep.source.byte_range import MemberError
@@ -159,12 +159,26 @@ def shared_documents(
             raise SourceError(key, fault, f"download or pack it again, or use {rule.kind}:FILE")
         found += [key] if is_one(data) else []
     if not found:
-        there = [member.key for member in source.documents.members(suffix)]
-        has = some_of(there, 3) or f"no {suffix[1:].upper()}"
-        hint = f"use another format: the source has {has}"
-        what = "no document of the source has this format"
-        raise SourceError(rule.flag, what, hint)
+        raise no_documents(source, rule.flag, suffix)
     return found
+
+
+def no_documents(
+    source: AnnotatedSource, option: OptionName, suffix: str, stray: str = ""
+) -> SourceError:
+    """Return the error for a source whose files with a suffix do not have the format of an option.
+
+    `stray` is the key of a file that has the format, but belongs to no image.
+    """
+    kind = suffix[1:].upper()
+    if stray:
+        hint = f"give each file the name of its image, such as {shown(source.index.keys[0])}"
+        return SourceError(
+            option, f"no {kind} file belongs to an image, such as {shown(stray)}", hint
+        )
+    there = [member.key for member in source.documents.members(suffix)]
+    hint = f"use another format: the source has {some_of(there, 3) or f'no {kind}'}"
+    return SourceError(option, "no document of the source has this format", hint)
 
 
 def shared_texts(

@@ -17,6 +17,7 @@ from shardprep.catalog.objects.formats.annotated_source import (
     has_dtd,
     local_name,
     named_as_images,
+    no_documents,
     read_each,
 )
 from shardprep.catalog.objects.formats.pairing import Pairing
@@ -28,7 +29,7 @@ from shardprep.catalog.objects.object_table import (
     stated_size,
 )
 from shardprep.catalog.tables.key_index import KeyIndex
-from shardprep.errors import SourceError, counted, some_of
+from shardprep.errors import counted, some_of
 from shardprep.image.annotation_types import Segment
 from shardprep.recipe.object_rules import BoxColumns, FormatRule
 from shardprep.storage.text_file import decoded
@@ -70,10 +71,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         else:
             table.missing[key] = len(content.names)
     if not pairing.documents:
-        what = "belongs to an image" if keys else "has the root 'annotation'"
-        own = "name each XML file like its image" if keys else "add the XML files of Pascal VOC"
-        hint = f"{own}, or use another format"
-        raise SourceError(rule.flag, f"no XML file of the source {what}", hint)
+        raise no_documents(source, rule.flag, ".xml", *keys[:1])
     if unreadable:
         findings.append(f"XML files cannot be read and have no image: {some_of(unreadable)}")
     lists = [m for m in source.documents.members(".txt") if _SPLIT_LISTS in f"/{m.key}"]
