@@ -10,6 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -77,7 +78,7 @@ class _Reader:
     def _events(self, data: bytes) -> Iterator[tuple[str, ET.Element]]:
         if has_dtd(data):
             raise SourceError(self._key, DTD_FAULT, _HINT)
-        parser = ET.XMLPullParser(("start", "end"))
+        parser: Any = ET.XMLPullParser(("start", "end"))
         try:
             for start in range(0, len(data), _PIECE):
                 parser.feed(data[start : start + _PIECE])
