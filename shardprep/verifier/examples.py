@@ -129,11 +129,14 @@ class ExampleCheck:
                     return Fault("mask", f"{which} {what}")
             return None
         if name == TARGET_IMAGE:
-            check = _pixel_fault if self._decode else _outer_fault
-            what = _outer_fault(values[0], feature, None) or check(values[0], feature, None)
+            what = self._picture_fault(values[0], feature, None)
             return Fault("image", f"{name} {what}") if what else None
         fault = _value_fault(values, feature, self._num_classes)
         return fault and Fault(fault.kind, f"{name}: {fault.what}")
+
+    def _picture_fault(self, data: bytes, image: Feature, size: _Size | None) -> str:
+        what = _outer_fault(data, image, size)
+        return what or (_pixel_fault(data, image, size) if self._decode else "")
 
     def _mask_fault(self, data: bytes, feature: Feature, size: _Size | None) -> str:
         if (what := _mask_header_fault(data, feature, size)) or not self._decode:
@@ -154,17 +157,15 @@ class ExampleCheck:
         self, sound: Mapping[str, Sequence[Any]], size: _Size | None
     ) -> Iterator[Fault]:
         is_stack = IMAGE not in self._plain
-        image = self._plain[IMAGES if is_stack else IMAGE]
+        pictures = IMAGES if is_stack else IMAGE
+        image = self._plain[pictures]
         for name, wanted in zip((HEIGHT, WIDTH), image.shape, strict=False):
             for side in sound.get(name, ()):
                 if side < 1 or wanted not in (None, side):
                     what = f"{name}: is {side}, but the schema says {wanted or '1 or more'}"
                     yield Fault("example", what)
-        for number, data in enumerate(sound.get(IMAGES if is_stack else IMAGE, ())):
-            what = _outer_fault(data, image, size)
-            if not what and self._decode:
-                what = _pixel_fault(data, image, size)
-            if what:
+        for number, data in enumerate(sound.get(pictures, ())):
+            if what := self._picture_fault(data, image, size):
                 which = f"image {number} of the stack" if is_stack else "the image"
                 yield Fault("image", f"{which} {what}")
                 break
