@@ -46,13 +46,12 @@ from shardprep.dataset.schema import (
     Feature,
     Schema,
 )
+from shardprep.dataset.stored_size import stored_codec
 from shardprep.errors import DatasetError, RecordError, counted, some_of
 
 Buffer = bytes | memoryview
 """Stored bytes. A view keeps its block of the shard in memory."""
 Target = int | tuple[int, ...] | float | str | list[float | None] | list[str] | None
-_PNG, _JPEG = b"\x89PNG", b"\xff\xd8\xff"
-_HEAD_BYTES = 4
 
 
 Keypoints = Sequence[tuple[float, float, int]]
@@ -246,15 +245,15 @@ def _image(
         out = io.BytesIO()
         Image.fromarray(np.frombuffer(data, np.uint8).reshape(*size, 3)).save(out, "PNG")
         return out.getvalue(), "png", size
-    head = bytes(data[:_HEAD_BYTES])
-    if not head.startswith((_PNG, _JPEG)):
+    codec = stored_codec(data)
+    if codec is None:
         raise ValueError("its image is neither JPEG nor PNG")
     if size is None:
         from PIL import Image
 
         with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
             size = image.height, image.width
-    return data, "png" if head == _PNG else "jpeg", size
+    return data, codec, size
 
 
 def _target(stored: Sequence[Any], kind: str, num_classes: int) -> Target:
