@@ -315,7 +315,7 @@ def _row_faults(
         if key.decode() != rows.keys[record]:
             what = f"has the key {key.decode()!r}, but items.parquet says {rows.keys[record]!r}"
             yield Fault("items", what)
-    for target in targets.keys() & sound.keys() & rows.targets.keys():
+    for target in [one for one in targets if one in sound and one in rows.targets]:
         here = sound[target] if target in (LABELS, TARGETS, TEXTS) else sound[target][0]
         there = rows.targets[target][record]
         if here != there and repr(here) != repr(there):  # NaN is not equal to NaN
