@@ -80,15 +80,11 @@ class Rows(Sequence[list[str]]):
 
 
 class UnsureCellsError(SourceError):
-    """It is not sure which cells a column has."""
+    """It is not sure which cells a column has, as of two columns with one title."""
 
 
 class OpenQuoteError(UnsureCellsError):
     """A quote is not closed: a cell that is needed spans several lines, or rows are missing."""
-
-
-class TwoColumnsError(UnsureCellsError):
-    """Two columns with one title have different cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +215,7 @@ class Table:
                 place = known.index(one)
                 if self.has_twins(title := self.header[place]):
                     what = f"has two columns {title!r}"
-                    raise TwoColumnsError(self.name, what, "rename or drop one")
+                    raise UnsureCellsError(self.name, what, "rename or drop one")
                 return place
         hint = use_one_of(name, [*dict.fromkeys(titles)], len(titles))
         raise SourceError(self.name, f"has no column {name!r}", hint)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardprep.catalog.objects.object_table import MOST_SIDE, Found
+from shardprep.catalog.objects.object_table import Found
 from shardprep.errors import OptionName, SourceError, shown
 from shardprep.image.annotation_types import Floats, Polygons, Runs
 from shardprep.recipe.object_rules import BoxForm
@@ -245,10 +245,10 @@ def _boxes(found: Found, size_of: SizeOf) -> _Boxes:
     ]
     are_shares = any(one.is_relative for _, one in listed)
     sizes = {i: (1, 1) if are_shares else one.size for i, one in listed}
-    unknown = [i for i, size in sizes.items() if size is None or not _is_size(size)]
+    unknown = [i for i, size in sizes.items() if size is None]
     for i in unknown[:: -(-len(unknown) // _MOST_HEADS) or 1]:
         sizes[i] = size_of(i)
-    known = [(i, one.boxes, size) for i, one in listed if (size := sizes[i]) and _is_size(size)]
+    known = [(i, one.boxes, size) for i, one in listed if (size := sizes[i])]
     counts = [len(boxes) for _, boxes, _ in known]
     images = np.repeat(np.array([i for i, _, _ in known], np.int64), counts)
     each = np.array([size for _, _, size in known], np.float64).reshape(-1, 2)
@@ -257,10 +257,6 @@ def _boxes(found: Found, size_of: SizeOf) -> _Boxes:
     return _Boxes(
         whole[are_boxes], images[are_boxes], each.repeat(counts, 0)[are_boxes], are_shares
     )
-
-
-def _is_size(size: tuple[int, int]) -> bool:
-    return min(size) >= 1 and max(size) < MOST_SIDE
 
 
 def _better(found: Found, boxes: _Boxes, values: Floats, size_of: SizeOf) -> _Reading | None:
