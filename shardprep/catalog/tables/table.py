@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shardprep.catalog.tables.long_rows import REMEDY, LongRows
 from shardprep.dataset.card import from_cell
-from shardprep.errors import SourceError, use_one_of
+from shardprep.errors import OptionName, SourceError, use_one_of
 from shardprep.source.string_column import Coded, Texts, release
 from shardprep.storage.cache import DATA_FRAME
 from shardprep.storage.text_file import WHOLE, CsvRows, text_lines
@@ -117,6 +117,11 @@ class Table:
         """Return the value of `--labels` that names columns of this table."""
         names = ",".join(columns)
         return f"column:{names}" if self.is_own else f"csv:{self.files}:{id_column}:{names}"
+
+    def naming(self, option: str, columns: str) -> str:
+        """Return the hint to name columns of this table, such as x,y, with an option."""
+        rule = "column" if self.is_own else "csv:FILE:ID"
+        return f"name the columns: {OptionName(option, f'{rule}:{columns}')}"
 
     @property
     def is_frame(self) -> bool:

@@ -289,13 +289,9 @@ def _mask(shape: dict[str, Any], points: Floats, size: tuple[int, int] | None) -
     """Return box and runs of a mask; `points` are x, y of its top left and bottom right pixel."""
     left, top, right, bottom = map(int, (*points.min(0), *points.max(0)))
     pixels = decode_mask(base64.b64decode(shape["mask"])).pixels
-    if pixels.shape[:2] != (bottom - top + 1, right - left + 1) or min(left, top) < 0:
+    if size is None or pixels.shape[:2] != (bottom - top + 1, right - left + 1):
         raise ValueError("the size of a mask differs from its points")
-    if size is None or bottom >= size[0] or right >= size[1]:
-        raise ValueError("a mask outside of its image")
-    flat = pixels.reshape(pixels.shape[0] * pixels.shape[1], -1).any(axis=1)
-    edges = np.flatnonzero(np.diff(flat, prepend=False, append=False))
-    return pasted_runs(edges[::2], edges[1::2], (left, top, pixels.shape[1]), size)
+    return pasted_runs(pixels.reshape(*pixels.shape[:2], -1).any(axis=2), left, top, size)
 
 
 def _joined(parts: Sequence[_Part], size: tuple[int, int]) -> _Part:
