@@ -80,7 +80,7 @@ class Rows(Sequence[list[str]]):
 
 
 class UnsureCellsError(SourceError):
-    """It is not sure which cells a column has, as of two columns with one title."""
+    """It is not sure which cells a column has: a quote is open, or two columns have its title."""
 
 
 class OpenQuoteError(UnsureCellsError):
