@@ -8,7 +8,6 @@ import io
 from pathlib import Path
 from typing import Any
 
-import nibabel
 import numpy as np
 import pytest
 from PIL import Image
@@ -20,6 +19,7 @@ from shardprep.dataset.item_table import read_items
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.errors import RecipeError, SourceError
 from shardprep.verifier.examples import ExampleCheck
+from tests.support.arrays import decoded, nifti, npy, paged_tiff
 from tests.support.builders import build, encoded, tree, write, write_folder, zip_bytes
 from tests.support.dicom import dicom
 from tests.writer.records import png, records
@@ -41,12 +41,6 @@ def deep(seed: int, number: int) -> Array:
 
 def tiff(pixels: Array) -> bytes:
     return encoded(Image.fromarray(pixels), "TIFF")
-
-
-def npy(array: Array) -> bytes:
-    out = io.BytesIO()
-    np.save(out, array)
-    return out.getvalue()
 
 
 def rows_of(path: Path) -> dict[str, dict[str, Any]]:
@@ -141,7 +135,7 @@ def test_masks_follow_slices_that_are_sorted_by_position(tmp_path: Path) -> None
     )
     row = records(result.path)["a"]
     for mask, image, stored in zip(masks, row["images"], row["segmentation_mask"], strict=True):
-        assert (np.asarray(Image.open(io.BytesIO(image)))[..., 0] == mask * 200).all()
+        assert (decoded(image)[..., 0] == mask * 200).all()
         assert (png(stored) == mask).all()
 
 
@@ -219,7 +213,7 @@ def test_bands_and_their_mask_are_read_from_arrays(tmp_path: Path) -> None:
         for band, data in zip((8, 9, 16), row["images"], strict=True):
             values = np.load(io.BytesIO(members[f"{key}/band_{band:02}.npy"]))[..., 4]
             levels = np.rint((values.astype(np.float64) - 200) * 2.55)
-            assert (np.asarray(Image.open(io.BytesIO(data)))[..., 0] == levels).all()
+            assert (decoded(data)[..., 0] == levels).all()
     assert not shardprep.verify(result.path, decode=True).problems
 
 
@@ -276,20 +270,10 @@ def test_a_mask_that_is_not_an_array_of_whole_numbers_is_an_error(tmp_path: Path
             build(source, tmp_path / "out", masks="masks/{stem}.npy")
 
 
-def nifti(volume: Array) -> bytes:
-    data: bytes = nibabel.Nifti1Image(volume, np.eye(4)).to_bytes()
-    return data
-
-
-def pages(volume: Array) -> bytes:
-    first, *others = map(Image.fromarray, volume)
-    return encoded(first, "TIFF", save_all=True, append_images=others)
-
-
 VOLUMES: dict[str, Any] = {
     "nii.gz": lambda volume: gzip.compress(nifti(volume.transpose(2, 1, 0))),
     "npy": npy,
-    "tif": pages,
+    "tif": paged_tiff,
 }
 
 
