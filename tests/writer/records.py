@@ -1,4 +1,4 @@
-"""Records of a dataset, decoded."""
+"""Records and item rows of a dataset, decoded."""
 
 import io
 from pathlib import Path
@@ -8,6 +8,7 @@ import numpy as np
 from PIL import Image
 
 from shardprep.dataset import example, tfrecord
+from shardprep.dataset.item_table import read_items
 
 
 def records(folder: Path) -> dict[str, dict[str, Any]]:
@@ -21,11 +22,22 @@ def records(folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
+def rows(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the row of every input by its key."""
+    return {row["key"]: row for row in read_items(folder / "items.parquet").to_pylist()}
+
+
 def boxes(features: dict[str, Any]) -> np.ndarray[Any, Any]:
     return np.array(features["objects/bbox"]).reshape(-1, 4)
 
 
-def png(data: bytes) -> np.ndarray[Any, Any]:
+def decoded(data: bytes) -> np.ndarray[Any, Any]:
     with Image.open(io.BytesIO(data)) as image:
-        assert image.mode in ("L", "I;16")
         return np.array(image)
+
+
+def png(data: bytes) -> np.ndarray[Any, Any]:
+    """Return the pixels of a grey image, such as a mask."""
+    pixels = decoded(data)
+    assert pixels.ndim == 2
+    return pixels

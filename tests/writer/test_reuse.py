@@ -45,6 +45,7 @@ from tests.support.builders import (
     build,
     build_part,
     finalize,
+    flip_bit,
     in_process,
     jpeg,
     png,
@@ -180,12 +181,6 @@ def test_images_of_any_size_and_format_are_copied(keys: dict[str, Any], tmp_path
     assert reused(tmp_path, added(), old, **keys, classes="dog,cat").num_copied == 21
 
 
-def flip(shard: Path) -> None:
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    shard.write_bytes(data)
-
-
 def cut(shard: Path) -> None:
     shard.write_bytes(shard.read_bytes()[:-10])
 
@@ -204,7 +199,7 @@ def of_another(shard: Path) -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], int]] = {
-    "a bit": (flip, 1),
+    "a bit": (flip_bit, 1),
     "its end": (cut, 1),
     "all of it": (Path.unlink, 7),
     "a link to nowhere": (link, 7),

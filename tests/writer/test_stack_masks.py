@@ -16,13 +16,13 @@ from PIL import Image
 import shardprep
 from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.dataset.annotated_pictures import annotated_pictures
-from shardprep.dataset.item_table import read_items
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.errors import RecipeError, SourceError
 from shardprep.verifier.examples import ExampleCheck
-from tests.support.builders import build, encoded, tree, write, write_folder, zip_bytes
+from tests.support.arrays import npy
+from tests.support.builders import build, encoded, write, write_folder, zip_bytes
 from tests.support.dicom import dicom
-from tests.writer.records import png, records
+from tests.writer.records import decoded, png, records, rows
 
 Array = np.ndarray[Any, np.dtype[Any]]
 HEIGHT, WIDTH = 12, 16
@@ -41,16 +41,6 @@ def deep(seed: int, number: int) -> Array:
 
 def tiff(pixels: Array) -> bytes:
     return encoded(Image.fromarray(pixels), "TIFF")
-
-
-def npy(array: Array) -> bytes:
-    out = io.BytesIO()
-    np.save(out, array)
-    return out.getvalue()
-
-
-def rows_of(path: Path) -> dict[str, dict[str, Any]]:
-    return {row["key"]: row for row in read_items(path / "items.parquet").to_pylist()}
 
 
 KIDNEYS = {"kidney_1_dense": 11, "kidney_2": 3}
@@ -99,7 +89,7 @@ def test_each_image_of_a_stack_has_its_mask(kidneys: Path) -> None:
         masks = np.array([*map(png, row["segmentation_mask"])])
         assert masks.dtype == np.uint8
         assert (masks == blocks(seed, number)).all()
-        pixels = dict(rows_of(kidneys)[f"train/{name}"]["mask_pixels"])
+        pixels = dict(rows(kidneys)[f"train/{name}"]["mask_pixels"])
         assert pixels == {value: int((masks == value).sum()) for value in (0, 1)}
         counts = {value: counts[value] + pixels[value] for value in counts}
     dataset = open_dataset(kidneys)
@@ -113,13 +103,13 @@ def test_each_image_of_a_stack_has_its_mask(kidneys: Path) -> None:
 
 
 def test_masks_that_do_not_fit_the_images_reject_the_sample(kidneys: Path) -> None:
-    rows = rows_of(kidneys)
+    items = rows(kidneys)
     reasons = {
         "train/kidney_3": "it has 3 masks, but 4 images",
         "train/kidney_4": "the numbers in the names of its masks differ from its images",
     }
     for key, reason in reasons.items():
-        assert (rows[key]["kind"], rows[key]["reason"]) == ("bad_mask", reason)
+        assert (items[key]["kind"], items[key]["reason"]) == ("bad_mask", reason)
     totals = open_dataset(kidneys).manifest.totals
     assert totals.rejected == {"bad_mask": 2}
     assert totals.skipped == {"a mask without its image": 1}
@@ -141,7 +131,7 @@ def test_masks_follow_slices_that_are_sorted_by_position(tmp_path: Path) -> None
     )
     row = records(result.path)["a"]
     for mask, image, stored in zip(masks, row["images"], row["segmentation_mask"], strict=True):
-        assert (np.asarray(Image.open(io.BytesIO(image)))[..., 0] == mask * 200).all()
+        assert (decoded(image)[..., 0] == mask * 200).all()
         assert (png(stored) == mask).all()
 
 
@@ -183,11 +173,11 @@ def test_a_mask_of_a_whole_stack_is_placed_like_its_images(tmp_path: Path) -> No
             assert ((image[:, 4:12] > 30_000) == inside)[sure].all()
             assert sure.mean() > 0.5
     assert not open_dataset(path).schema.features["segmentation_mask"].repeated
-    rows = rows_of(path)
-    assert rows["train/3"]["reason"] == "no mask"
+    items = rows(path)
+    assert items["train/3"]["reason"] == "no mask"
     bad = "inklabels.png: the mask is of 16x8 pixels, but its image has 16x12"
-    assert (rows["train/4"]["kind"], rows["train/4"]["reason"]) == ("bad_mask", bad)
-    assert rows["train/1/ir.png"]["reason"] == "not matched by --stack"
+    assert (items["train/4"]["kind"], items["train/4"]["reason"]) == ("bad_mask", bad)
+    assert items["train/1/ir.png"]["reason"] == "not matched by --stack"
     assert not shardprep.verify(path, decode=True).problems
 
 
@@ -219,7 +209,7 @@ def test_bands_and_their_mask_are_read_from_arrays(tmp_path: Path) -> None:
         for band, data in zip((8, 9, 16), row["images"], strict=True):
             values = np.load(io.BytesIO(members[f"{key}/band_{band:02}.npy"]))[..., 4]
             levels = np.rint((values.astype(np.float64) - 200) * 2.55)
-            assert (np.asarray(Image.open(io.BytesIO(data)))[..., 0] == levels).all()
+            assert (decoded(data)[..., 0] == levels).all()
     assert not shardprep.verify(result.path, decode=True).problems
 
 
@@ -253,7 +243,7 @@ def test_masks_of_single_images_are_arrays(*, instances: bool, tmp_path: Path) -
         else:
             (mask,) = map(png, row["segmentation_mask"])
             assert (mask == planes.max(axis=0)).all()
-    reason = rows_of(result.path)["train_images/forged/f.png"]["reason"]
+    reason = rows(result.path)["train_images/forged/f.png"]["reason"]
     assert "is of 17x12 pixels, but its image has 16x12" in reason
     assert not shardprep.verify(result.path, decode=True).problems
 
@@ -321,7 +311,7 @@ def test_a_volume_of_labels_gives_each_image_its_mask(suffix: str, tmp_path: Pat
         assert (np.array([*map(png, row["images"])]) == volume).all()
         masks = np.array([*map(png, row["segmentation_mask"])])
         assert (masks == np.where(labels == 4, 255, labels)).all()
-    bad = rows_of(result.path)[f"images/c.{suffix}"]
+    bad = rows(result.path)[f"images/c.{suffix}"]
     assert (bad["kind"], bad["reason"]) == ("bad_mask", "it has 2 masks, but 5 images")
     assert not shardprep.verify(result.path, decode=True).problems
 
@@ -403,34 +393,12 @@ def test_verify_finds_lost_and_damaged_masks(kidneys: Path) -> None:
         assert any(what in fault.what for fault in faults), faults
 
 
-@pytest.mark.thorough
-def test_other_commands_take_masks_of_stacks(kidneys: Path, tmp_path: Path) -> None:
-    import tensorflow_datasets as tfds
-
+def test_masks_of_stacks_are_exported_and_shown(kidneys: Path, tmp_path: Path) -> None:
     found = records(kidneys)
-    source = write(tmp_path / "sennet.zip", zip_bytes(sennet()))
-    again = build(source, tmp_path / "again", reuse=kidneys, **SENNET).path
-    assert tree(again).keys() == tree(kidneys).keys()
-    assert records(again) == found
-    assert not shardprep.diff(kidneys, again).changes
-    packed = shardprep.repack(kidneys, tmp_path / "packed", shards=2).path
-    assert records(packed) == found
-    assert not shardprep.verify(packed, decode=True).problems
-    one = "train/kidney_2/labels/1.tif"
-    members = sennet() | {one: tiff(255 - 255 * blocks(1, 3)[1])}
-    source = write(tmp_path / "changed.zip", zip_bytes(members))
-    changed = build(source, tmp_path / "changed", **SENNET, name="sennet").path
-    (change,) = shardprep.diff(kidneys, changed).changes.to_pylist()
-    assert (change["key"], change["kind"]) == ("train/kidney_2", "mask")
     exported = shardprep.export(kidneys, to="folder", out=tmp_path / "exported").path
     for key, row in found.items():
         for i, mask in enumerate(row["segmentation_mask"]):
             file = exported / f"class-masks/train/{key.rpartition('/')[2]}/{i:05d}.png"
             assert file.read_bytes() == mask
-    shardprep.report(kidneys, output=tmp_path / "report.html")
     (shown,) = (one for one in annotated_pictures(open_dataset(kidneys), 2) if "y_2" in one.title)
     assert shown.mask == found["train/kidney_2"]["segmentation_mask"][1]
-    builder = tfds.builder_from_directory(str(kidneys))
-    for row in builder.as_dataset(split="train").as_numpy_iterator():
-        own = found[row["image/filename"].decode()]["segmentation_mask"]
-        assert (row["segmentation_mask"][..., 0] == np.array([*map(png, own)])).all()
