@@ -1,17 +1,32 @@
 """Records and item rows of a dataset, decoded."""
 
 import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+import shardprep
 from shardprep.dataset import example, tfrecord
 from shardprep.dataset.item_table import read_items
+from shardprep.writer.finalize import BuildResult
+from tests.support.builders import build, write_folder
+
+Features = dict[str, dict[str, Any]]
+"""Key → features of a record by their names."""
 
 
-def records(folder: Path) -> dict[str, dict[str, Any]]:
+def built(folder: Path, members: Mapping[str, Any], **keys: Any) -> tuple[BuildResult, Features]:
+    """Build a source and verify the dataset; return the result and its records."""
+    data = {key: one.encode() if isinstance(one, str) else one for key, one in members.items()}
+    result = build(write_folder(folder / "source", data), folder / "out", **keys)
+    assert not shardprep.verify(result.path, decode=True, workers=1).problems
+    return result, records(result.path)
+
+
+def records(folder: Path) -> Features:
     """Return the features of every record by its key."""
     found = {}
     for path in sorted(folder.glob("*.tfrecord-*")):

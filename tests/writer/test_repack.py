@@ -35,7 +35,7 @@ from tests.support.builders import (
     write_folder,
     zip_bytes,
 )
-from tests.support.command import error_of, run
+from tests.support.command import error_of, ran, run
 from tests.support.json_page import printed
 from tests.support.object_store import Bucket
 from tests.writer.records import records
@@ -387,8 +387,7 @@ def test_the_command_copies_and_says_so(pets: Path, tmp_path: Path) -> None:
         "is not made of the same datasets; add --overwrite to replace it, or give another --version"
         in said
     )
-    done = run("repack", "--shards", "5", "--version", "1.0.1", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = ran("repack", "--shards", "5", "--version", "1.0.1", cwd=tmp_path)
     assert "42 images to 5 shards" in done.stderr
     assert "42 images in " in done.stdout
     again = ("repack", "tfrecords/pets/1.0.0", "--version", "1.0.1", "--shards", "5", "--json")

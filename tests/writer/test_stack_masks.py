@@ -22,7 +22,7 @@ from shardprep.verifier.examples import ExampleCheck
 from tests.support.arrays import npy
 from tests.support.builders import build, encoded, write, write_folder, zip_bytes
 from tests.support.dicom import dicom
-from tests.writer.records import decoded, png, records, rows
+from tests.writer.records import built, decoded, png, records, rows
 
 Array = np.ndarray[Any, np.dtype[Any]]
 HEIGHT, WIDTH = 12, 16
@@ -158,9 +158,7 @@ def test_a_mask_of_a_whole_stack_is_placed_like_its_images(tmp_path: Path) -> No
         "max_rejected": 0.5,
         "max_dropped": 0.5,
     }
-    source = write_folder(tmp_path / "source", members)
-    path = build(source, tmp_path / "out", size=(HEIGHT // 2, WIDTH), **keys).path
-    found = records(path)
+    result, found = built(tmp_path, members, size=(HEIGHT // 2, WIDTH), **keys)
     assert found.keys() == {"train/1", "train/2"}
     for seed, key in enumerate(("train/1", "train/2")):
         (mask,) = map(png, found[key]["segmentation_mask"])
@@ -172,13 +170,12 @@ def test_a_mask_of_a_whole_stack_is_placed_like_its_images(tmp_path: Path) -> No
             sure = np.abs(image[:, 4:12].astype(int) - 30_000) > 20_000
             assert ((image[:, 4:12] > 30_000) == inside)[sure].all()
             assert sure.mean() > 0.5
-    assert not open_dataset(path).schema.features["segmentation_mask"].repeated
-    items = rows(path)
+    assert not open_dataset(result.path).schema.features["segmentation_mask"].repeated
+    items = rows(result.path)
     assert items["train/3"]["reason"] == "no mask"
     bad = "inklabels.png: the mask is of 16x8 pixels, but its image has 16x12"
     assert (items["train/4"]["kind"], items["train/4"]["reason"]) == ("bad_mask", bad)
     assert items["train/1/ir.png"]["reason"] == "not matched by --stack"
-    assert not shardprep.verify(path, decode=True).problems
 
 
 def test_bands_and_their_mask_are_read_from_arrays(tmp_path: Path) -> None:
@@ -222,9 +219,9 @@ def test_masks_of_single_images_are_arrays(*, instances: bool, tmp_path: Path) -
     masks: dict[str, Array] = {"c": blocks(1, 2), "d": blocks(2, 1)[0], "e": blocks(3, 3) > 0}
     members |= {f"train_masks/{name}.npy": npy(mask) for name, mask in masks.items()}
     members["train_masks/f.npy"] = npy(np.zeros((2, HEIGHT, WIDTH + 1), np.uint8))
-    result = build(
-        write_folder(tmp_path / "source", members),
-        tmp_path / "out",
+    result, stored = built(
+        tmp_path,
+        members,
         masks="train_masks/{stem}.npy",
         labels="folder",
         unlisted="background",
@@ -232,7 +229,7 @@ def test_masks_of_single_images_are_arrays(*, instances: bool, tmp_path: Path) -
         size="none",
         max_rejected=0.5,
     )
-    found = {key.rpartition("/")[2][0]: row for key, row in records(result.path).items()}
+    found = {key.rpartition("/")[2][0]: row for key, row in stored.items()}
     assert found.keys() == set("abcde")
     for name, row in found.items():
         planes = masks.get(name, np.zeros((1, HEIGHT, WIDTH), np.uint8))
@@ -245,7 +242,6 @@ def test_masks_of_single_images_are_arrays(*, instances: bool, tmp_path: Path) -
             assert (mask == planes.max(axis=0)).all()
     reason = rows(result.path)["train_images/forged/f.png"]["reason"]
     assert "is of 17x12 pixels, but its image has 16x12" in reason
-    assert not shardprep.verify(result.path, decode=True).problems
 
 
 def test_a_mask_that_is_not_an_array_of_whole_numbers_is_an_error(tmp_path: Path) -> None:
@@ -294,9 +290,9 @@ def test_a_volume_of_labels_gives_each_image_its_mask(suffix: str, tmp_path: Pat
         members[f"images/{name}.{suffix}"] = save(volume)
         number = 2 if name == "c" else None
         members[f"labels/{name}.{suffix}"] = save(labels[:number])
-    result = build(
-        write_folder(tmp_path / "source", members),
-        tmp_path / "out",
+    result, found = built(
+        tmp_path,
+        members,
         masks="labels/{name}",
         mask_values="0=background,1=necrosis,2=edema,3=enhancing,4=ignore",
         depth=16,
@@ -304,7 +300,6 @@ def test_a_volume_of_labels_gives_each_image_its_mask(suffix: str, tmp_path: Pat
         max_rejected=0.5,
         **more,
     )
-    found = records(result.path)
     assert found.keys() == {f"images/{name}.{suffix}" for name in "ab"}
     for name in "ab":
         row, (volume, labels) = found[f"images/{name}.{suffix}"], made[name]
@@ -313,7 +308,6 @@ def test_a_volume_of_labels_gives_each_image_its_mask(suffix: str, tmp_path: Pat
         assert (masks == np.where(labels == 4, 255, labels)).all()
     bad = rows(result.path)[f"images/c.{suffix}"]
     assert (bad["kind"], bad["reason"]) == ("bad_mask", "it has 2 masks, but 5 images")
-    assert not shardprep.verify(result.path, decode=True).problems
 
 
 def test_a_mask_of_volumes_by_channel_is_repeated_for_each_channel(tmp_path: Path) -> None:
@@ -324,17 +318,15 @@ def test_a_mask_of_volumes_by_channel_is_repeated_for_each_channel(tmp_path: Pat
         for name, volume in zip(("flair", "t1"), volumes, strict=True)
     }
     members |= {"BraTS_001/BraTS_001_seg.nii.gz": labels}
-    result = build(
-        write_folder(
-            tmp_path / "source", {key: VOLUMES["nii.gz"](one) for key, one in members.items()}
-        ),
-        tmp_path / "out",
+    _, found = built(
+        tmp_path,
+        {key: VOLUMES["nii.gz"](one) for key, one in members.items()},
         stack="{id}/{id}_{flair,t1}.nii.gz",
         masks="{id}/*_seg.nii.gz",
         depth=16,
         size="none",
     )
-    ((_, row),) = records(result.path).items()
+    ((_, row),) = found.items()
     assert (
         np.array([*map(png, row["images"])]) == np.stack(volumes, 1).reshape(6, HEIGHT, WIDTH)
     ).all()

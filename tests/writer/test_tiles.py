@@ -35,9 +35,9 @@ from tests.support.builders import (
     write_folder,
     zip_bytes,
 )
-from tests.writer.records import boxes, decoded, png, records, rows
+from tests.writer import records as records_of
+from tests.writer.records import Features, boxes, decoded, png, rows
 
-Features = dict[str, dict[str, Any]]
 HEIGHT, WIDTH = 70, 100
 TILE: dict[str, Any] = {
     "tile": "32x24",
@@ -50,11 +50,7 @@ TILE: dict[str, Any] = {
 
 
 def built(folder: Path, members: Mapping[str, Any], **keys: Any) -> tuple[BuildResult, Features]:
-    data = {key: one.encode() if isinstance(one, str) else one for key, one in members.items()}
-    source = write_folder(folder / "source", data)
-    result = build(source, folder / "out", **{**TILE, **keys})
-    assert not shardprep.verify(result.path, decode=True, workers=1).problems
-    return result, records(result.path)
+    return records_of.built(folder, members, **{**TILE, **keys})
 
 
 def tiles_of(found: Features, key: str) -> dict[tuple[int, int], dict[str, Any]]:
