@@ -172,6 +172,16 @@ def test_groups_by_rule_and_near_copies_join(tmp_path: Path) -> None:
     assert groups["x.jpg"] == groups["y.jpg"] == "x.jpg"
 
 
+def thumbnails_of(folder: Path, num_workers: int, **keys: Any) -> dict[str, Any]:
+    """Return the thumbnail of each image in the first shard of a plan."""
+    recipe = make_recipe(keys, "test")
+    plan = make_plan(recipe, folder, Quiet())
+    items = Items.of(sorted(plan.shards[0].items))
+    files = ThumbnailSource.files(recipe, plan.spec)
+    found = make_thumbnails(items, files, recipe, num_workers, Quiet())
+    return {item.key: one for item, one in zip(items, found, strict=True)}
+
+
 FORMS: list[dict[str, Any]] = [
     {"size": "64x64"},
     {"size": "96x64", "fit": "pad", "quality": 60},
@@ -189,11 +199,7 @@ def test_thumbnails_equal_those_of_a_report(tmp_path: Path, form: dict[str, Any]
     } | {"broken.jpg": b"\xff\xd8\xff\xe0 no more than a beginning"}
     source = write(tmp_path / "photos.zip", zip_bytes(members))
     keys = {"source": str(source), "labels": "none", "max_rejected": 0.5, **form}
-    recipe = make_recipe(keys, "test")
-    plan = make_plan(recipe, tmp_path, Quiet())
-    items = Items.of(sorted(plan.shards[0].items))
-    found = make_thumbnails(items, ThumbnailSource.files(recipe, plan.spec), recipe, 1, Quiet())
-    thumbnails = {item.key: one for item, one in zip(items, found, strict=True)}
+    thumbnails = thumbnails_of(tmp_path, 1, **keys)
     assert not thumbnails.pop("broken.jpg")["decoded"]
     del keys["source"]
     report = reported(build(source, tmp_path / "out", **keys).path)
@@ -217,10 +223,7 @@ def test_no_more_workers_are_started_than_cores_may_be_used(
 
     monkeypatch.setattr(near_copies, "run_chunks", handing_over(counting))
     monkeypatch.setattr(near_copies, "usable_cores", lambda: 1)
-    recipe = make_recipe({"source": str(source), **CUT}, "test")
-    plan = make_plan(recipe, tmp_path, Quiet())
-    files = ThumbnailSource.files(recipe, plan.spec)
-    make_thumbnails(Items.of(sorted(plan.shards[0].items)), files, recipe, 8, Quiet())
+    thumbnails_of(tmp_path, 8, source=str(source), **CUT)
     assert started == [1]
 
 
