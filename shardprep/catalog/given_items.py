@@ -13,6 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -43,6 +44,8 @@ _LACKS = "an image of the sample is missing"
 _ODD = r"^/|^[A-Za-z]:/|\\|(^|/)\.\.?/"
 """Matches an absolute path, or a path with `.`, `..` or backslashes."""
 _DRIVE = re.compile("[A-Za-z]:/")
+_ELSEWHERE = r"^(~\w*/|\$\w+/|[A-Za-z]\w*:/|[A-Za-z]:\\|\\\\|\.\.\\)"
+"""Matches a path that needs a shell, another machine or a download to be a file."""
 _ARCHIVE = "/archive:"
 """Root of paths if the source is an archive: no path of this machine is below it."""
 _Files = dict[int, list[int]]
@@ -56,9 +59,17 @@ _OF_ROWS = ("image", "order")
 def source_of(file: str) -> str:
     """Return the table's folder if all paths are relative and below it, else their common folder.
 
-    `file` is the value of `--items`. RecipeError for a mix of absolute and relative paths.
+    `file` is the value of `--items`. RecipeError for a mix of absolute and relative paths, and for
+    paths such as `~/a.jpg`, `file:///a.jpg` or `C:/a.jpg`.
     """
     items = read_titled(make_recipe({"source": ".", "items": file}, ""))
+    cells = items.columns["image"]
+    if odd := next(
+        iter(cells.where(booleans(pc.match_substring_regex(cells.array, _ELSEWHERE)))), ""
+    ):
+        what = f"{items.name}: {shown(odd, MOST_SHOWN)!r} is neither relative nor starts with /"
+        hint = f"name the folder of the images as {OptionName('SOURCE')}, or write paths of files"
+        raise RecipeError(OptionName("items"), what, hint)
     table = Path(items.name).parent
     folders = [one for one in items.columns["image"].folders.counts() if one]
     if folders and folders[0].startswith("/"):  # absolute paths of masks count, too
@@ -144,10 +155,10 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     found, rules = finder.images(), recipe.rules
     column = rules.target_image.column if rules.target_image else rules.masks.pattern.column
     beside = finder.files(column, found) if column else {}
+    del finder  # its indexes of a million keys are large
+    release()
     matched = (_stacks if "sample" in items.columns else _single)(items, every, found, beside)
     _check_zeros(items, found, every.keys)
-    del finder
-    release()
     is_repeated = np.bincount(found[found >= 0], minlength=1).max() > 1
     by = "frame.groupby" if items.is_frame else "JSON"
     lists = f"give each image one row, with lists of its boxes or labels ({by})"
@@ -316,7 +327,7 @@ class _Finder:
 
     def __init__(self, recipe: Recipe, keys: Texts, items: GivenItems) -> None:
         self._keys, self._items, self._index = keys, items, KeyIndex(keys)
-        self._whole = Lookup(keys)
+        self._depths = {*np.unique(keys.num_folders()).tolist()}
         targets = recipe.rules.target_image
         self._column_of_targets = targets.column if targets else ""
         source = recipe.source
@@ -364,19 +375,29 @@ class _Finder:
                 items.refuse(row, title, what, path)
         return dict(of_row)
 
+    @cached_property
+    def _whole(self) -> Lookup:
+        return Lookup(self._keys)
+
+    def _equal(self, paths: Texts) -> Ints:
+        """Return the position of the key that equals each path, or −1."""
+        if self._depths.isdisjoint(np.unique(paths.num_folders()).tolist()):
+            return np.full(len(paths), -1, np.int64)  # names need no index of whole keys
+        return self._whole.positions(paths)[0]
+
     def _find(self, cells: Texts, rows: Ints, title: str) -> Ints:
-        found, _ = self._whole.positions(cells)
+        found = self._equal(cells)
         left = np.flatnonzero(found < 0)
         if not len(left):
             return found
         lost = cells.where(found < 0)
         paths = self._relative(lost, rows[left], title)
         if paths is not lost:
-            found[left], _ = self._whole.positions(paths)
+            found[left] = self._equal(paths)
         is_left = found[left] < 0
         left, paths = left[is_left], paths.where(is_left)
         if (real := self._without_links(paths)) is not paths:
-            found[left], _ = self._whole.positions(real)
+            found[left] = self._equal(real)
             is_left = found[left] < 0
             left, paths = left[is_left], paths.where(is_left)
         origin = Origin(self._below(self._folder) or "")

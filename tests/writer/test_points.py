@@ -373,7 +373,7 @@ def test_several_points_of_one_name_are_numbered(tmp_path: Path) -> None:
         ("csv:gone.csv", "gone.csv"),
         ("coco", "no document of the source has this format"),
         ("voc", "'voc' is not a format of keypoints"),
-        ("labelme", "no JSON file has the shapes that LabelMe writes"),
+        ("labelme", "no document of the source has this format"),
     ],
 )
 def test_a_wrong_rule_for_keypoints_is_one_line(tmp_path: Path, rule: str, said: str) -> None:

@@ -394,3 +394,16 @@ def test_the_command_copies_and_says_so(pets: Path, tmp_path: Path) -> None:
     assert printed(run(*again, cwd=tmp_path).stdout, BuildJson)["was_there"]
     said = error_of(run("repack", "--shards", "none", cwd=tmp_path), 2)
     assert said.startswith("--shards: 'none' is not a whole number")
+
+
+def test_without_out_the_new_dataset_is_next_to_the_first_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    old = made(tmp_path, animals(3))
+    notes = list[str]()
+    new = shardprep.repack(old, version="1.1.0", progress=lambda now: notes.append(now.notice))
+    assert new.path.resolve() == tmp_path / "out/pets/1.1.0"
+    assert "writing out/pets/1.1.0" in notes
+    copy = old.rename(tmp_path / "copy")
+    assert shardprep.repack(copy, version="1.2.0").location == "tfrecords/pets/1.2.0"

@@ -346,7 +346,7 @@ def test_verify_reports_a_damaged_target(pairs: Path) -> None:
         assert [fault.kind for fault in faults] == ["image"]
         assert what in faults[0].what
     features = {**schema.features, "target_image": schema.image.model_copy(update={"shape": ()})}
-    with pytest.raises(ValueError, match=r"target_image: must be height, width, 3 of a PNG"):
+    with pytest.raises(ValueError, match=r"target_image.shape: must be height, width, 3"):
         Schema.model_validate(schema.model_copy(update={"features": features}).model_dump())
 
 
