@@ -44,6 +44,8 @@ _LACKS = "an image of the sample is missing"
 _ODD = r"^/|^[A-Za-z]:/|\\|(^|/)\.\.?/"
 """Matches an absolute path, or a path with `.`, `..` or backslashes."""
 _DRIVE = re.compile("[A-Za-z]:/")
+_ELSEWHERE = r"^(~\w*/|\$\w+/|[A-Za-z]\w*:/|[A-Za-z]:\\|\\\\|\.\.\\)"
+"""Matches a path that needs a shell, another machine or a download to be a file."""
 _ARCHIVE = "/archive:"
 """Root of paths if the source is an archive: no path of this machine is below it."""
 _Files = dict[int, list[int]]
@@ -57,9 +59,17 @@ _OF_ROWS = ("image", "order")
 def source_of(file: str) -> str:
     """Return the table's folder if all paths are relative and below it, else their common folder.
 
-    `file` is the value of `--items`. RecipeError for a mix of absolute and relative paths.
+    `file` is the value of `--items`. RecipeError for a mix of absolute and relative paths, and for
+    paths such as `~/a.jpg`, `file:///a.jpg` or `C:/a.jpg`.
     """
     items = read_titled(make_recipe({"source": ".", "items": file}, ""))
+    cells = items.columns["image"]
+    if odd := next(
+        iter(cells.where(booleans(pc.match_substring_regex(cells.array, _ELSEWHERE)))), ""
+    ):
+        what = f"{items.name}: {shown(odd, MOST_SHOWN)!r} is neither relative nor starts with /"
+        hint = f"name the folder of the images as {OptionName('SOURCE')}, or write paths of files"
+        raise RecipeError(OptionName("items"), what, hint)
     table = Path(items.name).parent
     folders = [one for one in items.columns["image"].folders.counts() if one]
     if folders and folders[0].startswith("/"):  # absolute paths of masks count, too

@@ -980,6 +980,22 @@ def test_paths_from_the_folder_of_the_table_find_their_source() -> None:
         shardprep.build(items=mixed, dry_run=True)
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["~/a.jpg", "$HOME/a.jpg", "file:///d/a.jpg", "s3://b/a.jpg", r"C:\d\a.jpg", r"..\a.jpg"],
+)
+def test_without_a_source_a_path_that_is_no_file_is_named_before_folders_are_read(
+    path: str,
+) -> None:
+    write_folder(Path("d"), {"a.jpg": jpeg()})
+    rows = [{"image": path, "label": "x"}]
+    with pytest.raises(ShardprepError, match="neither relative nor starts with /") as error:
+        shardprep.build(items=rows, dry_run=True)
+    assert repr(path) in str(error.value)
+    if not path.startswith(("C:", "..")):
+        assert labels_of(shardprep.build("d", items=rows, dry_run=True)) == {"a.jpg": "x"}
+
+
 def test_columns_without_a_meaning_are_stored_and_said() -> None:
     rows = [
         {**row, "fold": i, "Note": "x, y", "deep": [[1, 2]], "empty": None, "target_image/x": 1}

@@ -51,7 +51,8 @@ def paged_tiff(pages: Array, **options: Any) -> bytes:
 
 def decoded(data: bytes) -> Array:
     """Return the pixels of an encoded image."""
-    return np.asarray(Image.open(io.BytesIO(data)))
+    with Image.open(io.BytesIO(data)) as image:
+        return np.array(image)
 
 
 def hdf5(arrays: dict[str, Any], **options: Any) -> bytes:
