@@ -162,6 +162,7 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     is_repeated = np.bincount(found[found >= 0], minlength=1).max() > 1
     by = "frame.groupby" if items.is_frame else "JSON"
     lists = f"give each image one row, with lists of its boxes or labels ({by})"
+    lists += f"; {OptionName('boxes', 'csv:FILE:ID:BOX:LABEL')} reads a row for each box"
     items.check(lists if is_repeated else "correct these rows, or leave them out")
     if not (found >= 0).any():
         raise _no_image(items, every.keys[0])
