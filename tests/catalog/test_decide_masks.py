@@ -10,7 +10,7 @@ from PIL import Image
 from shardprep.catalog.catalog import Catalog
 from shardprep.catalog.objects import mask_files
 from shardprep.errors import QuestionError
-from tests.catalog.builders import catalog
+from tests.catalog.builders import catalog, choices
 from tests.support.builders import encoded, write_folder
 from tests.support.first_contact import outcome
 from tests.support.scenes import picture
@@ -33,9 +33,7 @@ def masks_of(made: Catalog) -> dict[str, list[str]]:
 
 def flags(folder: Path, members: dict[str, bytes]) -> list[dict[str, object]]:
     """Return the options of each reading of a source that is not built."""
-    with pytest.raises(QuestionError) as error:
-        catalog(folder, members)
-    return [dict(one.options) for one in error.value.choices]
+    return [dict(one.options) for one in choices(folder, members)]
 
 
 PHOTOS = files("scene", *numbered("Training_Input/{}.jpg"))
