@@ -109,10 +109,14 @@ def _of_channels(view: View) -> list[Reading]:
             best = max((one.strength for one in found), default=0)
             found = [one for one in found if one.strength == best >= LIKELY]
             if names and found and 2 * (match.row_of >= 0).sum() > len(index.keys):
-                stacks = {"stack": pattern, **found[0].options[0]}
-                return [Reading(stacks, f"{names[1]} as channels; {found[0].why}")] + [
-                    _of_channel(channel, names[2], found[0]) for channel in names[1].split(",")
-                ]
+                best, why = found[0].options[0], found[0].why
+                readings = [Reading({"stack": pattern, **best}, f"{names[1]} as channels; {why}")]
+                for one in names[1].split(","):
+                    ids = f"{{{match.id_column}}}_{one}"
+                    rule = table.label_rule(ids, found[0].titles)
+                    options = {**best, "labels": rule, "include": (f"*_{one}{names[2]}",)}
+                    readings.append(Reading(options, f"{one} alone; {why}"))
+                return readings
     return []
 
 
@@ -188,12 +192,6 @@ def unlabelled_tests(view: View) -> Sequence[Reading]:
     return [Reading({"null": null}, why)] if (is_none == is_test).all() else []
 
 
-def _of_channel(channel: str, suffix: str, one: LabelColumns) -> Reading:
-    rule = one.match.table.label_rule(f"{{{one.match.id_column}}}_{channel}", one.titles)
-    options = {**one.options[0], "labels": rule, "include": (f"*_{channel}{suffix}",)}
-    return Reading(options, f"{channel} alone; {one.why}")
-
-
 def _has_ids(index: KeyIndex, table: Table) -> bool:
     cells = (table.cells(i) for i in range(len(table.header)))
     return any(index.are_found(one).any() for one in (Texts.of(table.header), *cells))
@@ -266,7 +264,8 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
     if is_by_path and best < SHARED and any(_are_same(one, automatic) for one in likely):
         return []
     rivals = [one for one in found if best == LIKELY and may_be_target(one)]
-    others = [one for one in found if one.strength < LIKELY and _has_words(one)]
+    weak = [one for one in found if one.strength < LIKELY and len(one.titles) == 1]
+    others = [one for one in weak if has_words(one.match, one.titles[0])]
     found = [one for one in found if one.strength >= LIKELY or one in rivals]
     first = [one for one in found if one.strength == best]
     first = [one for one in first if not _is_of_split(one)] or first
@@ -304,10 +303,6 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
         readings.append(Reading({"labels": "none"}, f"all images, also {num_rows:,} without a row"))
     readings = unclear if len(readings) == 1 else readings
     return readings[:_MOST_SHOWN]
-
-
-def _has_words(one: LabelColumns) -> bool:
-    return len(one.titles) == 1 and has_words(one.match, one.titles[0])
 
 
 def _is_word(view: View, one: LabelColumns) -> bool:
