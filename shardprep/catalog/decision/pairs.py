@@ -241,6 +241,11 @@ class Relation(NamedTuple):
     ends: tuple[str, ...] = ()
     """Texts after the input's whole name in names of targets; () if inputs have the ids."""
 
+    @property
+    def has_whole_names(self) -> bool:
+        """Whether the names of one kind of picture start the names of the other."""
+        return self.target.start == self.input.start and not (self.target.end and self.input.end)
+
 
 def either_way(members: Members, targets: Rows, inputs: Rows) -> Relation | None:
     """Return the relation of two kinds of pictures, or None; either may have the longer names."""
