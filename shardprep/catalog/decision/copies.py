@@ -59,7 +59,7 @@ class _Folder(NamedTuple):
 def copies(view: View) -> Sequence[Reading]:
     """Return the reading that excludes copied folders, thumbnails, conversions and placeholders."""
     members = view.candidates
-    if not view.is_open("root", "dedup") or members.are_stacks.any():
+    if not view.is_open("root", "dedup"):
         return []
     counts = members.keys.folders.counts()
     globs, reasons = list[str](), list[str]()

@@ -66,7 +66,7 @@ low, because a table may name only one of two pictures of a sample."""
 
 def by_tables(view: View) -> Sequence[Reading]:
     """Return the readings of labels in tables; [] if `auto` finds the same labels."""
-    if not (view.is_open(*_OPTIONS) and view.has_documents) or view.members.are_stacks.any():
+    if not (view.is_open(*_OPTIONS) and view.has_documents):
         return []
     readings = _of_tables(view, view.tables) or _of_channels(view)
     links = [*_of_links(view)]
@@ -101,28 +101,31 @@ def _of_channels(view: View) -> list[Reading]:
     own = own if view.automatic.match is None else []
     pattern = next(iter(stack_patterns(keys, own) if own else ()), "")
     names = _CHANNELS.fullmatch(pattern)
-    index = KeyIndex(sample_keys(keys, pattern)) if names else view.index
-    for table in own if names else ():
+    if names is None:
+        return []
+    index = KeyIndex(sample_keys(keys, pattern))
+    for table in own:
         with contextlib.suppress(SourceError):
             match = match_ids(index, table)
             found = found_columns(match, index, tables)
-            best = max((one.strength for one in found), default=0)
-            found = [one for one in found if one.strength == best >= LIKELY]
-            if names and found and 2 * (match.row_of >= 0).sum() > len(index.keys):
-                best, why = found[0].options[0], found[0].why
-                readings = [Reading({"stack": pattern, **best}, f"{names[1]} as channels; {why}")]
+            first = max(found, key=lambda one: one.strength, default=None)
+            is_most = 2 * (match.row_of >= 0).sum() > len(index.keys)
+            if first is not None and first.strength >= LIKELY and is_most:
+                stacks = {"stack": pattern, **first.options[0]}
+                readings = [Reading(stacks, f"{names[1]} as channels; {first.why}")]
                 for one in names[1].split(","):
-                    ids = f"{{{match.id_column}}}_{one}"
-                    rule = table.label_rule(ids, found[0].titles)
-                    options = {**best, "labels": rule, "include": (f"*_{one}{names[2]}",)}
-                    readings.append(Reading(options, f"{one} alone; {why}"))
+                    rule = table.label_rule(f"{{{match.id_column}}}_{one}", first.titles)
+                    more = {"labels": rule, "include": (f"*_{one}{names[2]}",)}
+                    readings.append(
+                        Reading({**first.options[0], **more}, f"{one} alone; {first.why}")
+                    )
                 return readings
     return []
 
 
 def labels_of_few(view: View) -> Sequence[Reading]:
     """Return readings of tables that label only some images, if no rule labels images."""
-    if not view.is_open(*_OPTIONS) or view.members.are_stacks.any():
+    if not view.is_open(*_OPTIONS):
         return []
     found: list[LabelColumns] = []
     is_test = view.index.splits.fit(lambda one: one == "test")

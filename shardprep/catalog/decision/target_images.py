@@ -119,9 +119,13 @@ def _readings(view: View, kinds: Sequence[PictureKind]) -> list[Reading]:
             continue
         rest = [kind for kind in kinds if kind is not target and len(kind.rows) >= FEWEST]
         most = _FEW_PAIRS if len(rest) > _MANY_KINDS else None  # only some pictures are decoded
-        pairs = [pair for kind in rest if (pair := _pair(view, target, kind, most))]
-        if not (any(sides) or are_named(words)) and target.folders:  # perhaps classes
-            pairs = [one for one in pairs if one.relation.has_whole_names]
+        may_be_class = target.folders and not (any(sides) or are_named(words))
+        pairs = [
+            pair
+            for kind in rest
+            if (pair := _pair(view, target, kind, most))
+            if pair.relation.has_whole_names or not may_be_class
+        ]
         if side == 0 and any(one.likeness.are_masks for one in pairs):
             continue
         named = [one for one in pairs if id(one.kind) in are_inputs and one.is_picture]
