@@ -299,8 +299,8 @@ def test_pictures_of_classes_in_a_folder_named_like_masks_may_be_their_targets(
     labels = [f"part/Label/{number}.jpg" for number in (1, 2, 3)]
     wanted, found = "Label/{folder}.jpg", choices(tmp_path, pictures(*keys, *labels))
     assert wanted in {one.options.get("target_image") for one in found}
-    found = catalog(tmp_path / "2", pictures(*keys, *labels), target_image=wanted)
-    assert {one.key: [m.key for m in one.companions] for one in found.items} == {
+    made = catalog(tmp_path / "2", pictures(*keys, *labels), target_image=wanted)
+    assert {one.key: [m.key for m in one.companions] for one in made.items} == {
         key: [f"part/Label/{key.split('/')[1]}.jpg"] for key in keys
     }
 
