@@ -1,6 +1,5 @@
 """Items that a user gives as a table: each row is stored, or is an error that names it."""
 
-import io
 import json
 import os
 import re
@@ -27,6 +26,7 @@ from shardprep.errors import BuildError, ShardprepError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.storage.cache import cache_root
 from shardprep.writer.plan.fingerprint import source_signature
+from tests.support.arrays import decoded, npy
 from tests.support.builders import (
     animals,
     encoded,
@@ -455,14 +455,14 @@ def test_images_may_share_a_file_and_have_one_target_image() -> None:
 
 def test_a_mask_in_a_file_of_arrays_is_a_path_as_any_other() -> None:
     masks = {f"m/{i}.npy": np.eye(48, 64, dtype=np.uint8) * (i + 1) for i in (0, 1)}
-    write_folder(Path("set"), PHOTOS | {key: _npy(one) for key, one in masks.items()})
+    write_folder(Path("set"), PHOTOS | {key: npy(one) for key, one in masks.items()})
     paths = ("m/0.npy", str(Path("set/m/1.npy").resolve()))
     rows = [{"image": f"{i}.jpg", "mask": path} for i, path in enumerate(paths)]
     built = shardprep.build("set", items=rows, size="64x48", format="png", workers=1)
     found = records(built.path)
     for at, key in enumerate(("a/0.jpg", "b/1.jpg")):
         (mask,) = found[key]["segmentation_mask"]
-        assert np.array_equal(np.asarray(Image.open(io.BytesIO(mask))), masks[f"m/{at}.npy"])
+        assert np.array_equal(decoded(mask), masks[f"m/{at}.npy"])
 
 
 def _outlines(form: Callable[[Rows], Any]) -> Any:
@@ -485,19 +485,14 @@ def test_outlines_without_boxes_are_stored_as_masks(form: Callable[[Rows], Any])
     assert not any(name.startswith("objects") for name in found["a/0.jpg"])
     wanted = np.asarray(coco.decode(coco.frPyObjects([RING], 48, 64))[..., 0])
     line = np.eye(48, 64, dtype=np.uint8)
-    mask, none = (
-        np.asarray(Image.open(io.BytesIO(found[key]["segmentation_mask"][0])))
-        for key in ("a/0.jpg", "b/1.jpg")
-    )
+    mask, none = (decoded(found[key]["segmentation_mask"][0]) for key in ("a/0.jpg", "b/1.jpg"))
     assert ((mask == 0) == ((wanted == 0) & (line == 0))).all()
     assert {*np.unique(mask[(wanted == 1) & (line == 0)])} == {1}
     assert {*np.unique(mask[(wanted == 0) & (line == 1)])} == {2}
     assert not none.any()
     items = _outlines(form)
     apart = records(shardprep.build("set", "apart", items=items, instances=True, **keys).path)
-    first, second = (
-        np.asarray(Image.open(io.BytesIO(one))) for one in apart["a/0.jpg"]["objects/mask"]
-    )
+    first, second = (decoded(one) for one in apart["a/0.jpg"]["objects/mask"])
     assert np.array_equal(first != 0, wanted != 0)
     assert np.array_equal(second != 0, line != 0)
     assert len(apart["a/0.jpg"]["objects/bbox"]) == 8
@@ -580,12 +575,6 @@ def test_a_class_with_a_comma_of_its_own_is_one_class() -> None:
     assert {*planned(rows).plan.schema.labels} == {*names}
 
 
-def _npy(pixels: Any) -> bytes:
-    stream = io.BytesIO()
-    np.save(stream, pixels)
-    return stream.getvalue()
-
-
 def test_rows_of_a_sample_are_a_stack_in_their_order() -> None:
     rows = [
         {"image": f"{i}.jpg", "sample": f"s{i // 3}", "order": -i, "label": i // 3}
@@ -624,6 +613,17 @@ def test_other_names_of_columns_are_found_and_said() -> None:
     assert "column:fold:0=validation,*=train" in note
     again = planned(rows, split="column:fold:0=validation,*=train")
     assert again.images == {"train": 2, "validation": 2}
+
+
+def test_a_column_that_says_whether_an_image_is_valid_is_a_note() -> None:
+    rows = [{"image": f"{i}.jpg", "label": "ab"[i % 2], "is_valid": i > 1} for i in range(4)]
+    (note,) = (one for one in planned(rows).plan.findings if "makes no splits" in one)
+    split = "column:is_valid:true=validation,*=train"
+    assert split in note
+    assert planned(rows, split=split).images == {"train": 2, "validation": 2}
+    for row in rows:
+        row["is_valid"] = f"{row['image']} is"
+    assert not [one for one in planned(rows).plan.findings if "makes no splits" in one]
 
 
 def test_a_star_is_all_other_values_of_a_column_of_splits() -> None:
@@ -1414,7 +1414,11 @@ def test_a_table_with_a_row_for_each_box_is_told_to_use_lists(
     with pytest.raises(SourceError, match=r"row 2: image '0.jpg' is in row 1 too; ") as caught:
         planned(form(rows))
     hint = f"give each image one row, with lists of its boxes or labels ({by})"
-    assert str(caught.value).endswith(hint)
+    assert hint in str(caught.value)
+    assert "csv:FILE:ID:BOX:LABEL" in str(caught.value)
+    write(Path("b.csv"), b"image,name,a,b,c,d\n0.jpg,x,1,1,4,4\n0.jpg,y,2,2,5,5\n1.jpg,x,0,0,3,3\n")
+    found = shardprep.build("set", boxes="csv:b.csv:image:xyxy(a,b,c,d):name", dry_run=True)
+    assert found.num_objects == {"x": 2, "y": 1}
 
 
 def test_bytes_of_images_are_no_paths() -> None:

@@ -1,17 +1,16 @@
 """Records and item rows of a dataset, decoded."""
 
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 import shardprep
 from shardprep.dataset import example, tfrecord
 from shardprep.dataset.item_table import read_items
 from shardprep.writer.finalize import BuildResult
+from tests.support.arrays import decoded
 from tests.support.builders import build, write_folder
 
 Features = dict[str, dict[str, Any]]
@@ -44,11 +43,6 @@ def rows(folder: Path) -> dict[str, dict[str, Any]]:
 
 def boxes(features: dict[str, Any]) -> np.ndarray[Any, Any]:
     return np.array(features["objects/bbox"]).reshape(-1, 4)
-
-
-def decoded(data: bytes) -> np.ndarray[Any, Any]:
-    with Image.open(io.BytesIO(data)) as image:
-        return np.array(image)
 
 
 def png(data: bytes) -> np.ndarray[Any, Any]:

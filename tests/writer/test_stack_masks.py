@@ -8,7 +8,6 @@ import io
 from pathlib import Path
 from typing import Any
 
-import nibabel
 import numpy as np
 import pytest
 from PIL import Image
@@ -19,10 +18,10 @@ from shardprep.dataset.annotated_pictures import annotated_pictures
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.errors import RecipeError, SourceError
 from shardprep.verifier.examples import ExampleCheck
-from tests.support.arrays import npy
+from tests.support.arrays import decoded, nifti, npy, paged_tiff
 from tests.support.builders import build, encoded, write, write_folder, zip_bytes
 from tests.support.dicom import dicom
-from tests.writer.records import built, decoded, png, records, rows
+from tests.writer.records import built, png, records, rows
 
 Array = np.ndarray[Any, np.dtype[Any]]
 HEIGHT, WIDTH = 12, 16
@@ -262,20 +261,10 @@ def test_a_mask_that_is_not_an_array_of_whole_numbers_is_an_error(tmp_path: Path
             build(source, tmp_path / "out", masks="masks/{stem}.npy")
 
 
-def nifti(volume: Array) -> bytes:
-    data: bytes = nibabel.Nifti1Image(volume, np.eye(4)).to_bytes()
-    return data
-
-
-def pages(volume: Array) -> bytes:
-    first, *others = map(Image.fromarray, volume)
-    return encoded(first, "TIFF", save_all=True, append_images=others)
-
-
 VOLUMES: dict[str, Any] = {
     "nii.gz": lambda volume: gzip.compress(nifti(volume.transpose(2, 1, 0))),
     "npy": npy,
-    "tif": pages,
+    "tif": paged_tiff,
 }
 
 

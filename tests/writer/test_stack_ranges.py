@@ -15,10 +15,10 @@ from PIL import Image
 
 import shardprep
 from shardprep.errors import SourceError
-from tests.support.arrays import npy
+from tests.support.arrays import decoded, npy
 from tests.support.builders import build, encoded, tree, write_folder
 from tests.support.dicom import dicom, sequence
-from tests.writer.records import decoded, records
+from tests.writer.records import records
 
 Array = NDArray[Any]
 KEYS: dict[str, Any] = {"stack": "{id}/*", "size": "none", "depth": 16, "labels": "none"}

@@ -20,6 +20,7 @@ from shardprep.dataset.schema import Schema
 from shardprep.errors import DatasetError, QuestionError, RecipeError, SourceError
 from shardprep.recipe.rules import parse_stack_rule
 from shardprep.verifier.examples import ExampleCheck
+from tests.support.arrays import decoded
 from tests.support.builders import (
     animals,
     build,
@@ -32,7 +33,7 @@ from tests.support.builders import (
     zip_bytes,
 )
 from tests.support.dicom import dicom
-from tests.writer.records import built, decoded, records, rows
+from tests.writer.records import built, records, rows
 
 HEIGHT, WIDTH = 12, 16
 TOMOGRAMS = {"tomo_00e047": 3, "tomo_01a877": 12, "tomo_0a8f05": 1, "tomo_0c3a99": 5}

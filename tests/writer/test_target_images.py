@@ -21,7 +21,7 @@ from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import Schema
 from shardprep.errors import DatasetError, SourceError
 from shardprep.verifier.examples import ExampleCheck
-from tests.support.arrays import npy
+from tests.support.arrays import decoded, npy
 from tests.support.builders import (
     SHARED_DATA,
     build,
@@ -34,7 +34,7 @@ from tests.support.builders import (
     zip_bytes,
 )
 from tests.support.torchvision import import_torchvision, need_module
-from tests.writer.records import decoded, records, rows
+from tests.writer.records import records, rows
 
 HEIGHT, WIDTH, SIDE = 24, 36, 16
 MIDDLE = ((WIDTH - HEIGHT) / 2, 0, (WIDTH + HEIGHT) / 2, HEIGHT)

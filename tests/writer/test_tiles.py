@@ -25,6 +25,7 @@ from shardprep.source.limits import SourceLimits
 from shardprep.writer.chunk import ChunkTask
 from shardprep.writer.finalize import BuildResult
 from shardprep.writer.plan.tiles import TileCutter
+from tests.support.arrays import decoded
 from tests.support.builders import (
     build,
     encoded,
@@ -36,7 +37,7 @@ from tests.support.builders import (
     zip_bytes,
 )
 from tests.writer import records as records_of
-from tests.writer.records import Features, boxes, decoded, png, rows
+from tests.writer.records import Features, boxes, png, rows
 
 HEIGHT, WIDTH = 70, 100
 TILE: dict[str, Any] = {
