@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shardprep.errors import Choice, QuestionError
-from tests.catalog.builders import catalog
+from shardprep.errors import QuestionError
+from tests.catalog.builders import asked, catalog, choices
 from tests.support.builders import jpeg, write_folder
 from tests.support.first_contact import outcome
 from tests.support.scenes import picture
@@ -15,12 +15,6 @@ from tests.support.scenes import picture
 
 def pictures(*keys: str) -> dict[str, bytes]:
     return {key: jpeg(16, 16, i) for i, key in enumerate(keys)}
-
-
-def choices(folder: Path, members: dict[str, bytes]) -> list[Choice]:
-    with pytest.raises(QuestionError) as caught:
-        catalog(folder, members)
-    return [*caught.value.choices]
 
 
 def test_a_document_of_each_image_is_not_passed_over(tmp_path: Path) -> None:
@@ -53,7 +47,7 @@ def test_the_question_is_answered_by_its_flags(tmp_path: Path) -> None:
 def test_texts_of_an_unknown_form_can_be_stored_as_texts(tmp_path: Path) -> None:
     members = pictures(*(f"images/{i:03}.jpg" for i in range(4)))
     members |= {f"label_2/{i:03}.txt": b"Car 0.0 0 -1.5 1 2 9 8\nVan 0.1 0 2" for i in range(4)}
-    flags = [one.flags for one in choices(tmp_path, members)]
+    flags = asked(tmp_path, members)
     assert flags == ["--labels none", "--labels 'text:label_2/{stem}.txt' --target text"]
 
 
@@ -78,7 +72,7 @@ def test_rows_of_an_image_and_a_kind_are_not_passed_over(tmp_path: Path) -> None
 def test_rows_with_the_numbers_of_images_are_not_passed_over(tmp_path: Path) -> None:
     members = pictures(*(f"frames/seq_{i:06}.jpg" for i in range(1, 9)))
     members["counts.txt"] = b"".join(b"%d,35,0.5\n" % i for i in range(1, 9))
-    assert [one.flags for one in choices(tmp_path, members)] == ["--labels none"]
+    assert asked(tmp_path, members) == ["--labels none"]
 
 
 def test_numbers_beside_the_images_of_a_folder_are_of_these(tmp_path: Path) -> None:
@@ -102,7 +96,7 @@ def test_boxes_in_a_text_and_folders_of_classes_are_both_proposed(tmp_path: Path
     keys = [f"{name}/{name}{i}.jpg" for name in ("parade", "meeting") for i in range(4)]
     members = pictures(*(f"images/{key}" for key in keys))
     members["faces.txt"] = "".join(f"{key}\n1\n4 3 21 16 0 0\n" for key in keys).encode()
-    flags = [one.flags for one in choices(tmp_path, members)]
+    flags = asked(tmp_path, members)
     assert flags == ["--labels none", "--labels folder"]
 
 
@@ -137,7 +131,7 @@ def test_starts_of_file_names_are_not_certain_beside_a_document_that_names_the_i
     members = pictures(*(f"faces/{name}" for name in names))
     assert catalog(tmp_path / "alone", members).label_names == ("AF", "AM")
     members["scores.dat"] = "".join(f"{name} = 2.5\n" for name in names).encode()
-    assert "--labels prefix" in [one.flags for one in choices(tmp_path / "scored", members)]
+    assert "--labels prefix" in asked(tmp_path / "scored", members)
 
 
 def test_a_table_of_half_of_the_images_is_proposed(tmp_path: Path) -> None:
@@ -145,7 +139,7 @@ def test_a_table_of_half_of_the_images_is_proposed(tmp_path: Path) -> None:
     members["labels.csv"] = "\n".join(
         ["id,label", *(f"{i},{'ab'[i % 2]}" for i in range(4))]
     ).encode()
-    flags = [one.flags for one in choices(tmp_path, members)]
+    flags = asked(tmp_path, members)
     assert flags == ["--labels csv:labels.csv:id:label", "--labels none"]
 
 
@@ -164,7 +158,7 @@ def test_documents_of_single_images_are_not_passed_over_for_folders_of_classes(
     pairs = [(name, f"{name}{i}") for name in ("cat", "dog", "elk") for i in range(4)]
     members = pictures(*(f"images/{name}/{file}.jpg" for name, file in pairs))
     members |= {place.format(*pair): b"% form 3\n(4,3),(16,12),person" for pair in pairs}
-    flags = [one.flags for one in choices(tmp_path, members)]
+    flags = asked(tmp_path, members)
     assert flags == ["--labels none", "--labels folder"]
 
 

@@ -615,6 +615,17 @@ def test_other_names_of_columns_are_found_and_said() -> None:
     assert again.images == {"train": 2, "validation": 2}
 
 
+def test_a_column_that_says_whether_an_image_is_valid_is_a_note() -> None:
+    rows = [{"image": f"{i}.jpg", "label": "ab"[i % 2], "is_valid": i > 1} for i in range(4)]
+    (note,) = (one for one in planned(rows).plan.findings if "makes no splits" in one)
+    split = "column:is_valid:true=validation,*=train"
+    assert split in note
+    assert planned(rows, split=split).images == {"train": 2, "validation": 2}
+    for row in rows:
+        row["is_valid"] = f"{row['image']} is"
+    assert not [one for one in planned(rows).plan.findings if "makes no splits" in one]
+
+
 def test_a_star_is_all_other_values_of_a_column_of_splits() -> None:
     """Not an empty cell; without it, a value that no pair names is an error that shows it."""
     rows = [{**one, "use": use} for one, use in zip(ROWS, ("a", "b", "c", ""), strict=True)]
@@ -1398,7 +1409,11 @@ def test_a_table_with_a_row_for_each_box_is_told_to_use_lists(
     with pytest.raises(SourceError, match=r"row 2: image '0.jpg' is in row 1 too; ") as caught:
         planned(form(rows))
     hint = f"give each image one row, with lists of its boxes or labels ({by})"
-    assert str(caught.value).endswith(hint)
+    assert hint in str(caught.value)
+    assert "csv:FILE:ID:BOX:LABEL" in str(caught.value)
+    write(Path("b.csv"), b"image,name,a,b,c,d\n0.jpg,x,1,1,4,4\n0.jpg,y,2,2,5,5\n1.jpg,x,0,0,3,3\n")
+    found = shardprep.build("set", boxes="csv:b.csv:image:xyxy(a,b,c,d):name", dry_run=True)
+    assert found.num_objects == {"x": 2, "y": 1}
 
 
 def test_bytes_of_images_are_no_paths() -> None:

@@ -13,10 +13,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from shardprep.catalog.candidates import path_candidates, table_candidates
+from shardprep.catalog.candidates import path_candidates, table_candidates, tables_of_json
 from shardprep.catalog.decision.class_level import unproved
 from shardprep.catalog.decision.column_evidence import is_about
-from shardprep.catalog.decision.json_lists import tables_of_json
 from shardprep.catalog.decision.name_evidence import numbers_of_names
 from shardprep.catalog.decision.split_evidence import PARTITION
 from shardprep.catalog.decision.view import HEAD, Options, Reading, View, head_of
@@ -122,10 +121,7 @@ def _of_documents(view: View) -> Sequence[Reading]:
     is_target = "target_image" in view.decided and view.is_open(*_BESIDE_TARGETS)
     has_splits = {"split", "join"} <= view.decided and view.is_open(*({*_OPTIONS} - {"join"}))
     is_masked = "masks" in view.decided and view.is_open(*({*_OPTIONS} - {"masks"}))
-    if (
-        not (is_target or is_masked or has_splits or view.is_open(*_OPTIONS))
-        or view.members.are_stacks.any()
-    ):
+    if not (is_target or is_masked or has_splits or view.is_open(*_OPTIONS)):
         return []
     recipe = view.recipe
     own = recipe.split, *recipe.join, recipe.exclude_list, recipe.class_map, recipe.group
