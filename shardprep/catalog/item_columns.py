@@ -204,7 +204,7 @@ def _unfit(title: str, cells: Texts) -> str:
     are_nested = cells.matching(r"^[\[{]").any()
     if are_nested and any(isinstance(cell_list(x), tuple) for x in cells if x.startswith("[")):
         return "lists that are not JSON"
-    if are_nested and not pc.any(pc.starts_with(cells.array, "[")).as_py():
+    if are_nested and not cells.matching(r"^\[").any():
         return "JSON objects"
     return "lists" if are_nested or share(_NUMBERS, cells) > _HALF else ""
 
