@@ -98,12 +98,6 @@ def test_documents_about_the_images_are_not_passed_over(case: str, tmp_path: Pat
     assert [one.flags for one in found] == flags
 
 
-def test_the_question_is_answered_by_its_flags(tmp_path: Path) -> None:
-    members = pictures(*(f"photos/IMG_{i}.jpg" for i in range(6)))
-    members |= {f"truth/GT_IMG_{i}.mat": b"MATLAB" for i in range(6)}
-    assert not catalog(tmp_path, members, labels="none").label_names
-
-
 def test_rows_of_an_image_and_a_kind_are_not_passed_over(tmp_path: Path) -> None:
     ids = [f"ID_0000{i}" for i in range(4)]
     members = pictures(*(f"stage_train/{one}.jpg" for one in ids))
