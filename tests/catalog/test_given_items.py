@@ -1764,5 +1764,5 @@ def test_errors_name_a_key_that_differs_from_an_id_only_in_case() -> None:
     with pytest.raises(SourceError, match=what):
         shardprep.build(source, labels="csv:labels.csv:id:label", dry_run=True)
     write(Path("out.txt"), b"other.jpg\n")
-    with pytest.raises(SourceError, match="the first is other.jpg; write keys"):
+    with pytest.raises(SourceError, match=r"the first is other.jpg; write keys"):
         shardprep.build(source, exclude_list="out.txt", dry_run=True)
