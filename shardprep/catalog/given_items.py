@@ -162,6 +162,7 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     uses = np.bincount(found + 1, minlength=len(every) + 1)[1:]
     by = "frame.groupby" if items.is_frame else "JSON"
     lists = f"give each image one row, with lists of its boxes or labels ({by})"
+    lists += f"; {OptionName('boxes', 'csv:FILE:ID:BOX:LABEL')} reads a row for each box"
     items.check(lists if (uses > 1).any() else "correct these rows, or leave them out")
     if not uses.any():
         raise _no_image(items, every.keys[0])

@@ -65,6 +65,8 @@ _PARTNERS = {
 _SIZE = ("height", "width")
 """Titles of columns with the size of an image that has boxes."""
 _FOLDS = ("fold", "folds", "kfold")
+_IS_SPLIT = {"is_valid": "validation", "is_val": "validation", "is_test": "test"}
+"""Title of a column of true and false → the split of images with true."""
 _FORMS = ("xyxy", "xywh", "center", "yxyx")
 _NUMBERS = rf"{NUMBER}(\s{NUMBER})+"
 _FILE = f"(?i:.*({'|'.join(map(re.escape, sorted(IMAGE_SUFFIXES)))}))"
@@ -203,6 +205,8 @@ def _unfit(title: str, cells: Texts) -> str:
     are_nested = pc.any(pc.match_substring_regex(cells.array, r"^[\[{]")).as_py()
     if are_nested and any(isinstance(cell_list(x), tuple) for x in cells if x.startswith("[")):
         return "lists that are not JSON"
+    if are_nested and not pc.any(pc.starts_with(cells.array, "[")).as_py():
+        return "JSON objects"
     return "lists" if are_nested or share(_NUMBERS, cells) > _HALF else ""
 
 
@@ -356,11 +360,16 @@ def _roles(items: GivenItems, recipe: Recipe) -> dict[str, str]:
 
 def _folds(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
     """Return a note on how to split by a column of folds; [] if splits are already stated."""
-    title = next((one for one in columns if one.lower() in _FOLDS), "")
+    title = next((one for one in columns if one.lower() in {*_FOLDS, *_IS_SPLIT}), "")
     if not title or "split" in columns or recipe.split:
         return []
-    first = min(filter(None, columns[title].coded().counts()), key=natural_order, default="0")
-    flag = OptionName("split", f"column:{title}:{first}=validation,*=train")
+    cells = [*filter(None, columns[title].coded().counts())]
+    first = min(cells, key=natural_order, default="0")
+    if split := _IS_SPLIT.get(title.lower()):
+        first = next((one for one in cells if one.lower() in ("true", "1")), "")
+    if not first or (split and len(cells) > 2):
+        return []
+    flag = OptionName("split", f"column:{title}:{first}={split or 'validation'},*=train")
     return [f"column {title!r} makes no splits; {flag} divides the images by it"]
 
 

@@ -615,6 +615,17 @@ def test_other_names_of_columns_are_found_and_said() -> None:
     assert again.images == {"train": 2, "validation": 2}
 
 
+def test_a_column_that_says_whether_an_image_is_valid_is_a_note() -> None:
+    rows = [{"image": f"{i}.jpg", "label": "ab"[i % 2], "is_valid": i > 1} for i in range(4)]
+    (note,) = (one for one in planned(rows).plan.findings if "makes no splits" in one)
+    split = "column:is_valid:true=validation,*=train"
+    assert split in note
+    assert planned(rows, split=split).images == {"train": 2, "validation": 2}
+    for row in rows:
+        row["is_valid"] = f"{row['image']} is"
+    assert not [one for one in planned(rows).plan.findings if "makes no splits" in one]
+
+
 def test_a_star_is_all_other_values_of_a_column_of_splits() -> None:
     """Not an empty cell; without it, a value that no pair names is an error that shows it."""
     rows = [{**one, "use": use} for one, use in zip(ROWS, ("a", "b", "c", ""), strict=True)]
@@ -1403,7 +1414,11 @@ def test_a_table_with_a_row_for_each_box_is_told_to_use_lists(
     with pytest.raises(SourceError, match=r"row 2: image '0.jpg' is in row 1 too; ") as caught:
         planned(form(rows))
     hint = f"give each image one row, with lists of its boxes or labels ({by})"
-    assert str(caught.value).endswith(hint)
+    assert hint in str(caught.value)
+    assert "csv:FILE:ID:BOX:LABEL" in str(caught.value)
+    write(Path("b.csv"), b"image,name,a,b,c,d\n0.jpg,x,1,1,4,4\n0.jpg,y,2,2,5,5\n1.jpg,x,0,0,3,3\n")
+    found = shardprep.build("set", boxes="csv:b.csv:image:xyxy(a,b,c,d):name", dry_run=True)
+    assert found.num_objects == {"x": 2, "y": 1}
 
 
 def test_bytes_of_images_are_no_paths() -> None:
@@ -1737,3 +1752,17 @@ def test_a_joined_table_of_the_source_is_read_and_not_skipped(tmp_path: Path) ->
         tmp_path / "s", tmp_path / "o", items=rows, join="people.csv", size=8, workers=1
     )
     assert made.manifest.totals.skipped == {}
+
+
+def test_errors_name_a_key_that_differs_from_an_id_only_in_case() -> None:
+    source = write_folder(Path("lower"), {f"img_{i}.jpg": jpeg(seed=i) for i in range(3)})
+    what = r"IMG_1(.jpg)? \(img_1.jpg differs only in case\)"
+    write(Path("out.txt"), b"IMG_1.jpg\n")
+    with pytest.raises(SourceError, match=what):
+        shardprep.build(source, exclude_list="out.txt", dry_run=True)
+    write(Path("labels.csv"), b"id,label\nIMG_1,x\nIMG_2,y\n")
+    with pytest.raises(SourceError, match=what):
+        shardprep.build(source, labels="csv:labels.csv:id:label", dry_run=True)
+    write(Path("out.txt"), b"other.jpg\n")
+    with pytest.raises(SourceError, match=r"the first is other.jpg; write keys"):
+        shardprep.build(source, exclude_list="out.txt", dry_run=True)
