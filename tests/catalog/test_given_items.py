@@ -1741,3 +1741,17 @@ def test_a_joined_table_of_the_source_is_read_and_not_skipped(tmp_path: Path) ->
         tmp_path / "s", tmp_path / "o", items=rows, join="people.csv", size=8, workers=1
     )
     assert made.manifest.totals.skipped == {}
+
+
+def test_errors_name_a_key_that_differs_from_an_id_only_in_case() -> None:
+    source = write_folder(Path("lower"), {f"img_{i}.jpg": jpeg(seed=i) for i in range(3)})
+    what = r"IMG_1(.jpg)? \(img_1.jpg differs only in case\)"
+    write(Path("out.txt"), b"IMG_1.jpg\n")
+    with pytest.raises(SourceError, match=what):
+        shardprep.build(source, exclude_list="out.txt", dry_run=True)
+    write(Path("labels.csv"), b"id,label\nIMG_1,x\nIMG_2,y\n")
+    with pytest.raises(SourceError, match=what):
+        shardprep.build(source, labels="csv:labels.csv:id:label", dry_run=True)
+    write(Path("out.txt"), b"other.jpg\n")
+    with pytest.raises(SourceError, match=r"the first is other.jpg; write keys"):
+        shardprep.build(source, exclude_list="out.txt", dry_run=True)
