@@ -86,8 +86,9 @@ def mask_files(view: View) -> Sequence[Reading]:
     usable = [one for one in sets if not one.is_drawn]
     if not usable or not pictures:
         return []
-    if any(one.colours for one in usable) and _are_panoptic(view):
-        return []
+    signs = (view.index, view.documents, view.candidates)
+    if any(one.colours for one in usable) and panoptic_signs(*signs):
+        return []  # documents describe the object that each colour means
     keys = list(members.keys)
     for one in usable:
         rest = [other for other in sets if other is not one]
@@ -144,11 +145,6 @@ def _apart(view: View, apart: Reading) -> Iterator[Reading]:
     for more in ([one for one in found if "masks" in one.options] or found)[:_MOST_RIVALS]:
         left = (*apart.options["exclude"], *more.options.get("exclude", ()))
         yield Reading({**more.options, "exclude": left}, apart.why)
-
-
-def _are_panoptic(view: View) -> bool:
-    """Return whether a document describes the object that each colour of a mask means."""
-    return bool(panoptic_signs(view.index, view.documents, view.candidates))
 
 
 def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
