@@ -291,7 +291,8 @@ def _mask(shape: dict[str, Any], points: Floats, size: tuple[int, int] | None) -
     pixels = decode_mask(base64.b64decode(shape["mask"])).pixels
     if size is None or pixels.shape[:2] != (bottom - top + 1, right - left + 1):
         raise ValueError("the size of a mask differs from its points")
-    return pasted_runs(pixels.reshape(*pixels.shape[:2], -1).any(axis=2), left, top, size)
+    inside = np.asarray(pixels.reshape(*pixels.shape[:2], -1).any(axis=2))
+    return pasted_runs(inside, left, top, size)
 
 
 def _joined(parts: Sequence[_Part], size: tuple[int, int]) -> _Part:
