@@ -262,23 +262,6 @@ def test_two_words_may_end_the_names_of_masks_in_folders_of_clips(tmp_path: Path
     }
 
 
-def test_masks_that_no_image_pairs_with_are_left_out_or_asked_for(tmp_path: Path) -> None:
-    members = files("scene", *numbered("set/images/cell{}.jpg"))
-    members |= files("mask", *numbered("set/masks/tumour-{}x.png"))
-    found = flags(tmp_path, members)
-    assert found[0]["exclude"] == ("masks/*",)
-    made = catalog(tmp_path / "2", members, exclude="masks/*")
-    assert {item.key for item in made.items} == {*numbered("set/images/cell{}.jpg")}
-
-
-def test_coloured_masks_that_no_image_pairs_with_are_asked_for(tmp_path: Path) -> None:
-    members = files("scene", *numbered("set/image_2/um_00{}.png"))
-    members |= files("colours", *numbered("set/gt_image_2/um_road_x{}.png"))
-    found = flags(tmp_path, members)
-    assert found[0]["exclude"] == ("gt_image_2/*",)
-    assert all(found), "each reading has flags that choose it"
-
-
 def test_colours_of_more_things_than_the_values_beside_them_are_no_drawing_of_these(
     tmp_path: Path,
 ) -> None:
@@ -291,12 +274,24 @@ def test_colours_of_more_things_than_the_values_beside_them_are_no_drawing_of_th
     }
 
 
-def test_pictures_that_look_like_masks_are_no_images_without_a_question(tmp_path: Path) -> None:
-    members = files("scene", *numbered("set/case{0}/case{0}_photo/case{0}.bmp"))
-    members |= files("mask", *numbered("set/case{0}/case{0}_lesion/case{0}_lesion.bmp"))
+@pytest.mark.parametrize(
+    ("photo", "kind", "mask", "glob"),
+    [
+        ("set/images/cell{0}.jpg", "mask", "set/masks/tumour-{0}x.png", "masks/*"),
+        ("set/image_2/um_00{0}.png", "colours", "set/gt_image_2/um_road_x{0}.png", "gt_image_2/*"),
+        ("set/c{0}/c{0}_photo/c{0}.bmp", "mask", "set/c{0}/c{0}_lesion/c{0}_lesion.bmp",
+         "*_lesion/*"),
+    ],
+)  # fmt: skip
+def test_pictures_that_look_like_masks_are_no_images_without_a_question(
+    tmp_path: Path, photo: str, kind: str, mask: str, glob: str
+) -> None:
+    members = files("scene", *numbered(photo)) | files(kind, *numbered(mask))
     found = flags(tmp_path, members)
-    assert any("exclude" in one for one in found)
+    assert (glob,) in [one.get("exclude") for one in found]
     assert all(found), "each reading has flags that choose it"
+    made = catalog(tmp_path / "2", members, exclude=glob)
+    assert {item.key for item in made.items} == {*numbered(photo)}
 
 
 def test_classes_of_drawings_of_few_colours_are_classes(tmp_path: Path) -> None:

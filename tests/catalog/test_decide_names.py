@@ -263,13 +263,6 @@ def test_names_with_many_forms_between_equal_signs_may_be_the_text(tmp_path: Pat
     assert found == [r"regex:(^|/)(?P<label>[^/]+)\.[^./]+$", "none"]
 
 
-def test_texts_beside_images_are_their_captions(tmp_path: Path) -> None:
-    keys = [f"{i:02}.jpg" for i in range(8)]
-    texts = {f"{i:02}.txt": f"a house with number {i}".encode() for i in range(8)}
-    found = catalog(tmp_path, pictures(*keys) | texts)
-    assert found.items.target[3] == "a house with number 3"
-
-
 def test_test_images_are_labelled_by_their_names_if_they_are_named_like_classes(
     tmp_path: Path,
 ) -> None:
@@ -381,15 +374,6 @@ def test_folders_of_words_that_no_two_splits_share_may_be_scenes(tmp_path: Path,
     shared = pictures(*(f"val/{form.format(one)}/9.jpg" for one in ("beach", "hill")))
     plan = catalog(tmp_path / "shared", members | shared)
     assert len(plan.label_names) >= 4
-
-
-def test_a_column_whose_values_in_test_are_others_may_have_texts(tmp_path: Path) -> None:
-    rows = {"train": [f"{i}.jpg,{'AB'[i % 2]}NN" for i in range(6)]}
-    rows["test"] = ["7.jpg,EVE", "8.jpg,LENA"]
-    tables = {f"names_{s}.csv": "\n".join(["file,who", *own]).encode() for s, own in rows.items()}
-    keys = [f"{s}/{row.partition(',')[0]}" for s, own in rows.items() for row in own]
-    found = asked(tmp_path, pictures(*keys) | tables)
-    assert [one.endswith("--target text") for one in found] == [True, False]
 
 
 def test_a_word_of_a_split_counts_beside_a_folder_with_the_same_folders() -> None:

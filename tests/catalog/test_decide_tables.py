@@ -173,13 +173,6 @@ def test_copies_of_a_table_are_one_table_and_spacings_are_no_points(tmp_path: Pa
     assert "csv:t.csv:id:Finding Labels" in " ".join(found.notes)
 
 
-def test_a_column_that_says_whether_an_image_is_for_training_divides_them(tmp_path: Path) -> None:
-    names = [f"a/{i}.jpg" for i in range(100, 108)]
-    rows = _rows("cat dog", "1 1 1 0")
-    found = _outcome(tmp_path, names, {"t.csv": ["id,class,Train", *rows]})
-    assert [found.facts[key]["split"] for key in names] == [*["train"] * 3, "test"] * 2
-
-
 def test_other_words_in_test_are_texts_if_the_pictures_are_wide(tmp_path: Path) -> None:
     names = [*_NAMES, "test/900.jpg", "test/901.jpg"]
     tables = {
@@ -398,19 +391,21 @@ def test_a_column_that_states_splits_is_used_or_noted(title: str, tmp_path: Path
 _ALL = [name.replace("train", "all") for name in _NAMES]
 
 
-@pytest.mark.parametrize("title", ["split", "evaluation_status"])
-def test_a_column_of_words_of_splits_is_used_whatever_its_title(title: str, tmp_path: Path) -> None:
-    rows = _rows("a b", "train train query gallery")
-    found = _outcome(tmp_path, _ALL, {"meta.csv": [f"id,label,{title}", *rows]})
-    facts = [found.facts[name]["split"] for name in _ALL]
-    assert facts == 2 * ["train", "train", "query", "gallery"]
-
-
-def test_another_word_in_a_column_of_splits_is_a_split_of_its_own(tmp_path: Path) -> None:
-    rows = _rows("a b", "train id_val test ood_test")
-    found = _outcome(tmp_path, _ALL, {"meta.csv": ["id,label,split", *rows]})
-    facts = [found.facts[name]["split"] for name in _ALL]
-    assert facts == 2 * ["train", "id_val", "test", "ood_test"]
+@pytest.mark.parametrize(
+    ("title", "cells", "splits"),
+    [
+        ("split", "train train query gallery", "train train query gallery"),
+        ("evaluation_status", "train train query gallery", "train train query gallery"),
+        ("split", "train id_val test ood_test", "train id_val test ood_test"),
+        ("Train", "1 1 1 0", "train train train test"),
+    ],
+    ids=["usual title", "any title", "another word is a split of its own", "for training or not"],
+)
+def test_a_column_of_splits_divides_the_images(
+    title: str, cells: str, splits: str, tmp_path: Path
+) -> None:
+    found = _outcome(tmp_path, _ALL, {"meta.csv": [f"id,label,{title}", *_rows("a b", cells)]})
+    assert [found.facts[name]["split"] for name in _ALL] == 2 * splits.split()
 
 
 @pytest.mark.parametrize("cell", ["holdout", "Not-Sure"])

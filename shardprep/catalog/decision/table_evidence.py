@@ -24,7 +24,7 @@ from shardprep.catalog.decision.column_evidence import (
     may_be_target,
 )
 from shardprep.catalog.decision.copies import apart
-from shardprep.catalog.decision.name_evidence import are_wide, texts_or_none
+from shardprep.catalog.decision.name_evidence import are_wide
 from shardprep.catalog.decision.split_evidence import numbered_splits
 from shardprep.catalog.decision.table_splits import (
     TEXTS,
@@ -33,6 +33,7 @@ from shardprep.catalog.decision.table_splits import (
     with_splits,
     with_unclear_splits,
 )
+from shardprep.catalog.decision.unread_documents import documents_of_images
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.label_rules import auto_labels, label_keys
 from shardprep.catalog.labels import ENOUGH, Labelling
@@ -58,6 +59,8 @@ _MOST_SHOWN, _A_PAIR = 6, 2
 _BITS = 24
 """Bits of a code of cells or folders, which are combined with codes of tables in one integer."""
 _MOST_KEYS = 20_000
+_WITH_NAMES = (".txt", ".csv", ".tsv", ".json")
+"""Suffixes of documents that may name the images that texts describe."""
 _CHANNELS = re.compile(r"\{id\}_\{([^{}]+)\}(\.\w+)")
 _NAMED = 0.5
 """Minimum share of the images outside of test splits that a table must name to label them. It is
@@ -80,8 +83,12 @@ def by_tables(view: View) -> Sequence[Reading]:
     if is_proved or rule not in ("none", "prefix", "folder") or _signs(view, view.automatic):
         return []
     if rule == "none" and (pattern := text_files(view.index.keys, view.documents)):
+        texts = {f"{key.rpartition('.')[0]}.txt" for key in view.members.keys}
+        others = [x for x in view.documents.members(*_WITH_NAMES) if x.key not in texts]
         own = Reading({"labels": f"text:{pattern}", "target": "text"}, "a text for each image")
-        return texts_or_none(view, own) or [own]
+        named = next(documents_of_images(view, others), None)
+        why = f"images alone; {named.key} names them and is not read" if named else ""
+        return [own, Reading({"labels": "none"}, why)] if named else [own]
     tables = other_tables(view)
     if rule != "none":  # skip the search for columns that form paths
         some = KeyIndex(view.index.keys[:: len(view.index.keys) // _MOST_SOUGHT + 1])
