@@ -126,7 +126,18 @@ def inspect(
         facts = read_facts(opened)
         if boxes is not None:
             _draw(opened, local_path(boxes))
+        if lost := _missing(opened):
+            return replace(facts, missing=lost)
         return replace(facts, findings=_first_findings(opened))
+
+
+def _missing(dataset: OpenDataset) -> tuple[str, ...]:
+    """Return the names of shards that are not in the dataset's folder; () in object storage."""
+    if dataset.is_remote:
+        return ()
+    folder, splits = dataset.folder("inspect"), dataset.manifest.splits.values()
+    names = (shard.name for split in splits for shard in split.shards)
+    return tuple(name for name in names if not (folder / name).is_file())
 
 
 def _first_findings(dataset: OpenDataset) -> tuple[str, ...]:
@@ -234,7 +245,7 @@ def _with_predictions(options: ReportOptions, contents: Contents, text: str) -> 
     from shardprep.recipe.rules import parse_table_rule
 
     option, classes = OptionName("predictions"), contents.schema.labels
-    rule = parse_table_rule(text or " ", option)
+    rule = parse_table_rule(text or "csv:", option)
     if contents.schema.target != LABEL:
         what = f"{contents.dataset} does not have one class for each image"
         raise RecipeError(option, what, "leave this option out")

@@ -13,6 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -34,7 +35,7 @@ from shardprep.errors import OptionName, RecipeError, SourceError, shown, some_o
 from shardprep.recipe.recipe import Recipe, make_recipe
 from shardprep.source.listing import Skipped, in_order
 from shardprep.source.members import Member, Members
-from shardprep.source.string_column import Coded, Lookup, Texts, booleans, release
+from shardprep.source.string_column import Coded, Lookup, Texts, release
 from shardprep.storage.url import is_url
 
 Ints = NDArray[np.int64]
@@ -43,6 +44,8 @@ _LACKS = "an image of the sample is missing"
 _ODD = r"^/|^[A-Za-z]:/|\\|(^|/)\.\.?/"
 """Matches an absolute path, or a path with `.`, `..` or backslashes."""
 _DRIVE = re.compile("[A-Za-z]:/")
+_ELSEWHERE = r"^(~\w*/|\$\w+/|[A-Za-z]\w*:/|[A-Za-z]:\\|\\\\|\.\.\\)"
+"""Matches a path that needs a shell, another machine or a download to be a file."""
 _ARCHIVE = "/archive:"
 """Root of paths if the source is an archive: no path of this machine is below it."""
 _Files = dict[int, list[int]]
@@ -56,9 +59,15 @@ _OF_ROWS = ("image", "order")
 def source_of(file: str) -> str:
     """Return the table's folder if all paths are relative and below it, else their common folder.
 
-    `file` is the value of `--items`. RecipeError for a mix of absolute and relative paths.
+    `file` is the value of `--items`. RecipeError for a mix of absolute and relative paths, and for
+    paths such as `~/a.jpg`, `file:///a.jpg` or `C:/a.jpg`.
     """
     items = read_titled(make_recipe({"source": ".", "items": file}, ""))
+    cells = items.columns["image"]
+    if odd := next(iter(cells.where(cells.matching(_ELSEWHERE))), ""):
+        what = f"{items.name}: {shown(odd, MOST_SHOWN)!r} is neither relative nor starts with /"
+        hint = f"name the folder of the images as {OptionName('SOURCE')}, or write paths of files"
+        raise RecipeError(OptionName("items"), what, hint)
     table = Path(items.name).parent
     folders = [one for one in items.columns["image"].folders.counts() if one]
     if folders and folders[0].startswith("/"):  # absolute paths of masks count, too
@@ -144,15 +153,16 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     found, rules = finder.images(), recipe.rules
     column = rules.target_image.column if rules.target_image else rules.masks.pattern.column
     beside = finder.files(column, found) if column else {}
+    del finder  # its indexes of a million keys are large
+    release()
     matched = (_stacks if "sample" in items.columns else _single)(items, every, found, beside)
     _check_zeros(items, found, every.keys)
-    del finder
-    release()
-    is_repeated = np.bincount(found[found >= 0], minlength=1).max() > 1
+    uses = np.bincount(found + 1, minlength=len(every) + 1)[1:]
     by = "frame.groupby" if items.is_frame else "JSON"
     lists = f"give each image one row, with lists of its boxes or labels ({by})"
-    items.check(lists if is_repeated else "correct these rows, or leave them out")
-    if not (found >= 0).any():
+    lists += f"; {OptionName('boxes', 'csv:FILE:ID:BOX:LABEL')} reads a row for each box"
+    items.check(lists if (uses > 1).any() else "correct these rows, or leave them out")
+    if not uses.any():
         raise _no_image(items, every.keys[0])
     if not len(matched.images):
         what = f"every sample has a missing image, such as {matched.lost[0].detail}"
@@ -167,7 +177,8 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     images = matched.images
     if len(files):
         images = in_order(Members.joined([images, every.take(files)]))
-    is_used = _are_in(len(every), [found[found >= 0], files])
+    is_used = uses > 0
+    is_used[files] = True
     of_join = documents - Documents(listing.others, recipe).named()
     noun = "mask" if rules.masks.pattern.column else "target image"
     names = {key: [every.keys[at] for at in several] for key, several in matched.files.items()}
@@ -210,13 +221,6 @@ def _keys_of_rows(items: GivenItems, every: Members, found: Ints) -> Texts:
     return keys.replaced(is_lost, items.columns["image"].take(is_lost)) if len(is_lost) else keys
 
 
-def _are_in(number: int, places: list[Ints]) -> NDArray[np.bool_]:
-    """Return bool[number], True at all positions in `places`."""
-    are_in = np.zeros(number, np.bool_)
-    are_in[np.concatenate(places)] = True
-    return are_in
-
-
 class _Matched(NamedTuple):
     keys: Texts
     """Key of the image of each row; without such an image, the text of the cell."""
@@ -232,7 +236,7 @@ class _Matched(NamedTuple):
 def _single(items: GivenItems, every: Members, found: Ints, beside: _Files) -> _Matched:
     keys = _keys_of_rows(items, every, found)
     files = {keys[row]: several for row, several in beside.items()}
-    used = np.flatnonzero(_are_in(len(every), [found[found >= 0]]))
+    used = np.flatnonzero(np.bincount(found + 1, minlength=len(every) + 1)[1:])
     images = every if len(used) == len(every) else every.take(used)
     return _Matched(keys, np.arange(len(items)), images, files)
 
@@ -316,7 +320,7 @@ class _Finder:
 
     def __init__(self, recipe: Recipe, keys: Texts, items: GivenItems) -> None:
         self._keys, self._items, self._index = keys, items, KeyIndex(keys)
-        self._whole = Lookup(keys)
+        self._depths = {*np.unique(keys.num_folders()).tolist()}
         targets = recipe.rules.target_image
         self._column_of_targets = targets.column if targets else ""
         source = recipe.source
@@ -329,7 +333,7 @@ class _Finder:
     def images(self) -> Ints:
         """Return the position of each row's image, or −1. Empty cells and repeats are faults."""
         cells, items = self._items.columns["image"], self._items
-        for row in np.flatnonzero(booleans(pc.equal(cells.array, ""))).tolist():
+        for row in np.flatnonzero(cells.lengths() == 0).tolist():
             items.refuse(row, "image", "names no image")
         found = self._find(cells, np.arange(len(cells)), "image")
         rows = np.flatnonzero(found >= 0)
@@ -364,19 +368,29 @@ class _Finder:
                 items.refuse(row, title, what, path)
         return dict(of_row)
 
+    @cached_property
+    def _whole(self) -> Lookup:
+        return Lookup(self._keys)
+
+    def _equal(self, paths: Texts) -> Ints:
+        """Return the position of the key that equals each path, or −1."""
+        if self._depths.isdisjoint(np.unique(paths.num_folders()).tolist()):
+            return np.full(len(paths), -1, np.int64)  # names need no index of whole keys
+        return self._whole.positions(paths)[0]
+
     def _find(self, cells: Texts, rows: Ints, title: str) -> Ints:
-        found, _ = self._whole.positions(cells)
+        found = self._equal(cells)
         left = np.flatnonzero(found < 0)
         if not len(left):
             return found
         lost = cells.where(found < 0)
         paths = self._relative(lost, rows[left], title)
         if paths is not lost:
-            found[left], _ = self._whole.positions(paths)
+            found[left] = self._equal(paths)
         is_left = found[left] < 0
         left, paths = left[is_left], paths.where(is_left)
         if (real := self._without_links(paths)) is not paths:
-            found[left], _ = self._whole.positions(real)
+            found[left] = self._equal(real)
             is_left = found[left] < 0
             left, paths = left[is_left], paths.where(is_left)
         origin = Origin(self._below(self._folder) or "")
@@ -404,7 +418,7 @@ class _Finder:
             if pc.any(is_below).as_py():
                 shorter = pc.utf8_slice_codeunits(cells.array, len(prefix))
                 cells = Texts(pc.if_else(is_below, shorter, cells.array))
-        odd = np.flatnonzero(booleans(pc.match_substring_regex(cells.array, _ODD)))
+        odd = np.flatnonzero(cells.matching(_ODD))
         keys = list[str]()
         for at in odd.tolist():
             path = given[at].replace("\\", "/")
@@ -430,16 +444,13 @@ class _Finder:
         """Return the paths with linked folders replaced by folders that the source lists."""
         folders, of_link = paths.folders, dict[str, str]()
         for folder in folders.values[:_MOST_FOLDERS] if self._roots else ():
-            real = self._below(os.path.realpath(os.path.join(self._roots[0], folder)))  # noqa: PTH118
-            if real is not None and real != folder:
-                of_link[folder] = real
+            there = self._below(os.path.realpath(os.path.join(self._roots[0], folder)))  # noqa: PTH118
+            if there is not None and there != folder:
+                of_link[folder] = there
         rows = np.flatnonzero(folders.fit(of_link.__contains__))
         pairs = (paths[row].rpartition("/") for row in rows.tolist())
-        return (
-            paths.replaced(rows, Texts.of(f"{of_link[a]}/{b}" for a, _, b in pairs))
-            if len(rows)
-            else paths
-        )
+        real = Texts.of(f"{of_link[a]}/{b}" for a, _, b in pairs)
+        return paths.replaced(rows, real) if len(rows) else paths
 
     def _below(self, path: str) -> str | None:
         """Return an absolute path relative to the source; None if it is not below the source."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shardprep.dataset.schema import UNLABELLED
 from shardprep.image.annotation_types import Annotation
 from shardprep.source.members import Extent, Member, Members
-from shardprep.source.string_column import Coded
+from shardprep.source.string_column import Coded, ColumnView
 
 if TYPE_CHECKING:
     from shardprep.catalog.tables.columns import Value
@@ -41,17 +41,13 @@ class Item(NamedTuple):
     """Mask files of the image, or its target image."""
 
     @property
-    def is_labelled(self) -> bool:
-        return self.target is not None or self.annotation is not None
-
-    @property
     def label(self) -> int:
         """The class index, or −1 if the target is not a class index."""
         return self.target if isinstance(self.target, int) else UNLABELLED
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Items(Sequence[Item]):
+class Items(ColumnView[Item]):
     """Items as columns; `members` has keys and extents. Indexing creates an item."""
 
     members: Members
@@ -95,11 +91,6 @@ class Items(Sequence[Item]):
     def __iter__(self) -> Iterator[Item]:
         for start in range(0, len(self), _AT_ONCE):
             yield from self[start : start + _AT_ONCE]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
 
     @property
     def are_labelled(self) -> NDArray[np.bool_]:

@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
-from shardprep.errors import DatasetError
+from shardprep.errors import DatasetError, counted
 from shardprep.machine import usable_cores
 from shardprep.reader.selection.split_argument import AnySplit, Mix, Place, is_training
 from shardprep.reader.validators import (
@@ -68,6 +68,12 @@ def warn(line: str, category: type[Warning] = Advice) -> None:
     while frame is not None and str(frame.f_globals.get("__name__")).startswith("shardprep."):
         level, frame = level + 1, frame.f_back
     warnings.warn(line, category, stacklevel=level + 1)
+
+
+def warn_of_no_batch(size: int, num_records: int) -> None:
+    """Warn that `drop_remainder` drops all records; `size` is that of a global batch."""
+    what = f"batches of {size:,} with drop_remainder=True yield nothing, because an epoch has "
+    warn(f"{what}{counted(num_records, 'record')}; give a smaller batch_size")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,21 +12,18 @@ from typing import Any
 import h5py
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
-from PIL import Image
 
 import shardprep
 from shardprep.catalog.arrays import arrow_file
 from shardprep.catalog.source_images import list_images
 from shardprep.catalog.survey import recipe_text, survey_source
-from shardprep.dataset import example, item_table, tfrecord
-from shardprep.dataset.folder import ITEMS_FILE
+from shardprep.dataset import example, tfrecord
 from shardprep.errors import QuestionError, RecipeError, ShardprepError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.finalize import BuildResult
-from tests.support.arrays import hdf5, npy, parquet
+from tests.support.arrays import decoded, hdf5, npy, npz, parquet
 from tests.support.builders import (
     SHARED_DATA,
     build,
@@ -37,7 +34,7 @@ from tests.support.builders import (
     write_folder,
     zip_bytes,
 )
-from tests.writer.records import records
+from tests.writer.records import records, rows
 
 Array = NDArray[Any]
 GREY = np.random.default_rng(1).integers(0, 256, (7, 9, 12), np.uint8)
@@ -51,29 +48,19 @@ def built(source: Path, out: Path, **options: Any) -> BuildResult:
 
 
 def stored(made: BuildResult) -> dict[str, Array]:
-    return {
-        key: np.asarray(Image.open(io.BytesIO(features["image"][0])))
-        for key, features in records(Path(made.location)).items()
-    }
+    return {key: decoded(features["image"][0]) for key, features in records(made.path).items()}
 
 
 def labels(made: BuildResult) -> dict[str, str]:
     names = made.manifest.labels.names
     return {
         key: "" if features["label"] == [-1] else names[features["label"][0]]
-        for key, features in records(Path(made.location)).items()
+        for key, features in records(made.path).items()
     }
 
 
 def statuses(made: BuildResult) -> dict[str, tuple[str, str]]:
-    rows = item_table.read_items(Path(made.location) / ITEMS_FILE, ("key", "status", "reason"))
-    return {row["key"]: (row["status"], row["reason"] or "") for row in rows.to_pylist()}
-
-
-def npz(**arrays: Array) -> bytes:
-    out = io.BytesIO()
-    np.savez_compressed(out, **arrays)  # type: ignore[arg-type] # typeshed's keyword
-    return out.getvalue()
+    return {key: (row["status"], row["reason"] or "") for key, row in rows(made.path).items()}
 
 
 def idx(array: Array) -> bytes:
@@ -193,7 +180,7 @@ def test_encoded_images_keep_their_bytes_and_labels(form: str, tmp_path: Path) -
     name, data = FILES[form]
     made = built(write(tmp_path / name, data()), tmp_path / "out", format="keep")
     keys = [f"{name}/{i:06d}" for i in range(7)]
-    found = records(Path(made.location))
+    found = records(made.path)
     assert [found[key]["image"] for key in keys] == [[photo] for photo in PHOTOS]
     assert labels(made) == dict(zip(keys, map(str, LABELS), strict=True))
     assert set(statuses(made)) == set(keys)
@@ -394,7 +381,7 @@ def test_flower_records_of_tensorflow_are_read_in_place(tmp_path: Path) -> None:
                 writer.write(one.SerializeToString())
     keys = {"format": "keep", "labels": "column:class", "columns": "id", "images": "*.tfrec:image"}
     made = built(tmp_path / "flowers", tmp_path / "out", **keys)
-    found = records(Path(made.location))
+    found = records(made.path)
     for split in ("train", "test"):
         for i, photo in enumerate(PHOTOS):
             one = found[f"{split}/00-8x8-7.tfrec/{i:06d}"]
@@ -409,7 +396,7 @@ def test_a_source_with_other_images_is_read_as_before(tmp_path: Path) -> None:
     members = {f"{i}.jpg": photo for i, photo in enumerate(PHOTOS)}
     files = {**members, "features.parquet": parquet({"x": GREY.tolist()}), "e.npy": npy(GREY)}
     made = built(write_folder(tmp_path / "photos", files), tmp_path / "out")
-    assert records(Path(made.location)).keys() == members.keys()
+    assert records(made.path).keys() == members.keys()
 
 
 @pytest.mark.parametrize(
@@ -485,7 +472,7 @@ def test_init_names_all_files_that_hold_a_sample_each(ending: str, tmp_path: Pat
 def test_a_dataset_of_shardprep_is_repacked_not_built(tmp_path: Path) -> None:
     made = built(write(tmp_path / "a.npy", npy(GREY)), tmp_path / "out")
     with pytest.raises(SourceError, match="shardprep repack"):
-        built(Path(made.location), tmp_path / "again")
+        built(made.path, tmp_path / "again")
 
 
 # --- rows and files that are not as they should be ---
@@ -656,7 +643,7 @@ def test_a_damaged_npz_of_one_sample_is_rejected(tmp_path: Path) -> None:
 def test_a_set_of_arrays_is_verified_repaired_reused_and_compared(tmp_path: Path) -> None:
     source = write(tmp_path / "a.h5", hdf5({"x": COLOUR, "y": LABELS}))
     made = built(source, tmp_path / "out", shards=2)
-    folder = Path(made.location)
+    folder = made.path
     whole = tree(folder)
     checked = shardprep.verify(folder)
     assert not checked.problems
@@ -684,7 +671,7 @@ def test_real_records_and_depth_images_are_read_as_by_their_libraries(tmp_path: 
         path.unlink()
     keys = {"format": "keep", "images": "*.tfrecord:image/encoded", "labels": "none"}
     made = built(tmp_path / "modern" / "tfrecords", tmp_path / "out", **keys)
-    found = records(Path(made.location))
+    found = records(made.path)
     for name in ("train", "val", "test"):
         data = (tmp_path / "modern" / "tfrecords" / f"{name}.tfrecord").read_bytes()
         photo = data[data.index(b"\xff\xd8") : data.index(b"\xff\xd9") + 2]  # the only JPEG
@@ -699,7 +686,7 @@ def test_real_records_and_depth_images_are_read_as_by_their_libraries(tmp_path: 
 def test_images_of_a_parquet_may_be_encoded_as_a_dictionary(tmp_path: Path) -> None:
     images = [png(8, 8, seed=i % 2) for i in range(4)]
     columns = {"image": pa.array(images).dictionary_encode(), "label": ["a", "b", "a", "b"]}
-    source = write(tmp_path / "a.parquet", _parquet_of(pa.table(columns)))
+    source = write(tmp_path / "a.parquet", parquet(columns))
     result = build(source, tmp_path / "out", size="none", format="png", labels="column:label")
     assert len(records(result.path)) == 4
 
@@ -707,12 +694,6 @@ def test_images_of_a_parquet_may_be_encoded_as_a_dictionary(tmp_path: Path) -> N
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     arrays = [pa.array([png(8, 8)]), pa.array(["a"]), pa.array(["b"])]
     table = pa.Table.from_arrays(arrays, names=["image", "label", "label"])
-    source = write(tmp_path / "a.parquet", _parquet_of(table))
+    source = write(tmp_path / "a.parquet", parquet(table))
     with pytest.raises(SourceError, match=r"has several columns called 'label'; rename or drop"):
         build(source, tmp_path / "out")
-
-
-def _parquet_of(table: pa.Table) -> bytes:
-    stream = io.BytesIO()
-    pq.write_table(table, stream)
-    return stream.getvalue()

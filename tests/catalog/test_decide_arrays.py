@@ -1,13 +1,12 @@
 """Masks and splits in files of arrays, which a question shows as flags."""
 
-import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shardprep.catalog.survey import recipe_text, survey_source
-from tests.support.arrays import npy
+from tests.support.arrays import npy, npz
 from tests.support.builders import write_folder
 from tests.support.first_contact import outcome
 from tests.support.scenes import picture
@@ -46,9 +45,7 @@ def test_a_split_that_is_in_an_hdf5_file_alone_is_asked_for(tmp_path: Path) -> N
 
 
 def _npz(**arrays: Any) -> bytes:
-    out = io.BytesIO()
-    np.savez(out, x=np.random.default_rng(1).integers(0, 256, (12, 9, 16), np.uint8), **arrays)
-    return out.getvalue()
+    return npz(x=np.random.default_rng(1).integers(0, 256, (12, 9, 16), np.uint8), **arrays)
 
 
 def test_two_arrays_of_classes_are_asked_about_and_y_is_the_label(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Items that a user gives as a table: each row is stored, or is an error that names it."""
 
-import io
 import json
 import os
 import re
@@ -27,6 +26,7 @@ from shardprep.errors import BuildError, ShardprepError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.storage.cache import cache_root
 from shardprep.writer.plan.fingerprint import source_signature
+from tests.support.arrays import decoded, npy
 from tests.support.builders import (
     animals,
     encoded,
@@ -455,14 +455,14 @@ def test_images_may_share_a_file_and_have_one_target_image() -> None:
 
 def test_a_mask_in_a_file_of_arrays_is_a_path_as_any_other() -> None:
     masks = {f"m/{i}.npy": np.eye(48, 64, dtype=np.uint8) * (i + 1) for i in (0, 1)}
-    write_folder(Path("set"), PHOTOS | {key: _npy(one) for key, one in masks.items()})
+    write_folder(Path("set"), PHOTOS | {key: npy(one) for key, one in masks.items()})
     paths = ("m/0.npy", str(Path("set/m/1.npy").resolve()))
     rows = [{"image": f"{i}.jpg", "mask": path} for i, path in enumerate(paths)]
     built = shardprep.build("set", items=rows, size="64x48", format="png", workers=1)
     found = records(built.path)
     for at, key in enumerate(("a/0.jpg", "b/1.jpg")):
         (mask,) = found[key]["segmentation_mask"]
-        assert np.array_equal(np.asarray(Image.open(io.BytesIO(mask))), masks[f"m/{at}.npy"])
+        assert np.array_equal(decoded(mask), masks[f"m/{at}.npy"])
 
 
 def _outlines(form: Callable[[Rows], Any]) -> Any:
@@ -485,19 +485,14 @@ def test_outlines_without_boxes_are_stored_as_masks(form: Callable[[Rows], Any])
     assert not any(name.startswith("objects") for name in found["a/0.jpg"])
     wanted = np.asarray(coco.decode(coco.frPyObjects([RING], 48, 64))[..., 0])
     line = np.eye(48, 64, dtype=np.uint8)
-    mask, none = (
-        np.asarray(Image.open(io.BytesIO(found[key]["segmentation_mask"][0])))
-        for key in ("a/0.jpg", "b/1.jpg")
-    )
+    mask, none = (decoded(found[key]["segmentation_mask"][0]) for key in ("a/0.jpg", "b/1.jpg"))
     assert ((mask == 0) == ((wanted == 0) & (line == 0))).all()
     assert {*np.unique(mask[(wanted == 1) & (line == 0)])} == {1}
     assert {*np.unique(mask[(wanted == 0) & (line == 1)])} == {2}
     assert not none.any()
     items = _outlines(form)
     apart = records(shardprep.build("set", "apart", items=items, instances=True, **keys).path)
-    first, second = (
-        np.asarray(Image.open(io.BytesIO(one))) for one in apart["a/0.jpg"]["objects/mask"]
-    )
+    first, second = (decoded(one) for one in apart["a/0.jpg"]["objects/mask"])
     assert np.array_equal(first != 0, wanted != 0)
     assert np.array_equal(second != 0, line != 0)
     assert len(apart["a/0.jpg"]["objects/bbox"]) == 8
@@ -580,12 +575,6 @@ def test_a_class_with_a_comma_of_its_own_is_one_class() -> None:
     assert {*planned(rows).plan.schema.labels} == {*names}
 
 
-def _npy(pixels: Any) -> bytes:
-    stream = io.BytesIO()
-    np.save(stream, pixels)
-    return stream.getvalue()
-
-
 def test_rows_of_a_sample_are_a_stack_in_their_order() -> None:
     rows = [
         {"image": f"{i}.jpg", "sample": f"s{i // 3}", "order": -i, "label": i // 3}
@@ -624,6 +613,17 @@ def test_other_names_of_columns_are_found_and_said() -> None:
     assert "column:fold:0=validation,*=train" in note
     again = planned(rows, split="column:fold:0=validation,*=train")
     assert again.images == {"train": 2, "validation": 2}
+
+
+def test_a_column_that_says_whether_an_image_is_valid_is_a_note() -> None:
+    rows = [{"image": f"{i}.jpg", "label": "ab"[i % 2], "is_valid": i > 1} for i in range(4)]
+    (note,) = (one for one in planned(rows).plan.findings if "makes no splits" in one)
+    split = "column:is_valid:true=validation,*=train"
+    assert split in note
+    assert planned(rows, split=split).images == {"train": 2, "validation": 2}
+    for row in rows:
+        row["is_valid"] = f"{row['image']} is"
+    assert not [one for one in planned(rows).plan.findings if "makes no splits" in one]
 
 
 def test_a_star_is_all_other_values_of_a_column_of_splits() -> None:
@@ -926,14 +926,16 @@ def test_a_column_of_paths_needs_items() -> None:
         shardprep.build("set", masks="paths:mask", dry_run=True)
 
 
-def test_an_interrupted_build_goes_on_with_the_same_rows() -> None:
+def test_a_dataset_is_of_the_same_rows_or_another_frame_is_said() -> None:
     write_folder(Path("set"), PHOTOS)
     first = shardprep.build("set", items=ROWS, workers=1, size=16)
     again = shardprep.build("set", items=[dict(row) for row in ROWS], workers=1, size=16)
     assert again.manifest.fingerprint == first.manifest.fingerprint
     other = [{**ROWS[0], "label": "y"}, *ROWS[1:]]
-    with pytest.raises(ShardprepError, match="already"):
+    with pytest.raises(BuildError, match=r"built with other items \(its content\); add"):
         shardprep.build("set", items=other, workers=1, size=16)
+    with pytest.raises(BuildError, match=r"items \(a table of Python, now not given\)"):
+        shardprep.build("set", labels="folder", workers=1, size=16)
 
 
 def test_the_records_are_those_of_the_same_rules() -> None:
@@ -989,6 +991,22 @@ def test_paths_from_the_folder_of_the_table_find_their_source() -> None:
     mixed = [{"image": "a/0.jpg"}, {"image": str(Path("set/b/1.jpg").resolve())}]
     with pytest.raises(ShardprepError, match="mixes absolute and relative paths"):
         shardprep.build(items=mixed, dry_run=True)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["~/a.jpg", "$HOME/a.jpg", "file:///d/a.jpg", "s3://b/a.jpg", r"C:\d\a.jpg", r"..\a.jpg"],
+)
+def test_without_a_source_a_path_that_is_no_file_is_named_before_folders_are_read(
+    path: str,
+) -> None:
+    write_folder(Path("d"), {"a.jpg": jpeg()})
+    rows = [{"image": path, "label": "x"}]
+    with pytest.raises(ShardprepError, match="neither relative nor starts with /") as error:
+        shardprep.build(items=rows, dry_run=True)
+    assert repr(path) in str(error.value)
+    if not path.startswith(("C:", "..")):
+        assert labels_of(shardprep.build("d", items=rows, dry_run=True)) == {"a.jpg": "x"}
 
 
 def test_columns_without_a_meaning_are_stored_and_said() -> None:
@@ -1065,12 +1083,20 @@ def test_a_misspelt_target_is_an_error_unless_it_is_stored_or_another_is_stated(
     assert planned([{**row, "label": "x"} for row in rows]).labels == ["x"]
 
 
-def test_a_text_among_numbers_as_labels_is_said() -> None:
-    rows = [{"image": f"{i}.jpg", "label": one} for i, one in enumerate((3, 4, 4, "n/a"))]
-    what = "the numbers in column 'label' are classes: 1 value is no number, such as 'n/a'; "
+@pytest.mark.parametrize(
+    ("labels", "what", "classes"),
+    [
+        ((3, 4, 4, "n/a"), "the numbers in column 'label' are classes: 1 value is no number", "34"),
+        (("c", "NA", "d", "NA"), "class 'NA' of 2 images: if it means no label, --null NA", "cd"),
+    ],
+)
+def test_a_label_that_may_mean_a_missing_one_is_said(
+    labels: tuple[Any, ...], what: str, classes: str
+) -> None:
+    rows = [{"image": f"{i}.jpg", "label": one} for i, one in enumerate(labels)]
     assert any(one.startswith(what) for one in planned(rows).plan.findings)
-    without = planned(rows, null="n/a").plan
-    assert without.schema.labels == ("3", "4")
+    without = planned(rows, null=labels[3]).plan
+    assert without.schema.labels == (*classes,)
     assert not any(one.startswith(what) for one in without.findings)
 
 
@@ -1111,13 +1137,6 @@ def test_decimal_commas_are_refused_as_labels() -> None:
         planned(rows, photos)
     assert len(planned(rows, target="class").labels) == 30
     assert planned(rows, target="multilabel").plan.schema.target == "labels"
-
-
-def test_a_class_whose_name_may_mean_no_label_is_said() -> None:
-    rows = [{"image": f"{i}.jpg", "label": one} for i, one in enumerate(("cat", "NA", "dog", "NA"))]
-    notes, what = planned(rows).plan.findings, "class 'NA' of 2 images: if it means no label, "
-    assert f"{what}--null NA makes it empty" in notes
-    assert planned(rows, null="NA").plan.schema.labels == ("cat", "dog")
 
 
 def test_a_column_of_patients_that_ratios_may_divide_is_said() -> None:
@@ -1171,16 +1190,6 @@ def test_an_index_of_pandas_is_never_the_id_of_labels(tmp_path: Path) -> None:
     assert sorted(labels_of(shardprep.build("set", labels=by_name, dry_run=True)).values()) == [
         "a", "a", "b",
     ]  # fmt: skip
-
-
-def test_a_dataset_of_another_frame_is_said_without_the_names_of_its_copies() -> None:
-    write_folder(Path("set"), PHOTOS)
-    rows = [{"image": f"{i}.jpg", "label": "ab"[i % 2]} for i in range(4)]
-    shardprep.build("set", "out", items=rows, workers=1)
-    with pytest.raises(BuildError, match=r"built with other items \(its content\); add"):
-        shardprep.build("set", "out", items=rows[:3], workers=1)
-    with pytest.raises(BuildError, match=r"items \(a table of Python, now not given\)"):
-        shardprep.build("set", "out", labels="folder", workers=1)
 
 
 def test_a_recipe_without_items_is_not_for_a_table() -> None:
@@ -1367,11 +1376,13 @@ def test_durations_and_periods_are_texts_and_not_numbers_without_a_unit() -> Non
     assert items_of(planned("items.parquet"))["a/0.jpg"].columns == ("0:01:30",)
 
 
-def test_a_dict_of_numbers_is_a_table_of_labels() -> None:
+def test_a_dict_of_labels_is_a_table() -> None:
     source = write_folder(Path("set"), PHOTOS)
-    for values in ([0, 1], [np.int64(0), np.int64(1)], [False, True]):
-        labels: Any = {key: values[at % 2] for at, key in enumerate(sorted(PHOTOS))}
-        assert len(shardprep.build(source, labels=labels, dry_run=True).labels) == 2
+    for values in ([0, 1], [np.int64(0), np.int64(1)], [False, True], [*"xy"]):
+        labels: Any = {Path(key).stem: values[at % 2] for at, key in enumerate(WANTED)}
+        made = shardprep.build(source, labels=labels, dry_run=True)
+        wanted = {key: str(values[at % 2]).lower() for at, key in enumerate(WANTED)}
+        assert labels_of(made) == wanted
 
 
 def test_frames_with_views_and_categories_of_arrow_are_tables_of_every_option() -> None:
@@ -1398,7 +1409,11 @@ def test_a_table_with_a_row_for_each_box_is_told_to_use_lists(
     with pytest.raises(SourceError, match=r"row 2: image '0.jpg' is in row 1 too; ") as caught:
         planned(form(rows))
     hint = f"give each image one row, with lists of its boxes or labels ({by})"
-    assert str(caught.value).endswith(hint)
+    assert hint in str(caught.value)
+    assert "csv:FILE:ID:BOX:LABEL" in str(caught.value)
+    write(Path("b.csv"), b"image,name,a,b,c,d\n0.jpg,x,1,1,4,4\n0.jpg,y,2,2,5,5\n1.jpg,x,0,0,3,3\n")
+    found = shardprep.build("set", boxes="csv:b.csv:image:xyxy(a,b,c,d):name", dry_run=True)
+    assert found.num_objects == {"x": 2, "y": 1}
 
 
 def test_bytes_of_images_are_no_paths() -> None:
@@ -1632,12 +1647,6 @@ def test_a_dict_that_is_no_table_is_an_error(option: str, value: Any, fault: str
         shardprep.build(write_folder(Path("set"), PHOTOS), dry_run=True, **given)
 
 
-def test_a_dict_of_labels_is_a_table() -> None:
-    source = write_folder(Path("set"), PHOTOS)
-    labels: Any = {Path(key).stem: name for key, name in WANTED.items()}
-    assert labels_of(shardprep.build(source, labels=labels, dry_run=True)) == WANTED
-
-
 def test_an_id_in_another_case_is_named_with_its_image() -> None:
     write_folder(Path("set"), {f"img_{i:02}.jpg": jpeg(seed=i) for i in range(6)})
     rows = [{"image": f"{'IMG' if i < 1 else 'img'}_{i:02}", "label": "x"} for i in range(6)]
@@ -1732,3 +1741,17 @@ def test_a_joined_table_of_the_source_is_read_and_not_skipped(tmp_path: Path) ->
         tmp_path / "s", tmp_path / "o", items=rows, join="people.csv", size=8, workers=1
     )
     assert made.manifest.totals.skipped == {}
+
+
+def test_errors_name_a_key_that_differs_from_an_id_only_in_case() -> None:
+    source = write_folder(Path("lower"), {f"img_{i}.jpg": jpeg(seed=i) for i in range(3)})
+    what = r"IMG_1(.jpg)? \(img_1.jpg differs only in case\)"
+    write(Path("out.txt"), b"IMG_1.jpg\n")
+    with pytest.raises(SourceError, match=what):
+        shardprep.build(source, exclude_list="out.txt", dry_run=True)
+    write(Path("labels.csv"), b"id,label\nIMG_1,x\nIMG_2,y\n")
+    with pytest.raises(SourceError, match=what):
+        shardprep.build(source, labels="csv:labels.csv:id:label", dry_run=True)
+    write(Path("out.txt"), b"other.jpg\n")
+    with pytest.raises(SourceError, match=r"the first is other.jpg; write keys"):
+        shardprep.build(source, exclude_list="out.txt", dry_run=True)

@@ -21,21 +21,19 @@ import pytest
 import tifffile
 import zarr
 from numpy.typing import NDArray
-from PIL import Image
 
 import shardprep
 from shardprep import reader
 from shardprep.catalog.source_images import list_images
 from shardprep.catalog.survey import recipe_text, survey_source
-from shardprep.dataset.item_table import read_items
 from shardprep.errors import ShardprepError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.finalize import BuildResult
-from tests.support.arrays import hdf5, npy
+from tests.support.arrays import decoded, hdf5, nifti, npy, paged_tiff, tiff
 from tests.support.builders import SHARED_DATA, build, png, write, write_folder, zip_bytes
 from tests.support.dicom import SHIPPED as DICOMS
 from tests.support.dicom import dicom, sequence
-from tests.writer.records import records
+from tests.writer.records import records, rows
 
 Array = NDArray[Any]
 RNG = np.random.default_rng(5)
@@ -52,15 +50,14 @@ def built(source: Path, out: Path, **options: Any) -> BuildResult:
 
 def volumes(made: BuildResult) -> dict[str, Array]:
     return {
-        key: np.stack([np.asarray(Image.open(io.BytesIO(one))) for one in features["images"]])
-        for key, features in records(Path(made.location)).items()
+        key: np.stack([*map(decoded, features["images"])])
+        for key, features in records(made.path).items()
     }
 
 
 def rejections(made: BuildResult) -> dict[str, tuple[str, str]]:
-    rows = read_items(Path(made.location) / "items.parquet", ["key", "status", "kind", "reason"])
-    bad = [row for row in rows.to_pylist() if row["status"] == "rejected"]
-    return {row["key"]: (row["kind"], row["reason"]) for row in bad}
+    bad = {key: row for key, row in rows(made.path).items() if row["status"] == "rejected"}
+    return {key: (row["kind"], row["reason"]) for key, row in bad.items()}
 
 
 def grey(volume: Array) -> Array:
@@ -105,11 +102,6 @@ def test_an_axis_t_makes_stacks(name: str, layout: str, array: Array, tmp_path: 
         assert np.array_equal(grey(found[name]), BYTES[0])
 
 
-def nifti(array: Array, kind: Any = nibabel.Nifti1Image) -> bytes:
-    data: bytes = kind(array, np.eye(4)).to_bytes()
-    return data
-
-
 def planes(volume: Array) -> Array:
     """Return the planes of nibabel's array x, y, z, …: z is the outer axis, and y the rows."""
     return volume.reshape(*volume.shape[:2], -1).transpose(2, 1, 0)
@@ -130,7 +122,7 @@ def test_voxels_are_those_of_nibabel(name: str, tmp_path: Path) -> None:
     made = built(source, tmp_path / "out", depth=16, depth_range=f"{low},{high}")
     assert np.array_equal(volumes(made)[name], deep(planes(values), low, high))
     x, y, z = image.header.get_zooms()[:3]
-    (record,) = records(Path(made.location)).values()
+    (record,) = records(made.path).values()
     assert [record[f"spacing/{axis}"][0] for axis in "tyx"] == [z, y, x]
 
 
@@ -164,19 +156,6 @@ def test_volumes_and_labels_of_brats_are_those_of_nibabel(tmp_path: Path) -> Non
 # --- TIFF ---
 
 
-def tiff(pages: Array, **options: Any) -> bytes:
-    out = io.BytesIO()
-    tifffile.imwrite(out, pages, photometric="minisblack", **options)
-    return out.getvalue()
-
-
-def pillow_tiff(pages: Array, compression: str) -> bytes:
-    first, *others = map(Image.fromarray, pages)
-    out = io.BytesIO()
-    first.save(out, "TIFF", save_all=True, append_images=others, compression=compression)
-    return out.getvalue()
-
-
 WORDS = RNG.integers(0, 65536, (5, 40, 30), np.uint16)
 PAGED = {
     "strips": lambda: tiff(WORDS, rowsperstrip=7),
@@ -184,7 +163,7 @@ PAGED = {
     "big-endian": lambda: tiff(WORDS, byteorder=">"),
     "BigTIFF": lambda: tiff(WORDS, bigtiff=True, metadata={"axes": "ZYX"}),
     "ImageJ": lambda: tiff(WORDS, imagej=True, metadata={"spacing": 3.0, "unit": "um"}),
-    "deflate of libtiff": lambda: pillow_tiff(WORDS, "tiff_adobe_deflate"),
+    "deflate of libtiff": lambda: paged_tiff(WORDS, compression="tiff_adobe_deflate"),
 }
 
 
@@ -402,7 +381,7 @@ def test_volumes_of_a_case_become_one_stack_and_classes_come_from_a_table(tmp_pa
 def test_a_dataset_of_volumes_is_read_verified_reused_and_compared(tmp_path: Path) -> None:
     source = write_folder(tmp_path / "src", {f"{i}.nii": nifti(BYTES[i].T) for i in range(2)})
     made = built(source, tmp_path / "out", depth=16)
-    folder = Path(made.location)
+    folder = made.path
     checked = shardprep.verify(folder, decode=True)
     assert not checked.problems
     again = built(source, tmp_path / "again", depth=16, reuse=folder)
@@ -631,7 +610,7 @@ def test_a_circle_of_pages_is_not_followed_where_one_page_is_used(tmp_path: Path
     files = {"a.tif": circle(slide), "b.tif": tiff(PLANES["0"][:1]), "c.tif": tiff(PLANES["1"][:1])}
     source = write_folder(tmp_path / "src", files)
     made = built(source, tmp_path / "out")
-    assert sorted(records(Path(made.location))) == ["a.tif", "b.tif", "c.tif"]
+    assert sorted(records(made.path)) == ["a.tif", "b.tif", "c.tif"]
     made = built(source, tmp_path / "tiles", tile=8)
     assert [*rejections(made)] == ["a.tif"]
 
@@ -639,8 +618,8 @@ def test_a_circle_of_pages_is_not_followed_where_one_page_is_used(tmp_path: Path
 def test_nifti_files_of_two_axes_are_images(tmp_path: Path) -> None:
     files = {f"{i}.nii": nifti(one[0].T) for i, one in PLANES.items()}
     made = built(write_folder(tmp_path / "src", files), tmp_path / "out")
-    for key, features in records(Path(made.location)).items():
-        stored = np.asarray(Image.open(io.BytesIO(features["image"][0])))
+    for key, features in records(made.path).items():
+        stored = decoded(features["image"][0])
         assert np.abs(stored[..., 0].astype(int) - PLANES[key[0]][0]).max() <= 1
     mixed = write_folder(tmp_path / "mixed", {**files, "v.nii": nifti(PLANES["0"].T)})
     with pytest.raises(SourceError, match="has stacks, but also 3 single images"):

@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,7 +15,7 @@ from shardprep.api import sample_archive
 from shardprep.cli import app
 from shardprep.reader import Dataset, load
 from tests.support.builders import animals, encoded, jpeg, write, write_folder, zip_bytes
-from tests.support.command import COMMAND_ERRORS, error_of, ran, run
+from tests.support.command import COMMAND_ERRORS, error_of, python, ran, run
 
 
 @pytest.fixture(name="here")
@@ -153,10 +151,7 @@ def test_garbage_is_collected_seldom(here: Path) -> None:
         "atexit.register(show)\n"
         "program.main()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "--version"],
-        cwd=here, check=True, capture_output=True, text=True,
-    )  # fmt: skip
+    done = python("-c", code, "--version", cwd=here, check=True)
     assert done.stdout.splitlines() == [f"shardprep {__version__}", "True True True"]
 
 
@@ -164,8 +159,9 @@ def test_sample_then_build_needs_no_argument(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The archive has fewer images than the command draws."""
-    archive = sample_archive._archive(120, 0)
-    monkeypatch.setattr(sample_archive, "_archive", lambda *_: archive)
+    monkeypatch.setattr(sample_archive, "NUM_IMAGES", 120)
+    archive = sample_archive._archive()
+    monkeypatch.setattr(sample_archive, "_archive", lambda: archive)
     sampled = ran("sample", cwd=tmp_path)
     assert "next: shardprep build --shards 20" in sampled.stdout
     assert run("sample", cwd=tmp_path).returncode == 0

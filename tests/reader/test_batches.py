@@ -97,7 +97,10 @@ def test_epochs_may_be_endless_and_the_last_batch_dropped(sets: Set) -> None:
     assert read[36:40] == read[0:4]
     assert [len(batch) for batch in order(sets["raw"])] == [5] * 8 + [3]
     assert [len(batch) for batch in order(sets["raw"], drop_remainder=True)] == [5] * 8
-    assert order(sets["raw"], 50, drop_remainder=True, epochs=None) == []
+    with pytest.warns(reader.Advice, match="batches of 50 with drop_remainder=True yield nothing"):
+        assert order(sets["raw"], 50, drop_remainder=True, epochs=None) == []
+    with pytest.warns(reader.Advice, match="an epoch has 43 records; give a smaller batch_size"):
+        assert [*reader.load(sets["raw"], batch_size=50, drop_remainder=True)] == []
 
 
 # States

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from shardprep.catalog.tables.long_rows import REMEDY, LongRows
 from shardprep.dataset.card import from_cell
-from shardprep.errors import SourceError, use_one_of
-from shardprep.source.string_column import Coded, Texts, release
+from shardprep.errors import OptionName, SourceError, use_one_of
+from shardprep.source.string_column import Coded, ColumnView, Texts, release
 from shardprep.storage.cache import DATA_FRAME
 from shardprep.storage.text_file import WHOLE, CsvRows, text_lines
 
@@ -34,7 +34,7 @@ _LONG = "\n"
 """Key of a fault that no title is equal to."""
 
 
-class Rows(Sequence[list[str]]):
+class Rows(ColumnView[list[str]]):
     """The rows of a table, stored as columns; indexing creates a list of cells."""
 
     __slots__ = ("_number", "columns")
@@ -73,22 +73,13 @@ class Rows(Sequence[list[str]]):
     def __iter__(self) -> Iterator[list[str]]:
         return map(list, zip(*self.columns, strict=True))
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
 
 class UnsureCellsError(SourceError):
-    """It is not sure which cells a column has."""
+    """It is not sure which cells a column has: a quote is open, or two columns have its title."""
 
 
 class OpenQuoteError(UnsureCellsError):
     """A quote is not closed: a cell that is needed spans several lines, or rows are missing."""
-
-
-class TwoColumnsError(UnsureCellsError):
-    """Two columns with one title have different cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +112,11 @@ class Table:
         """Return the value of `--labels` that names columns of this table."""
         names = ",".join(columns)
         return f"column:{names}" if self.is_own else f"csv:{self.files}:{id_column}:{names}"
+
+    def naming(self, option: str, columns: str) -> str:
+        """Return the hint to name columns of this table, such as x,y, with an option."""
+        rule = "column" if self.is_own else "csv:FILE:ID"
+        return f"name the columns: {OptionName(option, f'{rule}:{columns}')}"
 
     @property
     def is_frame(self) -> bool:
@@ -219,7 +215,7 @@ class Table:
                 place = known.index(one)
                 if self.has_twins(title := self.header[place]):
                     what = f"has two columns {title!r}"
-                    raise TwoColumnsError(self.name, what, "rename or drop one")
+                    raise UnsureCellsError(self.name, what, "rename or drop one")
                 return place
         hint = use_one_of(name, [*dict.fromkeys(titles)], len(titles))
         raise SourceError(self.name, f"has no column {name!r}", hint)

@@ -32,7 +32,14 @@ from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.array_types import Columns
 from shardprep.reader.arrays.batch_maker import BatchSource
 from shardprep.reader.arrays.team import Team
-from shardprep.reader.config import BadRecord, BatchOptions, Request, WholeImage, warn
+from shardprep.reader.config import (
+    BadRecord,
+    BatchOptions,
+    Request,
+    WholeImage,
+    warn,
+    warn_of_no_batch,
+)
 from shardprep.reader.decode.features import DecodedExamples, ExampleReader, FeatureDecoder
 from shardprep.reader.decode.targets import Elements, element_names
 from shardprep.reader.order.order import Order
@@ -168,6 +175,8 @@ def make_dataset(source: Source, request: Request, cursor: _Begin | None = None)
     is_cached = source.is_cached or source.rows is not None
     for line in _advice(subset, request, is_cached=is_cached):
         warn(line)
+    if not (request.repeat or num_batches(subset, request)):
+        warn_of_no_batch(subset.batches.size, subset.batches.num_places)
     total = None
     if cursor is None and config.assert_cardinality:
         epochs, endless = request.num_epochs, int(tf.data.INFINITE_CARDINALITY)

@@ -19,9 +19,10 @@ import numpy as np
 from shardprep.dataset import example
 from shardprep.dataset.annotated_pictures import annotated_picture
 from shardprep.dataset.example import Features
-from shardprep.dataset.schema import MASK, TARGET_IMAGE, Schema
+from shardprep.dataset.schema import MASK, TARGET_IMAGE
+from shardprep.dataset.stored_size import stored_codec
 from shardprep.errors import RecordError, ShardprepError
-from shardprep.image.drawing import AnnotatedPicture, Legend, draw_marked, thumbnail
+from shardprep.image.drawing import Legend, draw_marked, thumbnail
 from shardprep.image.jpeg_header import is_common
 from shardprep.image.png import encoded_png
 from shardprep.reader.records.records import Places
@@ -41,15 +42,6 @@ _END_S = 0.5
 _NUM_THREADS = 8
 _RUN = 15
 """Maximum number of records of a shard that are read together."""
-_JPEG_START, _PNG_START = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
-
-
-class Drawing(NamedTuple):
-    """The size of a record's image, and its overlay."""
-
-    size: tuple[int, int]
-    """Width and height of the image in pixels."""
-    overlay: Overlay
 
 
 class RecordContent(NamedTuple):
@@ -57,7 +49,8 @@ class RecordContent(NamedTuple):
 
     features: Features | None
     """Features of the record, or None if it is not a valid Example."""
-    drawing: Drawing | None
+    overlay: Overlay | None
+    """Overlay of its image, or None if the image cannot be drawn."""
     problem: str
     """Fault of the image or its masks, or ""."""
 
@@ -101,16 +94,13 @@ class RecordPictures:
         try:
             if TARGET_IMAGE in images.schema.features:
                 return _png(annotated_picture(bytes(payload), images.schema).pixels), "image/png"
-            data = images.image(payload)
-            if images.schema.image.encoding == "raw":
-                return _png(images.pixels(data)), "image/png"
-            if data.startswith(_JPEG_START):
-                if is_common(data):
-                    return data, "image/jpeg"
-                return _png(images.pixels(data)), "image/png"
-            if data.startswith(_PNG_START):
-                return data, "image/png"
-            raise ValueError("neither a JPEG nor a PNG")
+            data, is_raw = images.image(payload), images.schema.image.encoding == "raw"
+            codec = None if is_raw else stored_codec(data)
+            if codec == "png" or (codec and is_common(data)):
+                return data, f"image/{codec}"
+            if codec is None and not is_raw:
+                raise ValueError("neither a JPEG nor a PNG")
+            return _png(images.pixels(data)), "image/png"
         except Exception as error:  # decoders raise any type of exception
             raise images.damaged(record, error) from error
 
@@ -123,10 +113,11 @@ class RecordPictures:
         except Exception as error:  # decoders raise any type of exception
             return RecordContent(features, None, images.damaged(record, error).what)
         try:
-            return RecordContent(features, _drawing(picture, images.schema), "")
+            return RecordContent(features, draw_overlay(picture, images.schema, _OVERLAY_SIDE), "")
         except Exception as error:
-            bare = _drawing(replace(picture, mask=b"", masks=()), images.schema)
-            return RecordContent(features, bare, images.damaged(record, error).what)
+            bare = replace(picture, mask=b"", masks=())
+            overlay = draw_overlay(bare, images.schema, _OVERLAY_SIDE)
+            return RecordContent(features, overlay, images.damaged(record, error).what)
 
     def tile(self, number: int) -> bytes:
         return self.request_tiles((number,))[0].result()
@@ -183,11 +174,6 @@ class RecordPictures:
         # staging_bytes=0: do not copy the shard to the local disk.
         records = open_records(contents.dataset, places, staging_bytes=0)
         return StoredImages(records, contents.schema)
-
-
-def _drawing(picture: AnnotatedPicture, schema: Schema) -> Drawing:
-    height, width = picture.pixels.shape[:2]
-    return Drawing((width, height), draw_overlay(picture, schema, _OVERLAY_SIDE))
 
 
 def _tile(images: StoredImages, payload: Any) -> bytes:

@@ -18,6 +18,7 @@ from shardprep.dataset.folder import (
     INCOMPLETE_SUFFIX,
     ITEMS_FILE,
     SCHEMA_FILE,
+    has_manifest,
     inventory,
     is_own,
     read_schema,
@@ -25,10 +26,18 @@ from shardprep.dataset.folder import (
 from shardprep.dataset.item_table import columns_of, read_items, rows_by_shard
 from shardprep.dataset.locate import VERSION_FOLDER, below, versions_below
 from shardprep.dataset.manifest import Fingerprint, Manifest, fingerprint_differences
-from shardprep.errors import BuildError, DatasetError, OptionName, ShardprepError, some_of
+from shardprep.errors import (
+    BuildError,
+    DatasetError,
+    OptionName,
+    RecipeError,
+    ShardprepError,
+    some_of,
+)
 from shardprep.recipe.recipe import Recipe
 from shardprep.storage.folder import LocalFolder, ObjectFolder
 from shardprep.storage.regular_file import sha256_of
+from shardprep.storage.space import resumable_writes
 from shardprep.storage.store import ChangedError
 from shardprep.storage.url import ObjectUrl, parse_place
 from shardprep.writer.plan.build_plan import read_outline
@@ -54,8 +63,12 @@ from shardprep.writer.workspace.remote import ObjectWorkspace
 
 
 def workspace_of(recipe: Recipe) -> Workspace:
-    """Return the workspace for the dataset of a recipe."""
-    return _at(parse_place(recipe.out), (recipe.dataset_name, recipe.version))
+    """Return the workspace for the dataset of a recipe; RecipeError if `out` is a dataset."""
+    root = parse_place(recipe.out)
+    if isinstance(root, Path) and has_manifest(root):
+        what, hint = f"{root} is a dataset", "give the folder in which the new dataset will be"
+        raise RecipeError(OptionName("out"), what, hint)
+    return _at(root, (recipe.dataset_name, recipe.version))
 
 
 def find_workspace(where: str) -> Workspace:
@@ -123,15 +136,12 @@ _MOST_TRIES = 5
 def writing(workspace: Workspace) -> Iterator[None]:
     """Turn OSError, and ChangedError for files of this workspace, into BuildError."""
     try:
-        yield
+        with resumable_writes(workspace.state):
+            yield
     except ChangedError as error:
         if not error.where.startswith(workspace.location):
             raise  # from a dataset that is read
         raise DisturbedError(error.where, error.what, "run the same command again") from error
-    except OSError as error:
-        what = f"cannot be written ({error.strerror or error})"
-        hint = "finished shards are kept: free space, or correct permissions, and run again"
-        raise BuildError(str(error.filename or workspace.state), what, hint) from error
 
 
 def fingerprint_of(workspace: Workspace) -> Fingerprint | None:

@@ -40,7 +40,7 @@ def read(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
     places = {name: (table.column(x), table.column(y)) for name, (x, y) in pairs.items()}
     named_by = [table.column(name) for name in rule.name_columns]
     is_whole = len(pairs) > 1
-    points = PointList(pairs if is_whole and not named_by else ())
+    points = PointList([*pairs] if is_whole and not named_by else ())
     texts = iter(match.rows_without_image)
     for row, image in zip(table.rows, match.key_of.tolist(), strict=True):
         words = [row[place] for place in named_by]
@@ -62,7 +62,7 @@ def read(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
     if not len(points):
         columns = ", ".join(name for pair in pairs.values() for name in pair)
         what = f"has no keypoints in {shown(columns, _MOST_SHOWN)}"
-        raise SourceError(table.name, what, "name the columns: csv:FILE:ID:x,y")
+        raise SourceError(table.name, what, table.naming("points", "x,y"))
     findings = _depths(table, pairs)
     if not points.are_shares:
         images, are_shares = points.units()
@@ -127,8 +127,7 @@ def _pairs_of(rule: PointRule, table: Table) -> dict[str, tuple[str, str]]:
         return {name or known.get(pair, pair[0]): pair for pair, name in named.items()}
     if not pairs:
         what = f"it is not clear which columns are x and y: {', '.join(table.header)}"
-        option = OptionName("points", "column:x,y" if table.is_own else "csv:FILE:ID:x,y")
-        raise SourceError(table.name, what, f"name the columns: {option}")
+        raise SourceError(table.name, what, table.naming("points", "x,y"))
     return pairs
 
 

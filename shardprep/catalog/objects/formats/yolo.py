@@ -16,9 +16,10 @@ from shardprep.catalog.objects.formats.annotated_source import (
     Sign,
     by_sample,
     named_as_images,
+    no_documents,
     read_each,
-    sampled,
 )
+from shardprep.catalog.objects.formats.box_cells import is_number
 from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.formats.yolo_names import (
     NameFile,
@@ -29,7 +30,7 @@ from shardprep.catalog.objects.formats.yolo_names import (
     yaml_splits,
 )
 from shardprep.catalog.objects.object_table import MALFORMED, Found, ObjectTable
-from shardprep.errors import OptionName, SourceError, counted, shown
+from shardprep.errors import OptionName, counted, shown
 from shardprep.image.annotation_types import Outline, Polygons
 from shardprep.recipe.object_rules import BoxColumns, FormatRule
 from shardprep.storage.text_file import decoded
@@ -79,8 +80,8 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
             table.fault(image, f"{key} {reason}")
     keys = pairing.documents.values()
     if not keys:
-        what = "no text file of the source is named like an image"
-        raise SourceError(rule.flag, what, "rename the files: a.txt has the boxes of a.jpg")
+        texts = source.documents.members(".txt")
+        raise no_documents(source, rule.flag, ".txt", texts[0].key if texts else "")
     folders = {key.rpartition("/")[0] for key in keys}
     strays = [
         one
@@ -157,9 +158,8 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
         shape = pose or _ANY_POSE
         is_one = functools.partial(is_yolo, shape=shape)
         title = f"YOLO, classes of {names.key}" if names else "YOLO, classes without names"
-        found = by_sample(source, members, is_one, option, title)
-        texts = read_each(sampled(members) if found else ())
-        objects = [one for text in texts for one in _read_lines(text.data, shape).objects]
+        found, texts = by_sample(source, members, is_one, option, title)
+        objects = [one for data in texts for one in _read_lines(data, shape).objects]
         has_outlines = 2 * sum(map(_is_outline, objects)) > len(objects)
         has_points = pose is not None and is_sound
         signs += [replace(one, has_points=has_points, has_outlines=has_outlines) for one in found]
@@ -229,13 +229,10 @@ def _read_lines(data: bytes, shape: PoseForm, most: float = math.inf) -> _Lines:
 
 def _reason(words: Sequence[str], error: Exception) -> str:
     """Return why a line is malformed."""
-    for word in words:
-        try:
-            float(word)
-        except ValueError:
-            what = shown(word, _MOST_SHOWN)
-            return f"{what!r} is no number" + (", blanks separate numbers" * ("," in word))
-    return str(error)
+    odd = next((word for word in words if not is_number(word)), None)
+    if odd is None:
+        return str(error)
+    return f"{shown(odd, _MOST_SHOWN)!r} is no number" + ", blanks separate numbers" * ("," in odd)
 
 
 def _add(table: ObjectTable, image: int, lines: _Lines, key: str, *, keypoints: bool) -> str:
