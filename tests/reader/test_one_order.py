@@ -197,6 +197,8 @@ def test_one_of_two_numbers_is_an_error_of_every_reader(
         assert refused(call).endswith(hint)
     assert refused(lambda: dataset.keras(8, **given)).endswith(hint)
     assert refused(lambda: dataset.batches(8, sharding=Rows(), **given)).endswith(hint)
+    said = refused(lambda: reader.ReadConfig(shard_index=2, num_shards=2))
+    assert said.endswith("shard_index=2 is out of range for num_shards=2; use 0 to 1")
     context = tf.distribute.InputContext(2, 1, 2)
     config: dict[str, Any] = {"num_shards": 2, "shard_index": 1}
     said = refused(lambda: reader.ReadConfig(input_context=context, **config))
