@@ -71,7 +71,7 @@ def warn(line: str, category: type[Warning] = Advice) -> None:
 
 
 def warn_of_no_batch(size: int, num_records: int) -> None:
-    """Warn that `drop_remainder` drops all records; `size` is that of a global batch."""
+    """Warn that `drop_remainder` drops all records; `size` is the length of a global batch."""
     what = f"batches of {size:,} with drop_remainder=True yield nothing, because an epoch has "
     warn(f"{what}{counted(num_records, 'record')}; give a smaller batch_size")
 
