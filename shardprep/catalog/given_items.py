@@ -13,6 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -144,10 +145,10 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     found, rules = finder.images(), recipe.rules
     column = rules.target_image.column if rules.target_image else rules.masks.pattern.column
     beside = finder.files(column, found) if column else {}
+    del finder  # its indexes of a million keys are large
+    release()
     matched = (_stacks if "sample" in items.columns else _single)(items, every, found, beside)
     _check_zeros(items, found, every.keys)
-    del finder
-    release()
     is_repeated = np.bincount(found[found >= 0], minlength=1).max() > 1
     by = "frame.groupby" if items.is_frame else "JSON"
     lists = f"give each image one row, with lists of its boxes or labels ({by})"
@@ -316,7 +317,7 @@ class _Finder:
 
     def __init__(self, recipe: Recipe, keys: Texts, items: GivenItems) -> None:
         self._keys, self._items, self._index = keys, items, KeyIndex(keys)
-        self._whole = Lookup(keys)
+        self._depths = {*np.unique(keys.num_folders()).tolist()}
         targets = recipe.rules.target_image
         self._column_of_targets = targets.column if targets else ""
         source = recipe.source
@@ -364,19 +365,29 @@ class _Finder:
                 items.refuse(row, title, what, path)
         return dict(of_row)
 
+    @cached_property
+    def _whole(self) -> Lookup:
+        return Lookup(self._keys)
+
+    def _equal(self, paths: Texts) -> Ints:
+        """Return the position of the key that equals each path, or −1."""
+        if self._depths.isdisjoint(np.unique(paths.num_folders()).tolist()):
+            return np.full(len(paths), -1, np.int64)  # names need no index of whole keys
+        return self._whole.positions(paths)[0]
+
     def _find(self, cells: Texts, rows: Ints, title: str) -> Ints:
-        found, _ = self._whole.positions(cells)
+        found = self._equal(cells)
         left = np.flatnonzero(found < 0)
         if not len(left):
             return found
         lost = cells.where(found < 0)
         paths = self._relative(lost, rows[left], title)
         if paths is not lost:
-            found[left], _ = self._whole.positions(paths)
+            found[left] = self._equal(paths)
         is_left = found[left] < 0
         left, paths = left[is_left], paths.where(is_left)
         if (real := self._without_links(paths)) is not paths:
-            found[left], _ = self._whole.positions(real)
+            found[left] = self._equal(real)
             is_left = found[left] < 0
             left, paths = left[is_left], paths.where(is_left)
         origin = Origin(self._below(self._folder) or "")
