@@ -1,12 +1,14 @@
 """Masks and splits in files of arrays, which a question shows as flags."""
 
 import io
+import itertools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shardprep.catalog.survey import recipe_text, survey_source
+from tests.catalog.test_arrays import records_file
 from tests.support.arrays import npy
 from tests.support.builders import write_folder
 from tests.support.first_contact import outcome
@@ -60,3 +62,23 @@ def test_two_arrays_of_classes_are_asked_about_and_y_is_the_label(tmp_path: Path
     made = outcome(source, {})
     assert made.facts["d.npz/x.npy/000001"]["label"] == "1"
     assert any("--labels column:y is decided" in note for note in made.notes)
+
+
+def test_one_of_several_sizes_of_records_is_asked_for_and_ids_are_no_classes(
+    tmp_path: Path,
+) -> None:
+    """The sample submission has the title `id`, too. Other numbers of images are other images."""
+    members: dict[str, bytes] = {"sample_submission.csv": b"id,label\nid0,0\n"}
+    for size, i in itertools.product((16, 32), range(4)):
+        photo = picture("scene", "a.jpg", str(i), (size, size))
+        own = {"image": [photo], "id": [b"id%d" % i], "class": [i % 2]}
+        examples = [own, {**own, "id": [b"id%d" % (i + 4)]}]
+        members[f"set-{size}x{size}/train/{i}.tfrec"] = records_file(*examples)
+    asked = _asked(tmp_path / "a", members)
+    assert "--root set-16x16 --labels column:class (" in asked
+    assert "--root set-32x32 --labels column:class (" in asked
+    assert "set-16x16, set-32x32 differ only in a size" in asked
+    del members["set-32x32/train/3.tfrec"]
+    found = outcome(write_folder(tmp_path / "b", members), {})
+    assert {one["label"] for one in found.facts.values()} == {"0", "1"}
+    assert len(found.facts) == 14

@@ -8,12 +8,13 @@ text or one of
 * `@scene MODE`: an image that shows the same as others with its name and folder; `cut` for a part
   of it on black;
 * `@same FILE`: the bytes of another file, or the first of them with `cut NUMBER`;
-* `@hex` bytes, and `@latin-1` text.
+* `@hex` bytes, `@zlib` bytes in base64, and `@latin-1` text.
 
 `python -m tests.support.layouts` writes the table of docs/kaggle.md; `test_layouts` builds every
 row and compares the table.
 """
 
+import base64
 import io
 import itertools
 import re
@@ -173,6 +174,8 @@ def _content(name: str, content: str, before: Members) -> bytes:
             return before[other][: int(size) if size else None]
         case "@hex":
             return bytes.fromhex(rest)
+        case "@zlib":
+            return zlib.decompress(base64.b64decode(rest))
         case "@latin-1":
             return rest.encode("latin-1")
         case _:
