@@ -234,7 +234,7 @@ def _with_predictions(options: ReportOptions, contents: Contents, text: str) -> 
     from shardprep.recipe.rules import parse_table_rule
 
     option, classes = OptionName("predictions"), contents.schema.labels
-    rule = parse_table_rule(text or " ", option)
+    rule = parse_table_rule(text or "csv:", option)
     if contents.schema.target != LABEL:
         what = f"{contents.dataset} does not have one class for each image"
         raise RecipeError(option, what, "leave this option out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -90,7 +91,11 @@ OPTIONS: dict[str, dict[str, Option]] = {
             "Name of the new dataset.", metavar="NAME", shown="the common name of the datasets"
         ),
         "version": Option("Version of the new dataset.", metavar="X.Y.Z", shown="1.0.0"),
-        "out": replace(BUILD_OPTIONS["out"], panel="", shown="tfrecords"),
+        "out": replace(
+            BUILD_OPTIONS["out"],
+            panel="",
+            shown="the folder of the first dataset, or tfrecords if that is remote or read-only",
+        ),
         "split": Option(
             "Records to take from each dataset, such as train[:10%]+validation; or new splits, by "
             "a rule as in build: validation=0.1 (or other shares), column:NAME, list:… or roots:….",
@@ -215,6 +220,7 @@ def repack(
     from shardprep.recipe.recipe import make_recipe
     from shardprep.writer.parents import open_parent
     from shardprep.writer.repack import encoding_of, recorded_options, repack_dataset
+    from shardprep.writer.workspace.states import workspace_of
 
     is_one = datasets is None or isinstance(datasets, str | Path)
     wanted: list[str | Path | None] = [datasets] if is_one else [*datasets]  # type: ignore[list-item, misc]
@@ -231,7 +237,7 @@ def repack(
         ]
         manifests = [parent.manifest for parent in parents]
         given = _given(
-            out=None if out is None else str(out),
+            out=_beside(opened[0]) if out is None else str(out),
             shards=shards,
             name=_name(manifests) if name is None else name,
             version=version,
@@ -243,6 +249,8 @@ def repack(
         if len(parents) > 1 or chosen[0] is not None or not (form or changes):
             known["shards"] = None  # chosen by the size of the records
         made = make_recipe({"source": str(opened[0]), **known}, "shardprep repack", given)
+        if out is None:
+            watch.notice(f"writing {workspace_of(made).location}")
         encoding = None
         if form:
             if "format" not in given and made.format != known.get("format", "jpeg"):
@@ -260,6 +268,16 @@ def repack(
 
 def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
+
+
+def _beside(dataset: OpenDataset) -> str | None:
+    """Return DIR of the dataset DIR/NAME/VERSION; None if it is remote, read-only or elsewhere."""
+    place, manifest = str(dataset), dataset.manifest
+    folder, usual = Path(place).absolute(), (manifest.name, manifest.version)
+    out = folder.parent.parent
+    if is_url(place) or folder.parts[-2:] != usual or not os.access(out, os.W_OK):
+        return None
+    return str(out.relative_to(Path.cwd()) if out.is_relative_to(Path.cwd()) else out)
 
 
 def _is_rule(split: object) -> bool:

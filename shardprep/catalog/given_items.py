@@ -44,6 +44,8 @@ _LACKS = "an image of the sample is missing"
 _ODD = r"^/|^[A-Za-z]:/|\\|(^|/)\.\.?/"
 """Matches an absolute path, or a path with `.`, `..` or backslashes."""
 _DRIVE = re.compile("[A-Za-z]:/")
+_ELSEWHERE = r"^(~\w*/|\$\w+/|[A-Za-z]\w*:/|[A-Za-z]:\\|\\\\|\.\.\\)"
+"""Matches a path that needs a shell, another machine or a download to be a file."""
 _ARCHIVE = "/archive:"
 """Root of paths if the source is an archive: no path of this machine is below it."""
 _Files = dict[int, list[int]]
@@ -57,9 +59,17 @@ _OF_ROWS = ("image", "order")
 def source_of(file: str) -> str:
     """Return the table's folder if all paths are relative and below it, else their common folder.
 
-    `file` is the value of `--items`. RecipeError for a mix of absolute and relative paths.
+    `file` is the value of `--items`. RecipeError for a mix of absolute and relative paths, and for
+    paths such as `~/a.jpg`, `file:///a.jpg` or `C:/a.jpg`.
     """
     items = read_titled(make_recipe({"source": ".", "items": file}, ""))
+    cells = items.columns["image"]
+    if odd := next(
+        iter(cells.where(booleans(pc.match_substring_regex(cells.array, _ELSEWHERE)))), ""
+    ):
+        what = f"{items.name}: {shown(odd, MOST_SHOWN)!r} is neither relative nor starts with /"
+        hint = f"name the folder of the images as {OptionName('SOURCE')}, or write paths of files"
+        raise RecipeError(OptionName("items"), what, hint)
     table = Path(items.name).parent
     folders = [one for one in items.columns["image"].folders.counts() if one]
     if folders and folders[0].startswith("/"):  # absolute paths of masks count, too
@@ -149,11 +159,11 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     release()
     matched = (_stacks if "sample" in items.columns else _single)(items, every, found, beside)
     _check_zeros(items, found, every.keys)
-    is_repeated = np.bincount(found[found >= 0], minlength=1).max() > 1
+    uses = np.bincount(found + 1, minlength=len(every) + 1)[1:]
     by = "frame.groupby" if items.is_frame else "JSON"
     lists = f"give each image one row, with lists of its boxes or labels ({by})"
-    items.check(lists if is_repeated else "correct these rows, or leave them out")
-    if not (found >= 0).any():
+    items.check(lists if (uses > 1).any() else "correct these rows, or leave them out")
+    if not uses.any():
         raise _no_image(items, every.keys[0])
     if not len(matched.images):
         what = f"every sample has a missing image, such as {matched.lost[0].detail}"
@@ -168,7 +178,8 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     images = matched.images
     if len(files):
         images = in_order(Members.joined([images, every.take(files)]))
-    is_used = _are_in(len(every), [found[found >= 0], files])
+    is_used = uses > 0
+    is_used[files] = True
     of_join = documents - Documents(listing.others, recipe).named()
     noun = "mask" if rules.masks.pattern.column else "target image"
     names = {key: [every.keys[at] for at in several] for key, several in matched.files.items()}
@@ -211,13 +222,6 @@ def _keys_of_rows(items: GivenItems, every: Members, found: Ints) -> Texts:
     return keys.replaced(is_lost, items.columns["image"].take(is_lost)) if len(is_lost) else keys
 
 
-def _are_in(number: int, places: list[Ints]) -> NDArray[np.bool_]:
-    """Return bool[number], True at all positions in `places`."""
-    are_in = np.zeros(number, np.bool_)
-    are_in[np.concatenate(places)] = True
-    return are_in
-
-
 class _Matched(NamedTuple):
     keys: Texts
     """Key of the image of each row; without such an image, the text of the cell."""
@@ -233,7 +237,7 @@ class _Matched(NamedTuple):
 def _single(items: GivenItems, every: Members, found: Ints, beside: _Files) -> _Matched:
     keys = _keys_of_rows(items, every, found)
     files = {keys[row]: several for row, several in beside.items()}
-    used = np.flatnonzero(_are_in(len(every), [found[found >= 0]]))
+    used = np.flatnonzero(np.bincount(found + 1, minlength=len(every) + 1)[1:])
     images = every if len(used) == len(every) else every.take(used)
     return _Matched(keys, np.arange(len(items)), images, files)
 
@@ -441,16 +445,13 @@ class _Finder:
         """Return the paths with linked folders replaced by folders that the source lists."""
         folders, of_link = paths.folders, dict[str, str]()
         for folder in folders.values[:_MOST_FOLDERS] if self._roots else ():
-            real = self._below(os.path.realpath(os.path.join(self._roots[0], folder)))  # noqa: PTH118
-            if real is not None and real != folder:
-                of_link[folder] = real
+            there = self._below(os.path.realpath(os.path.join(self._roots[0], folder)))  # noqa: PTH118
+            if there is not None and there != folder:
+                of_link[folder] = there
         rows = np.flatnonzero(folders.fit(of_link.__contains__))
         pairs = (paths[row].rpartition("/") for row in rows.tolist())
-        return (
-            paths.replaced(rows, Texts.of(f"{of_link[a]}/{b}" for a, _, b in pairs))
-            if len(rows)
-            else paths
-        )
+        real = Texts.of(f"{of_link[a]}/{b}" for a, _, b in pairs)
+        return paths.replaced(rows, real) if len(rows) else paths
 
     def _below(self, path: str) -> str | None:
         """Return an absolute path relative to the source; None if it is not below the source."""

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from shardprep.catalog.items_file import LISTS, SINGLE, WRITE_LISTS, GivenItems, cell_list
 from shardprep.catalog.names import given_split
+from shardprep.catalog.objects.formats.box_cells import NO_SHAPE, keypoints_of
 from shardprep.catalog.objects.formats.coco import outline_of
 from shardprep.catalog.objects.object_table import NO_BOX
 from shardprep.catalog.selection import MOST_SHOWN
@@ -226,16 +227,10 @@ def _is_box(one: list[Any]) -> bool:
 def _are_keypoints(one: Any) -> bool:
     """Return whether a value is x, y and visibility of each keypoint of an object, or empty."""
     try:
-        one = json.loads(one) if isinstance(one, str) else one
-        if isinstance(one, dict):
-            one = [x for x in one.values() if x]
-            if {*map(len, one)} - {3}:
-                return False
-        values = np.array(one or [], np.float64)
-    except (TypeError, ValueError, RecursionError):
+        keypoints_of(one or [])
+    except NO_SHAPE:
         return False
-    is_flat = values.ndim == 1 and len(values) % 3 == 0
-    return (is_flat or values.shape[1:] == (3,)) and {0, 1, 2}.issuperset(values.flat[2::3])
+    return True
 
 
 _MEANT: dict[str, tuple[Callable[[Any], bool], str]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shardprep.dataset.schema import UNLABELLED
 from shardprep.image.annotation_types import Annotation
 from shardprep.source.members import Extent, Member, Members
-from shardprep.source.string_column import Coded
+from shardprep.source.string_column import Coded, ColumnView
 
 if TYPE_CHECKING:
     from shardprep.catalog.tables.columns import Value
@@ -51,7 +51,7 @@ class Item(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Items(Sequence[Item]):
+class Items(ColumnView[Item]):
     """Items as columns; `members` has keys and extents. Indexing creates an item."""
 
     members: Members
@@ -95,11 +95,6 @@ class Items(Sequence[Item]):
     def __iter__(self) -> Iterator[Item]:
         for start in range(0, len(self), _AT_ONCE):
             yield from self[start : start + _AT_ONCE]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
 
     @property
     def are_labelled(self) -> NDArray[np.bool_]:

@@ -125,9 +125,8 @@ def orders(table: Any) -> dict[str, Sequence[str]]:
             kind = field_.type
             is_text = pa.types.is_dictionary(kind) and kind.value_type in _TEXTS
             if is_text and kind.ordered and column.num_chunks:
-                found[field_.name.strip()] = [
-                    *map(str.strip, column.chunk(0).dictionary.to_pylist())
-                ]
+                values = column.chunk(0).dictionary.to_pylist()
+                found[field_.name.strip()] = [*map(str.strip, values)]
     return found
 
 
@@ -148,37 +147,27 @@ def are_rows(table: object) -> bool:
 
 
 def _as_columns(table: Any, option: str) -> Any:
-    """Return a dict, or the ids of an exclude list, as columns; other tables unchanged."""
-    if isinstance(table, Mapping):
-        return _checked_columns(table, option)
-    if option != "exclude_list" or hasattr(table, "columns") or not hasattr(table, "__iter__"):
-        return table
-    ids = map(str, table)
-    return {"id": sorted(ids) if isinstance(table, AbstractSet) else [*ids]}
+    """Return a dict, or the ids of an exclude list, as columns; other tables unchanged.
 
-
-def _checked_columns(table: Mapping[Any, Any], option: str) -> Mapping[Any, Any]:
-    """Return a dict of columns; a dict of labels or of classes becomes two columns."""
+    A dict of labels or of classes becomes two columns. RecipeError for lists of several lengths.
+    """
+    if not isinstance(table, Mapping):
+        if option != "exclude_list" or hasattr(table, "columns") or not hasattr(table, "__iter__"):
+            return table
+        ids = map(str, table)
+        return {"id": sorted(ids) if isinstance(table, AbstractSet) else [*ids]}
     if option == "class_map":
         return {"old": [*map(str, table)], "new": [*map(str, table.values())]}
-    are_single = (isinstance(x, str) or not hasattr(x, "__len__") for x in table.values())
-    if option in ("labels", "relabel") and all(are_single):
+    are_lists = {key: hasattr(x, "__len__") and not isinstance(x, str) for key, x in table.items()}
+    if option in ("labels", "relabel") and not any(are_lists.values()):
         return {"id": [*map(str, table)], "label": [*table.values()]}
-    sizes = {
-        key: -1 if isinstance(x, str) else len(x) if hasattr(x, "__len__") else -1
-        for key, x in table.items()
-    }
-    if -1 in sizes.values() or len({*sizes.values()}) > 1:
-        key = next((key for key, size in sizes.items() if size < 0), next(iter(sizes)))
-        what = (
-            f"{key!r} is not a list"
-            if sizes[key] < 0
-            else "the lists of the dict have different lengths"
-        )
-        raise RecipeError(
-            OptionName(option), what, "give a list for each column, all of one length"
-        )
-    return table
+    if single := [key for key, is_list in are_lists.items() if not is_list]:
+        what = f"{single[0]!r} is not a list"
+    elif len({*map(len, table.values())}) > 1:
+        what = "the lists of the dict have different lengths"
+    else:
+        return table
+    raise RecipeError(OptionName(option), what, "give a list for each column, all of one length")
 
 
 def _of_columns(table: Any, suffix: str) -> bytes | None:

@@ -137,7 +137,7 @@ def survey_source(
     For arguments and errors see `list_images`. With `items`, only this table labels and annotates.
     `given` has options for reading the source.
     """
-    recipe = make_recipe({"source": str(source), "items": items, **given}, "init")
+    recipe = make_recipe({}, "init", {"source": str(source), "items": items, **given})
     listing = list_images(recipe, work_dir, notice, proposes=not items)
     if not listing.images:
         raise no_image(str(source), listing)

@@ -108,9 +108,7 @@ def size_text(width: Range, height: Range) -> str:
 
 def read_facts(dataset: OpenDataset) -> Facts:
     """Return facts about a dataset; reads its item table. DatasetError if the table is damaged."""
-    further = [
-        name for name in dataset.item_columns.names if name in item_table.TARGET_COLUMNS.names
-    ]
+    further = item_table.TARGET_COLUMNS.names if dataset.schema.target_lists else []
     columns = ("original_width", "original_height", "original_format", "target", *further)
     table = dataset.item_rows((*_EXAMPLE_COLUMNS, *columns))
     written = item_table.with_status(table, item_table.WRITTEN)
@@ -118,7 +116,7 @@ def read_facts(dataset: OpenDataset) -> Facts:
         path=str(dataset),
         manifest=dataset.manifest,
         schema=dataset.schema,
-        formats=_counts(written["original_format"]),
+        formats=most_frequent(written["original_format"]),
         original_width=_range(written["original_width"].drop_null()),
         original_height=_range(written["original_height"].drop_null()),
         target=_range(written["target"].drop_null()),
@@ -136,7 +134,7 @@ def read_components(schema: Schema, written: pa.Table) -> dict[str, ComponentFac
         is_class = name in schema.class_features
         if is_class:
             known = known.filter(pc.greater_equal(known, 0))
-            counts = {one["values"]: one["counts"] for one in known.value_counts().to_pylist()}
+            counts = item_table.value_counts(known)
             labels = schema.features[name].labels
             classes = {label: counts.get(i, 0) for i, label in enumerate(labels)}
         num_labelled = pc.count(written["classes" if is_class else TARGETS]).as_py()
@@ -166,9 +164,9 @@ def _listed(table: pa.Table) -> LeftOutExamples:
     rejected = item_table.with_status(table, item_table.REJECTED)
     skipped = item_table.with_status(table, item_table.SKIPPED)
     kinds = rejected["kind"].cast("string")
+    names = sorted(item_table.value_counts(kinds))
     lacking = skipped.filter(pc.match_substring_regex(skipped["reason"], LACKING))
-    by_kind = {kind: rejected.filter(pc.equal(kinds, kind)) for kind in sorted(_counts(kinds))}
-    rejections = {kind: _examples(rows) for kind, rows in by_kind.items()}
+    rejections = {one: _examples(rejected.filter(pc.equal(kinds, one))) for one in names}
     return LeftOutExamples(rejections=rejections, skipped=_examples(lacking))
 
 
@@ -177,10 +175,10 @@ def _examples(table: pa.Table) -> tuple[Example, ...]:
     return tuple(Example(row["key"], row["reason"]) for row in rows)
 
 
-def _counts(column: pa.ChunkedArray) -> dict[str, int]:
-    pairs = pc.value_counts(column.cast("string")).to_pylist()
-    counted = {pair["values"]: pair["counts"] for pair in pairs if pair["values"] is not None}
-    return dict(sorted(counted.items(), key=lambda pair: (-pair[1], pair[0])))
+def most_frequent(column: pa.ChunkedArray) -> dict[str, int]:
+    """Return the number of rows with each text, most frequent first; nulls are left out."""
+    counts = item_table.value_counts(column.cast("string"))
+    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 def _range(column: pa.ChunkedArray) -> Range | None:

@@ -163,7 +163,7 @@ def compare(before: OpenDataset, after: OpenDataset) -> Difference:
 
 
 def _side(dataset: OpenDataset) -> ComparedSide:
-    further = [name for name in dataset.item_columns.names if name in TARGET_COLUMNS.names]
+    further = TARGET_COLUMNS.names if dataset.schema.target_lists else []
     table = dataset.item_rows((*_COLUMNS, *further))
     check_values(dataset, table)
     for name in ("status", "kind", "split", "shard"):

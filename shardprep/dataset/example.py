@@ -233,10 +233,6 @@ def _values(feature: bytes) -> FeatureList:
     return values
 
 
-def _bytes(block: bytes) -> list[bytes]:
-    return _submessages(block, 1)
-
-
 def _floats(block: bytes) -> list[float]:
     packed = b"".join(
         value
@@ -257,7 +253,7 @@ def _ints(block: bytes) -> list[int]:
 
 
 _READERS: dict[int, Callable[[bytes], FeatureList]] = {
-    _BYTES: _bytes,
+    _BYTES: functools.partial(_submessages, number=1),
     _FLOAT: _floats,
     _INT64: _ints,
 }

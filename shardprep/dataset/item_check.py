@@ -100,7 +100,7 @@ def _other_kinds(table: pa.Table) -> Iterator[str]:
 
 
 def _other_targets(table: pa.Table, schema: Schema) -> Iterator[str]:
-    for name in {*table.column_names} & {*TARGET_FEATURES.values()} - {schema.target}:
+    for name in sorted({*table.column_names} & {*TARGET_FEATURES.values()} - {schema.target}):
         if table[name].null_count < len(table):
             yield f"has a value in {name!r}, which is not the target of the schema"
 

@@ -228,6 +228,12 @@ def bounded_table(
     return table
 
 
+def value_counts(column: pa.ChunkedArray) -> dict[Any, int]:
+    """Return the number of rows with each value, without nulls, in the order of first rows."""
+    counts = column.drop_null().value_counts()
+    return dict(zip(*(one.to_pylist() for one in counts.flatten()), strict=True))
+
+
 def with_status(table: pa.Table, status: str) -> pa.Table:
     """Return the rows with this status, in their order."""
     return table.filter(pc.equal(table["status"].cast("string"), status))

@@ -80,7 +80,7 @@ class RemoteFiles:
             if name not in self.objects:
                 raise self._error(name, "is missing")
         folder = self.copies((MANIFEST_FILE, *names))
-        for name in manifest.files.keys() & set(names):
+        for name in [one for one in names if one in manifest.files]:
             if hashlib.sha256((folder / name).read_bytes()).hexdigest() != manifest.files[name]:
                 raise self._error(name, "is not what the build wrote: its SHA-256 differs")
         with self._named(folder):

@@ -204,43 +204,37 @@ def _allowed(name: str, pictures: str) -> list[tuple[str, str]]:
     return [PROVIDED[name].form] if name in PROVIDED else _FURTHER
 
 
-def _image_problems(features: Mapping[str, Feature], pictures: str) -> Iterator[str]:
-    image = features.get(pictures)
-    num_channels = 1 if image is not None and image.is_deep else 3
-    if image is None:
-        yield f"has no feature {IMAGE!r}"
-    elif image.kind != "image" or len(image.shape) != 3 or image.shape[2] != num_channels:
-        yield f"features.{pictures}.shape: must be height, width, {num_channels} of an image"
-    elif image.is_deep and (pictures == IMAGE or image.encoding != "png"):
-        yield f"features.{pictures}.is_deep: must be the PNG files of a stack"
-
-
 def _problems(features: Mapping[str, Feature]) -> Iterator[str]:
     pictures = IMAGE if IMAGE in features else IMAGES
-    yield from _image_problems(features, pictures)
+    if pictures not in features:
+        yield f"has no feature {IMAGE!r}"
     for name, feature in features.items():
         own = _allowed(name, pictures)
         is_of_object = name.partition("/")[0] == OBJECTS
-        is_stack = name == IMAGES == pictures
+        is_repeated = is_of_object or name == IMAGES == pictures
         may_repeat = name == MASK and pictures == IMAGES
         if (feature.kind, feature.dtype) not in own:
             kind, dtype = own[0]
             yield f"features.{name}: must be of kind {kind!r}, dtype {dtype!r}"
         elif is_of_object and name not in PROVIDED:
             yield f"features.{name}: objects have no such feature"
-        elif feature.repeated != (is_of_object or is_stack) and not may_repeat:
-            yield f"features.{name}.repeated: must be {str(is_of_object or is_stack).lower()}"
+        elif feature.repeated != is_repeated and not may_repeat:
+            yield f"features.{name}.repeated: must be {str(is_repeated).lower()}"
         elif feature.labels and not (name in _NAMED or name.startswith(CLASS_PREFIX)):
             yield f"features.{name}.labels: only classes, masks and vectors have names of their own"
-        elif feature.kind == "mask" and (
-            len(feature.shape) != 3 or feature.shape[2] != 1 or feature.encoding != "png"
-        ):
-            yield f"features.{name}: must be height, width, 1 of a PNG"
-        elif name == TARGET_IMAGE and (
-            feature.shape[2:] != ((1,) if feature.is_deep else (3,)) or feature.encoding != "png"
-        ):
-            yield f"features.{name}: must be height, width, 3 of a PNG, or 1 of 16 bits"
+        elif KINDS[feature.kind].moves == "pixels":
+            yield from _picture_problems(name, feature, is_image=name == pictures)
         yield from _skeleton_problems(name, feature)
+
+
+def _picture_problems(name: str, feature: Feature, *, is_image: bool) -> Iterator[str]:
+    channels = 1 if feature.kind == "mask" or feature.is_deep else 3
+    if len(feature.shape) != 3 or feature.shape[2] != channels:
+        yield f"features.{name}.shape: must be height, width, {channels}"
+    elif feature.encoding != "png" and (feature.is_deep or not is_image):
+        yield f"features.{name}.encoding: must be png"
+    elif feature.is_deep and name == IMAGE:
+        yield f"features.{name}.is_deep: only stacks and target images have 16 bits"
 
 
 def _skeleton_problems(name: str, feature: Feature) -> Iterator[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import simplejpeg
 
@@ -38,6 +38,12 @@ def check_stack_size(number: int, height: int, width: int) -> None:
         raise TooLargeError(f"it has {size}, more than the limit of {MAX_STACK_PIXELS:,}")
 
 
+def stored_codec(data: bytes | memoryview) -> Literal["jpeg", "png"] | None:
+    """Return the codec of an image by its first bytes; None for other bytes."""
+    head = bytes(data[: len(_PNG_START)])
+    return "jpeg" if head.startswith(_JPEG_START) else "png" if head == _PNG_START else None
+
+
 def open_stored(data: bytes | memoryview, *formats: str) -> Image.Image:
     """Return an image of a record, with only its header read; TooLargeError if it is too large."""
     from PIL import Image
@@ -53,14 +59,14 @@ def open_stored(data: bytes | memoryview, *formats: str) -> Image.Image:
 
 def check_stored_png(data: bytes | memoryview) -> None:
     """Raise TooLargeError if the header of a PNG states too large a size; accept other bytes."""
-    if data[: len(_PNG_START)] == _PNG_START and len(data) >= _PNG_SIZE.size + _PNG_SIZE_AT:
+    if stored_codec(data) == "png" and len(data) >= _PNG_SIZE.size + _PNG_SIZE_AT:
         width, height = _PNG_SIZE.unpack_from(data, _PNG_SIZE_AT)
         check_stored_size(height, width)
 
 
 def check_stored(data: bytes | memoryview) -> None:
     """Raise TooLargeError for a JPEG or PNG that is too large, another error for other bytes."""
-    if bytes(data[:3]) == _JPEG_START:
+    if stored_codec(data) == "jpeg":
         check_stored_jpeg(data)
     else:
         open_stored(data, "PNG", "JPEG").close()

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +20,7 @@ from shardprep.dataset.item_table import (
     columns_for,
     given_columns,
     rows_by_shard,
+    value_counts,
     with_status,
 )
 from shardprep.dataset.manifest import (
@@ -35,11 +35,6 @@ from shardprep.dataset.manifest import (
 )
 from shardprep.dataset.schema import ALL_POINTS, BOX_LABEL, MASK, Schema
 from shardprep.image.spec import ImageSpec, fitted_size
-
-
-def _counts(column: pa.ChunkedArray) -> dict[Any, int]:
-    counts = column.drop_null().value_counts()
-    return dict(zip(*(one.to_pylist() for one in counts.flatten()), strict=True))
 
 
 @dataclass(slots=True)
@@ -140,8 +135,6 @@ class Tally:
     """For each shard, the first 8 bytes of the SHA-256 of each written original."""
     _places: list[int] = field(default_factory=list)
     """For each shard, the number of its split."""
-    _are_enlarged: dict[tuple[int, int], bool] = field(default_factory=dict)
-    """(Height, width) of originals → whether their stored images have more pixels."""
     _num_damaged: int = 0
     _num_enlarged: int = 0
     _original_bytes: int = 0
@@ -149,10 +142,10 @@ class Tally:
     def add(self, shard: Shard, split: str, table: pa.Table) -> None:
         tally = self._splits.setdefault(split, _SplitTally())
         tally.shards.append(shard)
-        self._rejected.update(_counts(table["kind"].cast("string")))
+        self._rejected.update(value_counts(table["kind"].cast("string")))
         written = with_status(table, WRITTEN)
-        tally.labels.update(_counts(written["label"]))
-        tally.labels.update(_counts(pc.list_flatten(written["labels"])))
+        tally.labels.update(value_counts(written["label"]))
+        tally.labels.update(value_counts(pc.list_flatten(written["labels"])))
         targets = [name for name in _TARGETS if name in table.column_names]
         is_labelled = reduce(pc.or_, (pc.is_valid(written[name]) for name in targets))
         tally.num_unlabelled += len(written) - (pc.sum(is_labelled).as_py() or 0)
@@ -166,11 +159,10 @@ class Tally:
         if self.spec.fixed_size is not None:
             sides = (written[f"original_{side}"].to_pylist() for side in ("height", "width"))
             sizes: Counter[tuple[int, int]] = Counter(zip(*sides, strict=True))
-            for size in sizes.keys() - self._are_enlarged.keys():
-                fitted = fitted_size(*size, self.spec)
-                self._are_enlarged[size] = math.prod(fitted) > math.prod(size)
             self._num_enlarged += sum(
-                count for size, count in sizes.items() if self._are_enlarged[size]
+                count
+                for size, count in sizes.items()
+                if math.prod(fitted_size(*size, self.spec)) > math.prod(size)
             )
 
     def splits(self, labels: Sequence[str]) -> dict[str, Split]:

@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from shardprep.dataset.kinds import KINDS
-from shardprep.dataset.schema import CLASS_PREFIX, IMAGES, MASK, OBJECTS, Feature, Schema
+from shardprep.dataset.schema import CLASS_PREFIX, MASK, OBJECTS, Feature, Schema
 
 if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest
@@ -78,35 +78,30 @@ def _features(schema: Schema) -> dict[str, Any]:
     features: dict[str, Any] = {}
     of_objects: dict[str, Any] = {}
     for name, feature in schema.features.items():
-        if feature.repeated and name in (IMAGES, MASK):
-            features[name] = _sequence(_feature(feature, schema))
-        elif feature.repeated:
-            of_objects[name.removeprefix(f"{OBJECTS}/")] = _feature(feature, schema)
+        one = _feature(feature, schema)
+        parent, _, short = name.partition("/")
+        if parent == OBJECTS:
+            of_objects[short] = one
         else:
-            features[name] = _feature(feature, schema)
+            features[name] = _sequence(one) if feature.repeated else one
     if of_objects:
         features[OBJECTS] = _sequence(_dict(of_objects))
     return _dict(features)
 
 
 def _feature(feature: Feature, schema: Schema) -> dict[str, Any]:
-    if feature.kind == "image":
-        return _image(feature)
-    if feature.kind == "mask":
-        return _mask(feature)
-    if feature.kind == "rows" and feature.dtype != "bytes":
-        return _sequence(_numbers(feature))
-    if feature.kind in ("text", "texts", "rows"):
-        text = _python("text_feature.Text", text={})
-        return text if feature.kind == "text" else _sequence(text)
+    one = _value(feature, schema)
+    return _sequence(one) if KINDS[feature.kind].is_list else one
+
+
+def _value(feature: Feature, schema: Schema) -> dict[str, Any]:
+    if KINDS[feature.kind].moves == "pixels":
+        return _picture(feature)
     if feature.kind in ("label", "labels"):
         num_classes = {"numClasses": str(len(_names(feature, schema)))}
-        label = _python("class_label_feature.ClassLabel", classLabel=num_classes)
-        return label if feature.kind == "label" else _sequence(label)
-    return _numbers(feature)
-
-
-def _numbers(feature: Feature) -> dict[str, Any]:
+        return _python("class_label_feature.ClassLabel", classLabel=num_classes)
+    if feature.dtype == "bytes":
+        return _python("text_feature.Text", text={})
     if feature.kind == "bbox":
         shape = {"dimensions": ["4"]}
         box = {"shape": shape, "dtype": "float32", "bboxFormat": "REL_YXYX"}
@@ -116,33 +111,18 @@ def _numbers(feature: Feature) -> dict[str, Any]:
     return _python("tensor_feature.Tensor" if sides else "scalar.Scalar", tensor=tensor)
 
 
-def _mask(feature: Feature) -> dict[str, Any]:
-    image: dict[str, Any] = {
-        "shape": _shape(feature),
-        "dtype": feature.pixel_dtype,
-        "encodingFormat": "png",
-    }
-    if feature.repeated:
-        return _python("image_feature.Image", image=image)
-    label = {"numClasses": str(len(feature.labels))}
-    return _python(
-        "labeled_image.LabeledImage", image={**image, "useColormap": True, "label": label}
-    )
-
-
-def _image(feature: Feature) -> dict[str, Any]:
-    shape = _shape(feature)
+def _picture(feature: Feature) -> dict[str, Any]:
+    shape = {"dimensions": ["-1" if side is None else str(side) for side in feature.shape]}
     if feature.encoding == "raw":
         tensor = {"shape": shape, "dtype": "uint8", "encoding": "bytes"}
         return _python("tensor_feature.Tensor", tensor=tensor)
     image: dict[str, Any] = {"shape": shape, "dtype": feature.pixel_dtype}
     if feature.encoding != "any":
         image["encodingFormat"] = feature.encoding
-    return _python("image_feature.Image", image=image)
-
-
-def _shape(feature: Feature) -> dict[str, Any]:
-    return {"dimensions": ["-1" if side is None else str(side) for side in feature.shape]}
+    if feature.kind == "image" or feature.repeated:
+        return _python("image_feature.Image", image=image)
+    image |= {"useColormap": True, "label": {"numClasses": str(len(feature.labels))}}
+    return _python("labeled_image.LabeledImage", image=image)
 
 
 def _dict(features: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml  # type: ignore[import-untyped]
 
+from shardprep.dataset.kinds import KINDS
 from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
@@ -24,8 +25,6 @@ from shardprep.dataset.schema import (
     MASK,
     OBJECT_MASK,
     OBJECTS,
-    TARGETS,
-    TEXTS,
     Feature,
     Schema,
 )
@@ -68,14 +67,9 @@ def _name(_: Export, place: ShardPlace) -> str:
 def _features(schema: Schema) -> dict[str, Any]:
     """Return the features of the columns in the JSON form of `datasets`."""
     columns: dict[str, Any] = {"image": {"_type": "Image"}}
-    if schema.target == LABEL:
-        columns[LABEL] = _classes(schema.labels)
-    elif schema.target == LABELS:
-        columns[LABELS] = [_classes(schema.labels)]
-    elif schema.target is not None:
-        value = _value(schema.dtypes[schema.target])
-        columns[schema.target] = [value] if schema.target in (TARGETS, TEXTS) else value
-    columns |= {name: _classes(schema.features[name].labels) for name in schema.class_features}
+    if schema.target is not None:
+        columns[schema.target] = _form(schema.features[schema.target], schema.labels)
+    columns |= {name: _form(schema.features[name]) for name in schema.class_features}
     if BOX_LABEL in schema.features:
         columns[OBJECTS] = _object_features(schema)
     if MASK in schema.features:
@@ -93,9 +87,9 @@ def _titles(schema: Schema, wanted: Role) -> list[str]:
 def _object_features(schema: Schema) -> dict[str, Any]:
     features = {
         BOX: ("bbox", [_value("float32")]),
-        BOX_LABEL: ("category", _classes(schema.features[BOX_LABEL].labels)),
+        BOX_LABEL: ("category", _form(schema.features[BOX_LABEL])),
         **{
-            name: (name.removeprefix(f"{OBJECTS}/"), _numbers(feature))
+            name: (name.removeprefix(f"{OBJECTS}/"), _form(feature))
             for name, feature in further_objects(schema).items()
         },
         OBJECT_MASK: ("segmentation", {"size": [_value("int64")], "counts": _value("bytes")}),
@@ -116,15 +110,13 @@ def _value(dtype: str) -> dict[str, str]:
     return {"dtype": _VALUES[dtype], "_type": "Value"}
 
 
-def _numbers(feature: Feature) -> Any:
+def _form(feature: Feature, names: Iterable[str] = ()) -> Any:
     form: Any = _value(feature.dtype)
-    for _ in feature.value_shape:
+    if feature.kind in ("label", "labels"):
+        form = {"names": list(names or feature.labels), "_type": "ClassLabel"}
+    for _ in feature.value_shape or [1] * KINDS[feature.kind].is_list:
         form = [form]
     return form
-
-
-def _classes(names: Iterable[str]) -> dict[str, Any]:
-    return {"names": list(names), "_type": "ClassLabel"}
 
 
 def _arrow(feature: Any) -> pa.DataType:

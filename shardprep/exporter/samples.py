@@ -33,8 +33,6 @@ from shardprep.dataset.schema import (
     HEIGHT,
     KEYPOINTS,
     KEYPOINTS_VISIBLE,
-    LABEL,
-    LABELS,
     MASK,
     OBJECT_MASK,
     OBJECTS,
@@ -42,22 +40,18 @@ from shardprep.dataset.schema import (
     POINTS_VISIBLE,
     PRESENT,
     ROWS,
-    TARGET,
     TARGET_IMAGE,
-    TARGETS,
-    TEXTS,
     UNLABELLED,
     WIDTH,
     Feature,
     Schema,
 )
+from shardprep.dataset.stored_size import stored_codec
 from shardprep.errors import DatasetError, RecordError, counted, some_of
 
 Buffer = bytes | memoryview
 """Stored bytes. A view keeps its block of the shard in memory."""
 Target = int | tuple[int, ...] | float | str | list[float | None] | list[str] | None
-_PNG, _JPEG = b"\x89PNG", b"\xff\xd8\xff"
-_HEAD_BYTES = 4
 
 
 Keypoints = Sequence[tuple[float, float, int]]
@@ -206,8 +200,9 @@ def sample_parser(schema: Schema) -> Callable[[memoryview, str, str], ExportSamp
     size, is_raw, pictures = schema.image_size, schema.image.encoding == "raw", schema.image_name
     known = {FILENAME} if size is None else {FILENAME, HEIGHT, WIDTH}
     decoder = ExampleDecoder(schema.dtypes, {*schema.dtypes} - known)
-    target, columns, classes = schema.target, table_columns(schema), schema.class_features
-    num_labels = len(schema.labels)
+    target, columns = schema.target, table_columns(schema)
+    classes = {name: len(schema.features[name].labels) for name in schema.class_features}
+    kind = "" if target is None else schema.features[target].kind
     is_plain = not (
         columns or classes or {BOX, MASK, POINTS, TARGET_IMAGE} & schema.features.keys()
     )
@@ -218,7 +213,7 @@ def sample_parser(schema: Schema) -> Callable[[memoryview, str, str], ExportSamp
         try:
             files = [_image(data, values, size, is_raw=is_raw) for data in values[pictures]]
             images, encodings, sizes = zip(*files, strict=True)
-            goal = _target(values, target, num_labels)
+            goal = None if target is None else _target(values[target], kind, len(schema.labels))
             sample = ExportSample(key, name, images, encodings[0], sizes[0], goal)
             if is_plain:
                 return sample
@@ -227,7 +222,7 @@ def sample_parser(schema: Schema) -> Callable[[memoryview, str, str], ExportSamp
                 class_masks=[values[MASK][0], *values[MASK][1:]] if MASK in schema.features else (),
                 points=next(iter(_keypoints(values, schema, POINTS, POINTS_VISIBLE)), ()),
                 columns=_columns(values, columns),
-                classes={name: _class(values[name][0], schema.features[name]) for name in classes},
+                classes={name: _class(values[name][0], one) for name, one in classes.items()},
                 target_image=values[TARGET_IMAGE][0] if TARGET_IMAGE in schema.features else None,
             )
         except (LookupError, ValueError, TypeError, OSError) as error:
@@ -250,34 +245,28 @@ def _image(
         out = io.BytesIO()
         Image.fromarray(np.frombuffer(data, np.uint8).reshape(*size, 3)).save(out, "PNG")
         return out.getvalue(), "png", size
-    head = bytes(data[:_HEAD_BYTES])
-    if not head.startswith((_PNG, _JPEG)):
+    codec = stored_codec(data)
+    if codec is None:
         raise ValueError("its image is neither JPEG nor PNG")
     if size is None:
         from PIL import Image
 
         with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
             size = image.height, image.width
-    return data, "png" if head == _PNG else "jpeg", size
+    return data, codec, size
 
 
-def _target(values: dict[str, Any], name: str | None, num_classes: int) -> Target:
-    if name is None:
-        return None
-    stored = values[name]
-    if name == LABELS:
+def _target(stored: Sequence[Any], kind: str, num_classes: int) -> Target:
+    if kind == "labels":
         return tuple(_known(one, num_classes) for one in stored)
-    if name == LABEL:
-        return -1 if stored[0] == -1 else _known(stored[0], num_classes)
-    if name in (TARGET, TARGETS):
-        numbers = [None if math.isnan(one) else float(one) for one in stored]
-        return numbers if name == TARGETS else numbers[0]
-    texts = [str(one, "utf-8") for one in stored]
-    return texts if name == TEXTS else texts[0]
+    if kind == "label":
+        return _class(stored[0], num_classes)
+    cells: list[Any] = [*map(_cell, stored)]
+    return cells if kind in ("vector", "texts") else cells[0]
 
 
-def _class(label: int, feature: Feature) -> int:
-    return UNLABELLED if label == UNLABELLED else _known(label, len(feature.labels))
+def _class(label: int, num_classes: int) -> int:
+    return UNLABELLED if label == UNLABELLED else _known(label, num_classes)
 
 
 def _known(label: int, num_classes: int) -> int:
@@ -339,14 +328,9 @@ def _columns(
     for name, dtype in dtypes.items():
         if name.startswith(ROWS):
             columns[name] = json.dumps([*map(_cell, values[name])], ensure_ascii=False)
-            continue
-        value = values[name][0]
-        if dtype == "bytes":
-            columns[name] = str(value, "utf-8")
-        elif dtype == "int64":
-            columns[name] = value if values.get(name + PRESENT, (1,))[0] else None
         else:
-            columns[name] = None if math.isnan(value) else value
+            is_known = dtype != "int64" or values.get(name + PRESENT, (1,))[0]
+            columns[name] = _cell(values[name][0]) if is_known else None
     return columns
 
 

@@ -124,7 +124,8 @@ def decode(data: bytes, image: Image.Image, scale: int, spec: ImageSpec) -> Deco
             if transform is not None:
                 convert_in_place(pixels, transform)
             turn = _orientation(image)
-            return Decoded(_upright(pixels, turn), transform is None, turn, scale=scale)
+            pixels = np.ascontiguousarray(turned(pixels, turn))
+            return Decoded(pixels, transform is None, turn, scale=scale)
     if image.format == "DICOM":
         dicom = cast("DicomImage", image)
         pixels = dicom.pixels(spec.window)
@@ -243,7 +244,8 @@ def _decode_by_pillow(image: Image.Image, spec: ImageSpec) -> Decoded:
     # TIFF while loading.
     turn = _orientation(image)
     image.close()
-    return Decoded(_upright(pixels, turn), is_srgb=False, orientation=before or turn, levels=levels)
+    pixels = np.ascontiguousarray(turned(pixels, turn))
+    return Decoded(pixels, is_srgb=False, orientation=before or turn, levels=levels)
 
 
 def _webp_pixels(image: Image.Image, spec: ImageSpec) -> Pixels | None:
@@ -286,10 +288,6 @@ def _orientation(image: Image.Image) -> int:
     except Exception:  # broken metadata does not make the picture bad
         return UPRIGHT
     return turn if isinstance(turn, int) and 1 <= turn <= 8 else UPRIGHT
-
-
-def _upright(pixels: Pixels, turn: int) -> Pixels:
-    return pixels if turn == UPRIGHT else np.ascontiguousarray(turned(pixels, turn))
 
 
 def _scale_colour_key(image: Image.Image) -> None:

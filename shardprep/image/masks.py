@@ -113,7 +113,8 @@ def mask_classes(mask: MaskFile, spec: AnnotationSpec) -> Labels:
     if unknown.size:
         names = [_named(int(value), is_colour=is_colours) for value in unknown[:_NAMED]]
         what = "colour" if is_colours else "value"
-        raise MaskError(f"has the {what} {', '.join(names)}, which the mask values do not name")
+        fault = f"has the {what} {', '.join(names)}, which the mask values do not name"
+        raise MaskError(f"{fault}; give --mask-values that names it too")
     return classes
 
 

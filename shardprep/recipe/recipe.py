@@ -365,7 +365,8 @@ def _checked(keys: Mapping[str, Any], place: Place) -> Recipe:
         try:
             values[key] = _read(key, keys[key])
         except ValueError as error:
-            problems.append((key, str(error)))
+            if key != "size" or keys[key] is not keys.get("tile"):  # the tile implies its size
+                problems.append((key, str(error)))
     problems += [_unknown_key(key) for key in keys if key not in BUILD_OPTIONS]
     if "source" not in keys:
         problems.append(("source", "is needed"))
@@ -373,7 +374,7 @@ def _checked(keys: Mapping[str, Any], place: Place) -> Recipe:
         raise _unusable(problems, place)
     tile, overlap = values.get("tile") or (1, 1), values.get("overlap", (0, 0))
     if not all(shared < side for shared, side in zip(overlap, tile, strict=True)):
-        what = f"must be smaller than the tiles of {OptionName('tile')}"
+        what = f"must be smaller than {OptionName('tile')}"
         raise _unusable([("overlap", what)], place)
     for key, parse in _PARSERS.items():
         try:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.dataset import item_table, tally
+from shardprep.dataset.describe import most_frequent
 from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE
 from shardprep.dataset.item_table import (
     TARGET_COLUMNS,
@@ -192,9 +193,8 @@ class Contents:
 
     @cached_property
     def formats(self) -> dict[str, int]:
-        pairs = pc.value_counts(self.written["original_format"].cast("string")).to_pylist()
-        counts = {one["values"] or "unknown": one["counts"] for one in pairs}
-        return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
+        texts = self.written["original_format"].cast("string")
+        return most_frequent(pc.if_else(pc.equal(pc.fill_null(texts, ""), ""), "unknown", texts))
 
     def place(self, number: int) -> RecordPlace:
         from shardprep.reader.records.records import Places

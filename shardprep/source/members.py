@@ -25,7 +25,7 @@ from shardprep.source.byte_range import (
 )
 from shardprep.source.file_listing import FoundFile
 from shardprep.source.names import MAX_KEY_LENGTH, ORDINARY_IMAGE
-from shardprep.source.string_column import Texts, booleans, integers
+from shardprep.source.string_column import ColumnView, Texts, booleans, integers
 
 Places = NDArray[Any]
 
@@ -94,7 +94,7 @@ class Entry(NamedTuple):
     """Reason not to use the member; "" for a good member."""
 
 
-class Members(Sequence[Member]):
+class Members(ColumnView[Member]):
     """A sequence of members; each becomes a Python object only on access."""
 
     __slots__ = ("files", "keys", "odd", "places")
@@ -141,11 +141,6 @@ class Members(Sequence[Member]):
     def __iter__(self) -> Iterator[Member]:
         for start in range(0, len(self), _AT_ONCE):
             yield from self[start : start + _AT_ONCE].listed()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[Any, ...]:
         places = self.places.copy()

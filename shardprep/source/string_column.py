@@ -24,7 +24,18 @@ _FEW = 4
 """Maximum number of values for which `Coded` also pickles unused values, which is faster."""
 
 
-class Coded(Sequence[_Value]):
+class ColumnView(Sequence[_Value]):
+    """A sequence of values that are made on access; it equals any sequence of equal values."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Coded(ColumnView[_Value]):
     """A sequence of values and None, stored as a code for each row and a list of values."""
 
     __slots__ = ("codes", "values")
@@ -83,11 +94,6 @@ class Coded(Sequence[_Value]):
         if min(codes, default=0) >= 0:
             return map(values.__getitem__, codes)
         return (values[code] if code >= 0 else None for code in codes)  # type: ignore[misc]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[Any, ...]:
         if len(self.values) <= _FEW:
@@ -160,7 +166,7 @@ _WEIGHTS = np.frombuffer(os.urandom(8 * 4096), np.uint64) | np.uint64(1)
 """Random odd factors for the bytes of a text, so that nobody can make names with equal hashes."""
 
 
-class Texts(Sequence[str]):
+class Texts(ColumnView[str]):
     """A sequence of texts; each becomes a Python object only on access."""
 
     __slots__ = ("_codes", "_folders", "array")
@@ -208,13 +214,6 @@ class Texts(Sequence[str]):
     def __iter__(self) -> Iterator[str]:
         for start in range(0, len(self), _AT_ONCE):
             yield from self.array.slice(start, _AT_ONCE).to_pylist()
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, Texts):
-            return bool(self.array.equals(other.array))
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
 
     def num_folders(self) -> Ints:
         return integers(pc.count_substring(self.array, "/"))

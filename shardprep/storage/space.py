@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,13 +43,17 @@ def megabytes(num_bytes: float) -> str:
 
 
 @contextlib.contextmanager
-def resumable_writes(work: Path) -> Iterator[None]:
-    """Turn an OSError into a BuildError which says that the finished work is kept."""
+def resumable_writes(work: object) -> Iterator[None]:
+    """Turn an OSError into a BuildError which says that the finished work is kept.
+
+    The error names `work`, as text, if the OSError has no file.
+    """
     try:
         yield
     except OSError as error:
         raise BuildError(
             str(error.filename or work),
-            f"cannot be written ({error.strerror or os.strerror(error.errno or 0)})",
-            "the finished work is kept: free some space and run the same command again",
+            f"cannot be written ({error.strerror or error})",
+            "the finished work is kept: free some space, or correct the permissions, and run the "
+            "same command again",
         ) from error

@@ -27,16 +27,15 @@ from shardprep.dataset.schema import (
     TEXTS,
     UNLABELLED,
     WIDTH,
-    Encoding,
     Feature,
     Schema,
 )
-from shardprep.dataset.stored_size import check_stored_size, open_stored
+from shardprep.dataset.stored_size import check_stored_size, open_stored, stored_codec
 from shardprep.errors import RecordError, counted
 from shardprep.verifier.problem import Fault
 from shardprep.verifier.record_rows import RecordRows
 
-_JPEG, _PNG, _PNG_END = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
+_PNG_END = b"IEND\xaeB`\x82"
 _PNG_HEADER = struct.Struct(">8xI4sIIBB")
 """Start of a PNG: length and name of its first chunk, width, height, bits, colour type."""
 _COLOUR_TYPES = {0: "grey", 2: "colours", 3: "a palette", 4: "grey and alpha", 6: "colours"}
@@ -129,11 +128,14 @@ class ExampleCheck:
                     return Fault("mask", f"{which} {what}")
             return None
         if name == TARGET_IMAGE:
-            check = _pixel_fault if self._decode else _outer_fault
-            what = _outer_fault(values[0], feature, None) or check(values[0], feature, None)
+            what = self._picture_fault(values[0], feature, None)
             return Fault("image", f"{name} {what}") if what else None
         fault = _value_fault(values, feature, self._num_classes)
         return fault and Fault(fault.kind, f"{name}: {fault.what}")
+
+    def _picture_fault(self, data: bytes, image: Feature, size: _Size | None) -> str:
+        what = _outer_fault(data, image, size)
+        return what or (_pixel_fault(data, image, size) if self._decode else "")
 
     def _mask_fault(self, data: bytes, feature: Feature, size: _Size | None) -> str:
         if (what := _mask_header_fault(data, feature, size)) or not self._decode:
@@ -154,17 +156,15 @@ class ExampleCheck:
         self, sound: Mapping[str, Sequence[Any]], size: _Size | None
     ) -> Iterator[Fault]:
         is_stack = IMAGE not in self._plain
-        image = self._plain[IMAGES if is_stack else IMAGE]
+        pictures = IMAGES if is_stack else IMAGE
+        image = self._plain[pictures]
         for name, wanted in zip((HEIGHT, WIDTH), image.shape, strict=False):
             for side in sound.get(name, ()):
                 if side < 1 or wanted not in (None, side):
                     what = f"{name}: is {side}, but the schema says {wanted or '1 or more'}"
                     yield Fault("example", what)
-        for number, data in enumerate(sound.get(IMAGES if is_stack else IMAGE, ())):
-            what = _outer_fault(data, image, size)
-            if not what and self._decode:
-                what = _pixel_fault(data, image, size)
-            if what:
+        for number, data in enumerate(sound.get(pictures, ())):
+            if what := self._picture_fault(data, image, size):
                 which = f"image {number} of the stack" if is_stack else "the image"
                 yield Fault("image", f"{which} {what}")
                 break
@@ -315,7 +315,7 @@ def _row_faults(
         if key.decode() != rows.keys[record]:
             what = f"has the key {key.decode()!r}, but items.parquet says {rows.keys[record]!r}"
             yield Fault("items", what)
-    for target in targets.keys() & sound.keys() & rows.targets.keys():
+    for target in [one for one in targets if one in sound and one in rows.targets]:
         here = sound[target] if target in (LABELS, TARGETS, TEXTS) else sound[target][0]
         there = rows.targets[target][record]
         if here != there and repr(here) != repr(there):  # NaN is not equal to NaN
@@ -333,7 +333,7 @@ def _outer_fault(data: bytes, image: Feature, size: _Size | None) -> str:
         return f"has {len(data):,} bytes of pixels, {width}x{height} takes {expected:,}"
     if not data:
         return "is empty"
-    codec = _codec(data)
+    codec = stored_codec(data)
     if not codec or image.encoding not in (codec, "any"):
         wanted = {"jpeg": "JPEG", "png": "PNG"}.get(image.encoding or "", "JPEG or PNG")
         return f"is not a {wanted} (it starts with {data[:8]!r})"
@@ -347,7 +347,7 @@ def _pixel_fault(data: bytes, image: Feature, size: _Size | None) -> str:
     if image.encoding == "raw":
         return ""  # `_outer_fault` has checked the length, and any pixels are valid
     try:
-        is_png = _codec(data) == "png"
+        is_png = stored_codec(data) == "png"
         shape = _png_shape(data, is_deep=image.is_deep) if is_png else _jpeg_shape(data)
     except Exception as error:
         return _not_decoded(error)
@@ -361,12 +361,6 @@ def _pixel_fault(data: bytes, image: Feature, size: _Size | None) -> str:
 
 def _not_decoded(error: Exception) -> str:
     return f"does not decode ({' '.join(str(error).split())[:200] or type(error).__name__})"
-
-
-def _codec(data: bytes) -> Encoding | None:
-    if data.startswith(_JPEG):
-        return "jpeg"
-    return "png" if data.startswith(_PNG) else None
 
 
 def _jpeg_shape(data: bytes) -> tuple[int, int, int]:
@@ -397,7 +391,7 @@ def _dimensions(shape: tuple[int | None, ...]) -> str:
 
 def _mask_header_fault(data: bytes, feature: Feature, size: _Size | None) -> str:
     """Return the fault of a mask's header or last bytes, or "". Do not decode."""
-    if not data.startswith(_PNG) or len(data) < _PNG_HEADER.size:
+    if stored_codec(data) != "png" or len(data) < _PNG_HEADER.size:
         return f"is not a PNG (it starts with {data[:8]!r})"
     _, chunk, width, height, bits, colours = _PNG_HEADER.unpack_from(data)
     wanted = 8 if feature.pixel_dtype == "uint8" else 16

@@ -31,7 +31,7 @@ from shardprep.source.byte_range import MemberError, PlainExtent
 from shardprep.source.range_reads import read_ahead
 from shardprep.source.string_column import integers, release
 from shardprep.storage.url import is_url
-from shardprep.writer.engine.job import ItemCounts, OnProgress
+from shardprep.writer.engine.job import LEAVE_S, ItemCounts, OnProgress
 from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.shard import ReceiptFacts, write_receipt
 from shardprep.writer.workspace.files import Folders
@@ -156,8 +156,6 @@ _SHARDS_AT_ONCE = 8
 """Number of shards being copied or synced: a disk syncs many at once in half the time."""
 _TRUSTED_BYTES = 64 << 20
 """Larger batches are first checked record by record: item tables may state wrong lengths."""
-_LEAVE_S = 10.0
-"""Seconds that running copies have to end when another copy fails."""
 _M_ARENA_MAX = -8  # malloc.h of glibc
 
 
@@ -222,7 +220,7 @@ class RecordCopier:
             self._pass_on(len(threads), on_progress)
         finally:
             self.has_ended.set()
-            end = time.monotonic() + _LEAVE_S
+            end = time.monotonic() + LEAVE_S
             for thread in threads:
                 thread.join(max(0.0, end - time.monotonic()))
 

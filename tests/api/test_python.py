@@ -4,8 +4,6 @@ import inspect
 import json
 import os
 import re
-import subprocess
-import sys
 import textwrap
 import threading
 import warnings
@@ -21,7 +19,7 @@ from shardprep.errors import QuestionError, ShardprepError, name_options_as_flag
 from shardprep.progress import Progress
 from shardprep.recipe.options import spelled
 from tests.support.builders import animals, jpeg, png, tree, write, write_folder, zip_bytes
-from tests.support.command import run
+from tests.support.command import Done, python, run, run_process
 from tests.support.processes import loaded, run_program
 
 WORKERS = """
@@ -47,11 +45,8 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def script(here: Path, code: str) -> subprocess.CompletedProcess[str]:
-    path = write(here / "script.py", textwrap.dedent(code).encode())
-    return subprocess.run(
-        [sys.executable, path], cwd=here, capture_output=True, text=True, check=False
-    )
+def script(here: Path, code: str) -> Done:
+    return python(write(here / "script.py", textwrap.dedent(code).encode()), cwd=here)
 
 
 def test_each_function_returns_what_its_command_prints(
@@ -91,11 +86,8 @@ def test_each_function_returns_what_its_command_prints(
     assert reports[0].notice.startswith("24 images to 2 shards")
 
     (here / "shardprep.toml").unlink()
-    done = subprocess.run(
-        [sys.executable, "-m", "shardprep", "build", "pets.zip", "--size", "32x32", "--shards",
-         "2", "--out", "told", "--json"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    command = ("build", "pets.zip", "--size", "32x32", "--shards", "2", "--out", "told", "--json")
+    done = run_process(*command, cwd=here, check=True)
     printed = json.loads(done.stdout)
     assert printed["manifest"] == json.loads(built.manifest.model_dump_json())
     assert tree(Path(printed["path"])) == tree(Path(built.location)) == tree(Path(whole.location))
@@ -322,10 +314,7 @@ def test_importing_the_package_costs_nothing() -> None:
 
 def import_us() -> int:
     """Return the microseconds that a fresh process takes to import the package."""
-    found = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", "import shardprep"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    found = python("-X", "importtime", "-c", "import shardprep", cwd=Path(), check=True)
     *_, last = found.stderr.splitlines()
     return int(last.split("|")[1])
 

@@ -1,18 +1,16 @@
 """Small sources that lead to advice, and what a build with its flags must find in them."""
 
-import io
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from shardprep.catalog.catalog import Catalog
 from shardprep.catalog.target_values import TargetValues
 from tests.catalog.builders import VOC, images, masked
-from tests.support.arrays import hdf5, npy
+from tests.support.arrays import decoded, hdf5, npy, npz
 from tests.support.builders import jpeg
 
 SAID = "said"
@@ -108,10 +106,7 @@ def points(made: Catalog) -> dict[str, Any]:
 
 def stored(made: Catalog) -> dict[str, Any]:
     """Return the grey levels of the first row of each image that was made of an array."""
-    return {
-        item.key: np.asarray(Image.open(io.BytesIO(item.extent.read())))[0].tolist()
-        for item in made.items
-    }
+    return {item.key: decoded(item.extent.read())[0].tolist() for item in made.items}
 
 
 def classes(made: Catalog) -> tuple[str, ...]:
@@ -122,12 +117,6 @@ def classes(made: Catalog) -> tuple[str, ...]:
 def features(made: Catalog) -> dict[str, tuple[Any, ...]]:
     """Return the values of the stored columns of each image."""
     return {item.key: item.columns for item in made.items}
-
-
-def npz(**arrays: Any) -> bytes:
-    out = io.BytesIO()
-    np.savez(out, **arrays)
-    return out.getvalue()
 
 
 def table(head: str, *rows: str) -> bytes:

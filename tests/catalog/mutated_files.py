@@ -5,7 +5,6 @@ volumes and arrays, to detect classes of masks, sizes and levels, to cut tiles, 
 """
 
 import gzip
-import io
 import random
 import struct
 import tempfile
@@ -13,16 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import nibabel
 import numpy as np
-import tifffile
 import zarr
 from PIL import Image
 
 from shardprep.catalog.survey import survey_source
 from shardprep.errors import ShardprepError
 from tests.catalog.mutated_documents import SEED, Form, changed_text
-from tests.support.arrays import hdf5, npy, parquet
+from tests.support.arrays import hdf5, nifti, npy, paged_tiff, parquet, tiff
 from tests.support.builders import encoded, png
 from tests.support.dicom import dicom
 
@@ -41,21 +38,7 @@ def _each(name: str, make: Callable[[Any], bytes], arrays: Any = _BYTES) -> dict
 
 
 def _nifti(array: Any) -> bytes:
-    return bytes(nibabel.Nifti1Image(array.T, np.eye(4)).to_bytes())
-
-
-def _tiff(pages: Any, **options: Any) -> bytes:
-    out = io.BytesIO()
-    tifffile.imwrite(out, pages, photometric="minisblack", **options)
-    return out.getvalue()
-
-
-def _pages(pages: Any) -> bytes:
-    """Return a TIFF with a directory for each page."""
-    first, *others = map(Image.fromarray, pages)
-    out = io.BytesIO()
-    first.save(out, "TIFF", save_all=True, append_images=others)
-    return out.getvalue()
+    return nifti(array.T)
 
 
 def _zarr(version: int) -> dict[str, bytes]:
@@ -88,8 +71,8 @@ def _forms() -> dict[str, Form]:
     classes = np.arange(6, dtype=np.uint8) % 2
     masks = _each("masks/*.png", _picture, (_BYTES[:, 0] > 128).astype(np.uint8) * 255)
     depths = _each("depth/*.png", _picture, _BYTES[:, 1])
-    floats = _each("depth/*.tif", _tiff, _BYTES[:, 1].astype(np.float32))
-    slides = _each("*.tif", lambda pages: _tiff(pages[0], tile=(16, 16), compression="zlib"))
+    floats = _each("depth/*.tif", tiff, _BYTES[:, 1].astype(np.float32))
+    slides = _each("*.tif", lambda pages: tiff(pages[0], tile=(16, 16), compression="zlib"))
     frames = _each("*.dcm", lambda pages: dicom(pages, NumberOfFrames=5))
     slices = {
         f"{key}/{i}.dcm": dicom(one, InstanceNumber=i, ImagePositionPatient=[0, 0, i])
@@ -114,8 +97,8 @@ def _forms() -> dict[str, Form]:
             {"masks": "{id}/seg.nii", "images": "*.nii", "stack": "{id}/im.nii"},
             _each("*/im.nii", _nifti),
         ),
-        "tiff pages": Form(_each("*.tif", _pages), _VOLUME),
-        "tiff series": Form(_each("*.tif", _tiff), {**_VOLUME, "images": "*.tif"}),
+        "tiff pages": Form(_each("*.tif", paged_tiff), _VOLUME),
+        "tiff series": Form(_each("*.tif", tiff), {**_VOLUME, "images": "*.tif"}),
         "tiff tiles": Form(slides, {**_VOLUME, "tile": 24}),
         "tiles": Form(images, {**_VOLUME, "tile": "24x16", "masks": "masks/{stem}.png"}, masks),
         "zarr 2": Form(_zarr(2), _VOLUME),

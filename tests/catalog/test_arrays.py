@@ -12,10 +12,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
-from PIL import Image
 
 import shardprep
 from shardprep.catalog.arrays import arrow_file
@@ -26,7 +24,7 @@ from shardprep.dataset.folder import ITEMS_FILE
 from shardprep.errors import QuestionError, RecipeError, ShardprepError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.finalize import BuildResult
-from tests.support.arrays import hdf5, npy, parquet
+from tests.support.arrays import decoded, hdf5, npy, npz, parquet
 from tests.support.builders import (
     SHARED_DATA,
     build,
@@ -52,8 +50,7 @@ def built(source: Path, out: Path, **options: Any) -> BuildResult:
 
 def stored(made: BuildResult) -> dict[str, Array]:
     return {
-        key: np.asarray(Image.open(io.BytesIO(features["image"][0])))
-        for key, features in records(Path(made.location)).items()
+        key: decoded(features["image"][0]) for key, features in records(Path(made.location)).items()
     }
 
 
@@ -68,12 +65,6 @@ def labels(made: BuildResult) -> dict[str, str]:
 def statuses(made: BuildResult) -> dict[str, tuple[str, str]]:
     rows = item_table.read_items(Path(made.location) / ITEMS_FILE, ("key", "status", "reason"))
     return {row["key"]: (row["status"], row["reason"] or "") for row in rows.to_pylist()}
-
-
-def npz(**arrays: Array) -> bytes:
-    out = io.BytesIO()
-    np.savez_compressed(out, **arrays)  # type: ignore[arg-type] # typeshed's keyword
-    return out.getvalue()
 
 
 def idx(array: Array) -> bytes:
@@ -699,7 +690,7 @@ def test_real_records_and_depth_images_are_read_as_by_their_libraries(tmp_path: 
 def test_images_of_a_parquet_may_be_encoded_as_a_dictionary(tmp_path: Path) -> None:
     images = [png(8, 8, seed=i % 2) for i in range(4)]
     columns = {"image": pa.array(images).dictionary_encode(), "label": ["a", "b", "a", "b"]}
-    source = write(tmp_path / "a.parquet", _parquet_of(pa.table(columns)))
+    source = write(tmp_path / "a.parquet", parquet(columns))
     result = build(source, tmp_path / "out", size="none", format="png", labels="column:label")
     assert len(records(result.path)) == 4
 
@@ -707,12 +698,6 @@ def test_images_of_a_parquet_may_be_encoded_as_a_dictionary(tmp_path: Path) -> N
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     arrays = [pa.array([png(8, 8)]), pa.array(["a"]), pa.array(["b"])]
     table = pa.Table.from_arrays(arrays, names=["image", "label", "label"])
-    source = write(tmp_path / "a.parquet", _parquet_of(table))
+    source = write(tmp_path / "a.parquet", parquet(table))
     with pytest.raises(SourceError, match=r"has several columns called 'label'; rename or drop"):
         build(source, tmp_path / "out")
-
-
-def _parquet_of(table: pa.Table) -> bytes:
-    stream = io.BytesIO()
-    pq.write_table(table, stream)
-    return stream.getvalue()

@@ -3,7 +3,6 @@
 An independent reading of their files says what must be stored.
 """
 
-import io
 import shlex
 from collections import Counter
 from collections.abc import Mapping
@@ -12,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import shardprep
 from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.dataset.manifest import load_manifest
 from shardprep.dataset.schema import Schema
 from shardprep.recipe.document import toml_value
+from tests.support.arrays import decoded
 from tests.support.builders import write, zip_bytes
 from tests.support.competitions.page import (
     COMPETITIONS,
@@ -40,7 +39,7 @@ def value_of(name: str, record: Mapping[str, Any], schema: Schema) -> list[Any]:
     """Return the values of a feature: pixels as arrays, classes as names."""
     values = record[name]
     if name in _PICTURES:
-        return [np.asarray(Image.open(io.BytesIO(data))) for data in values]
+        return [*map(decoded, values)]
     own = schema.labels if name in ("label", "labels") else schema.features[name].labels
     if name != "targets" and own:
         values = ["" if index < 0 else own[index] for index in values]

@@ -1,6 +1,5 @@
 """Masks and splits in files of arrays, which a question shows as flags."""
 
-import io
 import itertools
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from shardprep.catalog.survey import recipe_text, survey_source
-from tests.catalog.test_arrays import records_file
-from tests.support.arrays import npy
+from shardprep.dataset import example, tfrecord
+from tests.support.arrays import npy, npz
 from tests.support.builders import write_folder
 from tests.support.first_contact import outcome
 from tests.support.scenes import picture
@@ -48,9 +47,7 @@ def test_a_split_that_is_in_an_hdf5_file_alone_is_asked_for(tmp_path: Path) -> N
 
 
 def _npz(**arrays: Any) -> bytes:
-    out = io.BytesIO()
-    np.savez(out, x=np.random.default_rng(1).integers(0, 256, (12, 9, 16), np.uint8), **arrays)
-    return out.getvalue()
+    return npz(x=np.random.default_rng(1).integers(0, 256, (12, 9, 16), np.uint8), **arrays)
 
 
 def test_two_arrays_of_classes_are_asked_about_and_y_is_the_label(tmp_path: Path) -> None:
@@ -73,7 +70,8 @@ def test_one_of_several_sizes_of_records_is_asked_for_and_ids_are_no_classes(
         photo = picture("scene", "a.jpg", str(i), (size, size))
         own = {"image": [photo], "id": [b"id%d" % i], "class": [i % 2]}
         examples = [own, {**own, "id": [b"id%d" % (i + 4)]}]
-        members[f"set-{size}x{size}/train/{i}.tfrec"] = records_file(*examples)
+        frames = [tfrecord.frame(example.encode(one)) for one in examples]
+        members[f"set-{size}x{size}/train/{i}.tfrec"] = b"".join(frames)
     asked = _asked(tmp_path / "a", members)
     assert "--root set-16x16 --labels column:class (" in asked
     assert "--root set-32x32 --labels column:class (" in asked

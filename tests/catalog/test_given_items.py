@@ -1,6 +1,5 @@
 """Items that a user gives as a table: each row is stored, or is an error that names it."""
 
-import io
 import json
 import os
 import re
@@ -27,6 +26,7 @@ from shardprep.errors import BuildError, ShardprepError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.storage.cache import cache_root
 from shardprep.writer.plan.fingerprint import source_signature
+from tests.support.arrays import decoded, npy
 from tests.support.builders import (
     animals,
     encoded,
@@ -455,14 +455,14 @@ def test_images_may_share_a_file_and_have_one_target_image() -> None:
 
 def test_a_mask_in_a_file_of_arrays_is_a_path_as_any_other() -> None:
     masks = {f"m/{i}.npy": np.eye(48, 64, dtype=np.uint8) * (i + 1) for i in (0, 1)}
-    write_folder(Path("set"), PHOTOS | {key: _npy(one) for key, one in masks.items()})
+    write_folder(Path("set"), PHOTOS | {key: npy(one) for key, one in masks.items()})
     paths = ("m/0.npy", str(Path("set/m/1.npy").resolve()))
     rows = [{"image": f"{i}.jpg", "mask": path} for i, path in enumerate(paths)]
     built = shardprep.build("set", items=rows, size="64x48", format="png", workers=1)
     found = records(built.path)
     for at, key in enumerate(("a/0.jpg", "b/1.jpg")):
         (mask,) = found[key]["segmentation_mask"]
-        assert np.array_equal(np.asarray(Image.open(io.BytesIO(mask))), masks[f"m/{at}.npy"])
+        assert np.array_equal(decoded(mask), masks[f"m/{at}.npy"])
 
 
 def _outlines(form: Callable[[Rows], Any]) -> Any:
@@ -485,19 +485,14 @@ def test_outlines_without_boxes_are_stored_as_masks(form: Callable[[Rows], Any])
     assert not any(name.startswith("objects") for name in found["a/0.jpg"])
     wanted = np.asarray(coco.decode(coco.frPyObjects([RING], 48, 64))[..., 0])
     line = np.eye(48, 64, dtype=np.uint8)
-    mask, none = (
-        np.asarray(Image.open(io.BytesIO(found[key]["segmentation_mask"][0])))
-        for key in ("a/0.jpg", "b/1.jpg")
-    )
+    mask, none = (decoded(found[key]["segmentation_mask"][0]) for key in ("a/0.jpg", "b/1.jpg"))
     assert ((mask == 0) == ((wanted == 0) & (line == 0))).all()
     assert {*np.unique(mask[(wanted == 1) & (line == 0)])} == {1}
     assert {*np.unique(mask[(wanted == 0) & (line == 1)])} == {2}
     assert not none.any()
     items = _outlines(form)
     apart = records(shardprep.build("set", "apart", items=items, instances=True, **keys).path)
-    first, second = (
-        np.asarray(Image.open(io.BytesIO(one))) for one in apart["a/0.jpg"]["objects/mask"]
-    )
+    first, second = (decoded(one) for one in apart["a/0.jpg"]["objects/mask"])
     assert np.array_equal(first != 0, wanted != 0)
     assert np.array_equal(second != 0, line != 0)
     assert len(apart["a/0.jpg"]["objects/bbox"]) == 8
@@ -578,12 +573,6 @@ def test_a_class_with_a_comma_of_its_own_is_one_class() -> None:
     names = ["tench, Tinca tinca", "great white shark, white shark", "hot dog", "dog"]
     rows = [{"image": f"{i}.jpg", "labels": name} for i, name in enumerate(names)]
     assert {*planned(rows).plan.schema.labels} == {*names}
-
-
-def _npy(pixels: Any) -> bytes:
-    stream = io.BytesIO()
-    np.save(stream, pixels)
-    return stream.getvalue()
 
 
 def test_rows_of_a_sample_are_a_stack_in_their_order() -> None:
@@ -989,6 +978,22 @@ def test_paths_from_the_folder_of_the_table_find_their_source() -> None:
     mixed = [{"image": "a/0.jpg"}, {"image": str(Path("set/b/1.jpg").resolve())}]
     with pytest.raises(ShardprepError, match="mixes absolute and relative paths"):
         shardprep.build(items=mixed, dry_run=True)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["~/a.jpg", "$HOME/a.jpg", "file:///d/a.jpg", "s3://b/a.jpg", r"C:\d\a.jpg", r"..\a.jpg"],
+)
+def test_without_a_source_a_path_that_is_no_file_is_named_before_folders_are_read(
+    path: str,
+) -> None:
+    write_folder(Path("d"), {"a.jpg": jpeg()})
+    rows = [{"image": path, "label": "x"}]
+    with pytest.raises(ShardprepError, match="neither relative nor starts with /") as error:
+        shardprep.build(items=rows, dry_run=True)
+    assert repr(path) in str(error.value)
+    if not path.startswith(("C:", "..")):
+        assert labels_of(shardprep.build("d", items=rows, dry_run=True)) == {"a.jpg": "x"}
 
 
 def test_columns_without_a_meaning_are_stored_and_said() -> None:

@@ -25,7 +25,7 @@ from shardprep.dataset.item_table import read_items
 from shardprep.errors import SourceError
 from shardprep.source.byte_range import PlainExtent
 from shardprep.writer.finalize import BuildResult
-from tests.support.arrays import npy
+from tests.support.arrays import decoded, npy
 from tests.support.builders import build, encoded, png, write, write_folder
 from tests.support.dicom import dicom
 from tests.writer.records import records
@@ -64,7 +64,7 @@ def tiff(pages: Array, **options: Any) -> bytes:
 def pixels(made: BuildResult, feature: str) -> Array:
     found = [record[feature] for _, record in sorted(records(made.path).items())]
     images = [one for some in found for one in some]
-    return np.stack([np.asarray(Image.open(io.BytesIO(one))) for one in images])
+    return np.stack([*map(decoded, images)])
 
 
 @pytest.mark.parametrize("tag", TAGS)
@@ -247,15 +247,13 @@ def test_slices_of_8_and_of_16_bits_need_a_range(depth: int, tmp_path: Path) -> 
     assert [*records(made.path)] == ["a"]
     made = build(source, tmp_path / "range", depth_range=(0.0, 255.0), **keys)
     assert [*records(made.path)] == ["a", "b"]
-    pixels = [np.asarray(Image.open(io.BytesIO(one))) for one in records(made.path)["b"]["images"]]
-    assert np.all(pixels[1] == 100 * (257 if depth == 16 else 1))
+    (_, last) = map(decoded, records(made.path)["b"]["images"])
+    assert np.all(last == 100 * (257 if depth == 16 else 1))
 
 
 def test_a_volume_is_no_near_copy_of_another_with_an_equal_middle(tmp_path: Path) -> None:
     volumes = [
-        np.stack(
-            [np.asarray(Image.open(io.BytesIO(png(32, 32, seed))).convert("L")) for seed in seeds]
-        )
+        np.stack([decoded(png(32, 32, seed))[..., 0] for seed in seeds])
         for seeds in ((1, 2, 3), (4, 2, 5))
     ]
     members = {f"{i}.npy": npy(volume) for i, volume in enumerate(volumes)}

@@ -21,7 +21,6 @@ import pytest
 import tifffile
 import zarr
 from numpy.typing import NDArray
-from PIL import Image
 
 import shardprep
 from shardprep import reader
@@ -31,7 +30,7 @@ from shardprep.dataset.item_table import read_items
 from shardprep.errors import ShardprepError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.finalize import BuildResult
-from tests.support.arrays import hdf5, npy
+from tests.support.arrays import decoded, hdf5, nifti, npy, paged_tiff, tiff
 from tests.support.builders import SHARED_DATA, build, png, write, write_folder, zip_bytes
 from tests.support.dicom import SHIPPED as DICOMS
 from tests.support.dicom import dicom, sequence
@@ -52,7 +51,7 @@ def built(source: Path, out: Path, **options: Any) -> BuildResult:
 
 def volumes(made: BuildResult) -> dict[str, Array]:
     return {
-        key: np.stack([np.asarray(Image.open(io.BytesIO(one))) for one in features["images"]])
+        key: np.stack([*map(decoded, features["images"])])
         for key, features in records(Path(made.location)).items()
     }
 
@@ -103,11 +102,6 @@ def test_an_axis_t_makes_stacks(name: str, layout: str, array: Array, tmp_path: 
         assert all(np.array_equal(grey(found[f"{name}/{i:06d}"]), BYTES[i]) for i in range(2))
     else:
         assert np.array_equal(grey(found[name]), BYTES[0])
-
-
-def nifti(array: Array, kind: Any = nibabel.Nifti1Image) -> bytes:
-    data: bytes = kind(array, np.eye(4)).to_bytes()
-    return data
 
 
 def planes(volume: Array) -> Array:
@@ -164,19 +158,6 @@ def test_volumes_and_labels_of_brats_are_those_of_nibabel(tmp_path: Path) -> Non
 # --- TIFF ---
 
 
-def tiff(pages: Array, **options: Any) -> bytes:
-    out = io.BytesIO()
-    tifffile.imwrite(out, pages, photometric="minisblack", **options)
-    return out.getvalue()
-
-
-def pillow_tiff(pages: Array, compression: str) -> bytes:
-    first, *others = map(Image.fromarray, pages)
-    out = io.BytesIO()
-    first.save(out, "TIFF", save_all=True, append_images=others, compression=compression)
-    return out.getvalue()
-
-
 WORDS = RNG.integers(0, 65536, (5, 40, 30), np.uint16)
 PAGED = {
     "strips": lambda: tiff(WORDS, rowsperstrip=7),
@@ -184,7 +165,7 @@ PAGED = {
     "big-endian": lambda: tiff(WORDS, byteorder=">"),
     "BigTIFF": lambda: tiff(WORDS, bigtiff=True, metadata={"axes": "ZYX"}),
     "ImageJ": lambda: tiff(WORDS, imagej=True, metadata={"spacing": 3.0, "unit": "um"}),
-    "deflate of libtiff": lambda: pillow_tiff(WORDS, "tiff_adobe_deflate"),
+    "deflate of libtiff": lambda: paged_tiff(WORDS, compression="tiff_adobe_deflate"),
 }
 
 
@@ -640,7 +621,7 @@ def test_nifti_files_of_two_axes_are_images(tmp_path: Path) -> None:
     files = {f"{i}.nii": nifti(one[0].T) for i, one in PLANES.items()}
     made = built(write_folder(tmp_path / "src", files), tmp_path / "out")
     for key, features in records(Path(made.location)).items():
-        stored = np.asarray(Image.open(io.BytesIO(features["image"][0])))
+        stored = decoded(features["image"][0])
         assert np.abs(stored[..., 0].astype(int) - PLANES[key[0]][0]).max() <= 1
     mixed = write_folder(tmp_path / "mixed", {**files, "v.nii": nifti(PLANES["0"].T)})
     with pytest.raises(SourceError, match="has stacks, but also 3 single images"):

@@ -15,6 +15,7 @@ from PIL import Image
 from shardprep.cli.app import program
 from tests.catalog.advice_rows import pics, table, voc
 from tests.catalog.advice_rows_objects import ROWS
+from tests.catalog.builders import masked
 from tests.support.advice_sites import Site, sites, values_beside_options
 from tests.support.builders import encoded, jpeg, write_folder, zip_bytes
 from tests.support.command import run
@@ -23,6 +24,7 @@ from tests.support.paths import DATA, ROOT
 SIX = pics(*(f"{'cat' if i < 3 else 'dog'}/{i}.jpg" for i in range(6)), height=40, width=40)
 BUILD = ("build", "source", "--size", "16x16")
 STACK = ("build", "source", "--stack", "{id}/*.png", "--labels", "none")
+MASKS = ("build", "source", "--masks", "masks/{name}", "--labels", "none")
 SIX_WITH_ONE_CUT = {key: data[:-200] if key == "cat/0.jpg" else data for key, data in SIX.items()}
 
 
@@ -111,6 +113,14 @@ CASES = [
         (*BUILD, "--truncated", "recover", "--overwrite"),
         counts,
         (6, 0),
+    ),
+    Case(
+        "…; give --mask-values that names it too",
+        masked(4, 0, 0, 0, 1, 1, 1, 2, 2),
+        ((*MASKS, "--mask-values", "0=background,1=a"),),
+        (*MASKS, "--mask-values", "0=background,1=a,2=b", "--overwrite"),
+        counts,
+        (4, 0),
     ),
     Case(
         "add --overwrite to start again, or give the former options",

@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,7 +15,7 @@ from shardprep.api import sample_archive
 from shardprep.cli import app
 from shardprep.reader import Dataset, load
 from tests.support.builders import animals, encoded, jpeg, write, write_folder, zip_bytes
-from tests.support.command import COMMAND_ERRORS, error_of, ran, run
+from tests.support.command import COMMAND_ERRORS, error_of, python, ran, run
 
 
 @pytest.fixture(name="here")
@@ -153,10 +151,7 @@ def test_garbage_is_collected_seldom(here: Path) -> None:
         "atexit.register(show)\n"
         "program.main()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "--version"],
-        cwd=here, check=True, capture_output=True, text=True,
-    )  # fmt: skip
+    done = python("-c", code, "--version", cwd=here, check=True)
     assert done.stdout.splitlines() == [f"shardprep {__version__}", "True True True"]
 
 

@@ -111,6 +111,8 @@ def test_init_writes_a_recipe_that_builds(tmp_path: Path) -> None:
 
 def test_a_limit_that_init_was_given_is_a_key_of_its_recipe(tmp_path: Path) -> None:
     write(tmp_path / "pets.zip", zip_bytes(animals(12)))
+    said = error_of(run("init", "--max-depth", "0", cwd=tmp_path), 2)
+    assert said.startswith("--max-depth: '0' is not a whole number from 1 to 64")
     said = error_of(run("init", "--max-unpacked", "1KB", cwd=tmp_path), 1)
     assert "; raise --max-unpacked if you trust the source" in said
     done = ran("init", "--max-members", "12", "--max-unpacked", "1MB", cwd=tmp_path)

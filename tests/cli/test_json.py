@@ -1,7 +1,5 @@
 """`--json`: one object of the types that docs/json.md is made of, whatever happens."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -25,7 +23,7 @@ from shardprep.catalog.survey import Survey
 from shardprep.dataset.describe import Facts
 from shardprep.exporter.export import Exported
 from tests.support.builders import animals, jpeg, write, zip_bytes
-from tests.support.command import COMMAND_ERRORS, NARROW, Done
+from tests.support.command import COMMAND_ERRORS, NARROW, Done, python
 from tests.support.command import run as command
 from tests.support.json_page import PAGE, page_text, printed
 
@@ -135,10 +133,7 @@ def test_ctrl_c_is_one_json_object(here: Path) -> None:
         "reports.dataset_at = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)\n"
         "app.main()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, "inspect", "--json"],
-        cwd=here, env=NARROW, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = python("-c", program, "inspect", "--json", cwd=here, env=NARROW)
     assert failed(done, 130)["error"]["what"] == "interrupted"
 
 
@@ -153,10 +148,7 @@ def test_ctrl_c_while_modules_are_imported_is_one_line(here: Path, module: str) 
         "sys.meta_path.insert(0, Pressed())\n"
         "runpy.run_module('shardprep', run_name='__main__')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, "build", "pets.zip", "--json"],
-        cwd=here, env=NARROW, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = python("-c", program, "build", "pets.zip", "--json", cwd=here, env=NARROW)
     assert failed(done, 130)["error"]["what"] == "interrupted"
     assert done.stderr == "interrupted; run the same command again to continue\n"
 

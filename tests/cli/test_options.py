@@ -3,8 +3,6 @@
 import itertools
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +12,15 @@ import typer
 from shardprep.cli.app import program
 from tests.documents import cli_page, recipe_page
 from tests.support.builders import animals, write, zip_bytes
-from tests.support.command import error_of, ran, run
+from tests.support.command import error_of, ran, run, run_process
 
 COMMANDS: dict[str, Any] = {"": typer.main.get_command(program())}
 COMMANDS |= COMMANDS[""].commands
 
 
 def shardprep(*arguments: str, cwd: Path, **variables: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "shardprep", *arguments],
-        cwd=cwd, env={**os.environ, "HOME": str(cwd), **variables}, capture_output=True,
-        text=True, check=True,
-    )  # fmt: skip
-    return done.stdout
+    environment = {**os.environ, "HOME": str(cwd), **variables}
+    return run_process(*arguments, cwd=cwd, check=True, env=environment).stdout
 
 
 @pytest.mark.parametrize("page", [cli_page, recipe_page])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import animals, build, png, write, zip_bytes
-from tests.support.command import run
+from tests.support.command import python, run, run_process
 from tests.support.processes import loaded, servers, wait_until, workers
 
 OF_NO_COMMAND = frozenset((
@@ -111,11 +111,9 @@ def test_a_limit_that_tiles_exceed_is_one_line(
     limit: str, most: int, said: str, tmp_path: Path
 ) -> None:
     write(tmp_path / "slides.zip", zip_bytes({"a.png": png(500, 700), "b.png": png(500, 700, 1)}))
-    done = subprocess.run(
-        [sys.executable, "-m", "shardprep", "build", "slides.zip", "--tile", "100"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-        preexec_fn=partial(resource.setrlimit, getattr(resource, limit), (most, most)),
-    )  # fmt: skip
+    lower = partial(resource.setrlimit, getattr(resource, limit), (most, most))
+    command = ("build", "slides.zip", "--tile", "100")
+    done = run_process(*command, cwd=tmp_path, preexec_fn=lower)
     assert done.returncode == 1
     assert said in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
@@ -137,9 +135,7 @@ sys.unraisablehook = app._unraisable
 Ending(MemoryError()), Ending(OSError(12, "Cannot allocate memory"))
 Ending(ValueError("a bug"))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    done = python("-c", code, cwd=tmp_path, check=True)
     assert done.stderr.count("Exception ignored in") == 1
     assert done.stderr.rstrip().endswith("ValueError: a bug")
 
@@ -160,11 +156,8 @@ def test_too_little_address_space_is_one_line(command: str, tmp_path: Path) -> N
     source = write(tmp_path / "pets.zip", zip_bytes(animals(4)))
     build(source, tmp_path / "out")
     for limit in _MEGABYTES:
-        done = subprocess.run(
-            [sys.executable, "-m", "shardprep", *command.split()],
-            cwd=tmp_path, capture_output=True, text=True, check=False,
-            preexec_fn=partial(resource.setrlimit, resource.RLIMIT_AS, (limit << 20, limit << 20)),
-        )  # fmt: skip
+        lower = partial(resource.setrlimit, resource.RLIMIT_AS, (limit << 20, limit << 20))
+        done = run_process(*command.split(), cwd=tmp_path, preexec_fn=lower)
         if done.returncode >= 0:  # OpenBLAS or Rust may abort where they cannot start a thread
             assert done.returncode == 1
             lines = done.stderr.splitlines()

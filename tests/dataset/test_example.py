@@ -180,23 +180,6 @@ def test_features_are_equal_for_tensorflow_and_in_the_order_of_their_names(
     assert encode(dict(reversed(features.items()))) == data
 
 
-def test_a_parsing_spec_reads_every_kind_of_feature(tf: Any) -> None:
-    data = encode({"image": [b"\x00pixels"], "label": [-1], "box": [0.25, 0.5], "tags": []})
-    parsed = tf.io.parse_single_example(
-        data,
-        {
-            "image": tf.io.FixedLenFeature([], tf.string),
-            "label": tf.io.FixedLenFeature([], tf.int64),
-            "box": tf.io.FixedLenFeature([2], tf.float32),
-            "tags": tf.io.RaggedFeature(tf.int64),
-        },
-    )
-    assert parsed["image"].numpy() == b"\x00pixels"
-    assert parsed["label"].numpy() == -1
-    assert parsed["box"].numpy().tolist() == [0.25, 0.5]
-    assert parsed["tags"].numpy().tolist() == []
-
-
 def test_an_empty_list_has_the_type_that_protobuf_gives_it(tf: Any) -> None:
     proto = tf.train.Example()
     proto.features.feature["a"].bytes_list.SetInParent()

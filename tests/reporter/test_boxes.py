@@ -131,19 +131,14 @@ def test_near_duplicates_equal_a_comparison_of_all_pairs(data: st.DataObject) ->
 
 
 def test_a_record_whose_boxes_are_damaged_is_named(tmp_path: Path) -> None:
+    """The viewer does not say that its image cannot be decoded."""
     marked = {**MARKED, "train/a.png": Short(((0, 0, 4, 4),), (0,))}
-    report = reported(annotated(tmp_path, BOX, BOX_LABEL, marked=marked))
+    path = annotated(tmp_path, BOX, BOX_LABEL, marked=marked)
+    report = reported(path)
     found = {one.name: one.keys for one in report.findings}
     assert found["damaged-records"] == ("train/a.png",)
     what = next(one.what for one in report.findings if one.name == "damaged-records")
     assert what.startswith("1 record is damaged; train/a.png: objects/bbox has 3 values, which is")
-
-
-def test_boxes_that_cannot_be_drawn_are_not_called_an_image_that_cannot_be_decoded(
-    tmp_path: Path,
-) -> None:
-    marked = {**MARKED, "train/a.png": Short(((0, 0, 4, 4),), (0,))}
-    path = annotated(tmp_path, BOX, BOX_LABEL, marked=marked)
     with served(path) as one:
         pages = [one.client.page(f"/item/{number}") for number in range(len(marked))]
     (text,) = [page for page in pages if "cannot be drawn" in page]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +11,7 @@ from shardprep.reporter.report import Report
 from tests.reporter.pages import CONTROLS, LUMINANCE, UNSEEN, WIDTHS, opened, page_file
 from tests.support.annotated import annotated
 from tests.support.browser import serious
-from tests.support.builders import SHARED_DATA, build, write
+from tests.support.builders import write
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -127,17 +126,6 @@ def test_axe_finds_nothing_serious(
 ) -> None:
     with opened(browser, request.getfixturevalue(name), color_scheme=theme) as page:
         assert serious(page) == []
-
-
-@pytest.mark.thorough
-@pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="the real photographs are not here")
-def test_the_page_of_a_real_dataset_opens(browser: Browser, tmp_path: Path) -> None:
-    path = build(SHARED_DATA / "bears.zip", tmp_path / "out", size="64x64").path
-    address = page_file(path, tmp_path).as_uri()
-    for width in WIDTHS:
-        with opened(browser, address, width) as page:
-            assert page.evaluate(UNSEEN) == 0
-            assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
 @pytest.mark.thorough

@@ -236,6 +236,18 @@ def tree(folder: Path) -> dict[str, bytes]:
     }
 
 
+def unsigned(folder: Path) -> dict[str, bytes]:
+    """Return all files except the manifest, which names the source and the parents."""
+    return {name: data for name, data in tree(folder).items() if name != "manifest.json"}
+
+
+def flip_bit(path: Path) -> None:
+    """Change a bit in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
 def by_chunks(run: ChunkRunner, *, num_items: int = 0) -> Engine:
     """Return an engine that writes shards in this process, in chunks of a build of `num_items`."""
 

@@ -104,9 +104,14 @@ def _as_new() -> Iterator[None]:
             log.setLevel(level)
 
 
-def run_process(*arguments: object, cwd: Path) -> Done:
-    words = [sys.executable, "-m", "shardprep", *map(str, arguments)]
-    return subprocess.run(words, cwd=cwd, env=NARROW, capture_output=True, text=True, check=False)
+def run_process(*arguments: object, cwd: Path, **options: Any) -> Done:
+    return python("-m", "shardprep", *arguments, cwd=cwd, **{"env": NARROW, **options})
+
+
+def python(*arguments: object, cwd: Path, check: bool = False, **options: Any) -> Done:
+    """Run Python in a process of its own, with more `options` of `subprocess.run`."""
+    words = [sys.executable, *map(str, arguments)]
+    return subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=check, **options)
 
 
 def error_of(done: Done, code: int) -> str:

@@ -16,11 +16,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardprep.dataset import example, tfrecord
-from shardprep.dataset.example import ExampleDecoder
 from shardprep.dataset.item_table import COLUMNS
 from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.manifest import Manifest, load_manifest
-from shardprep.dataset.schema import load_schema
 from shardprep.errors import DatasetError
 from shardprep.verifier.dataset import read_contents, side_by_side, verify_dataset
 from shardprep.verifier.examples import ExampleCheck
@@ -343,17 +341,6 @@ def test_raw_pixels_of_another_length_are_found_without_decoding(tmp_path: Path)
     (problem,) = verified(path).problems
     assert (problem.kind, problem.record) == ("image", 1)
     assert "191 bytes of pixels, 8x8 takes 192" in problem.what
-
-
-def test_the_fast_decoder_finds_every_built_record(good: Path) -> None:
-    features = load_schema("classification").features
-    decoder = ExampleDecoder({name: one.dtype for name, one in features.items()}, features)
-    with (good / FIRST).open("rb") as file:
-        for record in tfrecord.read_records(file, FIRST):
-            assert decoder.find(record.payload) is not None
-            plain = decoder.decode(record.payload)
-            assert plain == example.decode(record.payload)
-            assert plain.keys() == features.keys()
 
 
 # --- documents ---------------------------------------------------------------------------------

@@ -19,14 +19,8 @@ from shardprep.errors import BuildError
 from tests.support.annotated import outlined
 from tests.support.builders import (
     SHARED_DATA,
-    StopAfter,
-    StoppedError,
     build,
-    build_part,
     encoded,
-    finalize,
-    in_workers,
-    tree,
     write_folder,
 )
 from tests.writer.records import boxes, png, records
@@ -69,20 +63,6 @@ KEYS: dict[str, Any] = {
     "name": "cells",
     "split": "train=0.7,test=0.3",
 }
-
-
-@pytest.mark.thorough
-def test_workers_parts_and_a_resumed_build_give_the_same_bytes(tmp_path: Path) -> None:
-    source = write_folder(tmp_path / "cells", drawn())
-    whole = tree(build(source, tmp_path / "one", **KEYS).path)
-    assert tree(build(source, tmp_path / "two", engine=in_workers, **KEYS).path) == whole
-    for part in ("2/2", "1/2"):
-        build_part(source, tmp_path / "parts", part, **KEYS)
-    assert tree(finalize(tmp_path / "parts").path) == whole
-
-    with pytest.raises(StoppedError):
-        build(source, tmp_path / "stopped", watcher=StopAfter(12), **KEYS)
-    assert tree(build(source, tmp_path / "stopped", **KEYS).path) == whole
 
 
 def test_boxes_and_masks_match_the_drawn_objects(tmp_path: Path) -> None:
@@ -361,23 +341,3 @@ def test_panoptic_masks_agree_with_masks_of_classes_and_with_boxes(
                 distances.append(np.abs(near[same] - box * sides).max(axis=1).min())
     assert len(distances) > 250
     assert np.mean(np.array(distances) <= 1.5) > 0.85
-
-
-@real
-@pytest.mark.thorough
-def test_tfds_opens_what_is_built(tmp_path: Path) -> None:
-    import tensorflow_datasets as tfds
-
-    folder = build(BCCD, tmp_path / "out", boxes="voc", size="64x64").path
-    builder = tfds.builder_from_directory(str(folder))
-    assert builder.info.features["objects"]["label"].names == ["Platelets", "RBC", "WBC"]
-    number = 0
-    for one in builder.as_dataset("train", shuffle_files=False).as_numpy_iterator():
-        assert one["image"].shape == (64, 64, 3)
-        assert one["objects"]["bbox"].shape == (len(one["objects"]["label"]), 4)
-        number += len(one["objects"]["label"])
-    counts = json.loads((folder / "manifest.json").read_text())["annotations"]["train"]
-    assert number == counts["objects"]["num_objects"]
-    image, objects = next(iter(builder.as_dataset("test", as_supervised=True)))
-    assert image.shape == (64, 64, 3)
-    assert set(objects) == {"bbox", "label"}

@@ -97,15 +97,15 @@ def test_every_input_is_a_row_and_the_totals_add_up(tmp_path: Path) -> None:
     }
     source = write(tmp_path / "pets.zip", zip_bytes(members))
     result = build(source, tmp_path / "out", labels="prefix", **KEYS)
-    rows = pq.read_table(result.path / "items.parquet").to_pylist()
-    assert Counter(row["key"] for row in rows) == Counter(members.keys())
-    status = Counter(row["status"] for row in rows)
+    items = pq.read_table(result.path / "items.parquet").to_pylist()
+    assert Counter(row["key"] for row in items) == Counter(members.keys())
+    status = Counter(row["status"] for row in items)
     assert status == {"written": 30, "rejected": 1, "skipped": 3}
     totals = result.manifest.totals
     assert (totals.num_inputs, totals.num_written) == (34, 30)
     assert totals.rejected == {"not_an_image": 1}
     assert totals.skipped == {"junk": 1, "no label": 1, "not an image": 1}
-    for row in rows:
+    for row in items:
         assert (row["status"] == "written") == (row["reason"] is None)
         if row["status"] == "written":
             data = (result.path / row["shard"]).read_bytes()
@@ -193,24 +193,6 @@ def test_an_interrupted_build_goes_on_and_ends_with_the_same_bytes(
     done = [bound for bound in (0, 7, 15, 22) if bound <= num_items][-1]
     assert watcher.num_done == done
     assert tree(result.path) == tree(whole.path)
-
-
-def test_a_shard_damaged_after_it_was_finished_is_built_again(source: Path, tmp_path: Path) -> None:
-    whole = build(source, tmp_path / "whole", **KEYS)
-    with pytest.raises(StoppedError):
-        build(source, tmp_path / "out", watcher=StopAfter(29), **KEYS)
-    work = tmp_path / "out" / "pets" / "1.0.0.incomplete"
-    shard = min(work.glob("pets-train*"))
-    shard.write_bytes(shard.read_bytes()[:-1] + b"!")
-    result = build(source, tmp_path / "out", **KEYS)
-    assert tree(result.path) == tree(whole.path)
-
-
-def test_an_unfinished_build_of_other_options_is_an_error(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(StoppedError):
-        build(source, tmp_path / "out", watcher=StopAfter(9), **KEYS)
-    with pytest.raises(BuildError, match=r"unfinished build .*size \(32x32, now 16x16\)"):
-        build(source, tmp_path / "out", **{**KEYS, "size": "16x16"})
 
 
 def test_too_many_rejections_fail_and_keep_the_work(tmp_path: Path) -> None:

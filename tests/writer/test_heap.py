@@ -1,10 +1,11 @@
 """Memory that the threads of a copy keep."""
 
 import platform
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
+
+from tests.support.command import python
 
 HEAPS = """
 import ctypes, sys, threading
@@ -37,8 +38,7 @@ libc.fflush(stream)
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another malloc")
 @pytest.mark.parametrize("is_shared", [True, False])
 def test_threads_make_no_heaps_of_their_own_where_one_is_shared(*, is_shared: bool) -> None:
-    command = [sys.executable, "-c", HEAPS, str(is_shared)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    said = python("-c", HEAPS, is_shared, cwd=Path(), check=True).stdout
     before, after = (part.count("<heap nr=") for part in said.split("</malloc>")[:2])
     assert before > 0
     assert (after == before) is is_shared

@@ -22,7 +22,17 @@ from shardprep.writer.engine.pool import write_shards
 from shardprep.writer.finalize import finalize_dataset
 from shardprep.writer.plan.fingerprint import make_fingerprint
 from shardprep.writer.workspace.states import find_workspace, workspace_of
-from tests.support.builders import Quiet, animals, build, in_process, tree, write, zip_bytes
+from tests.support.builders import (
+    Quiet,
+    StopAfter,
+    StoppedError,
+    animals,
+    build,
+    in_process,
+    tree,
+    write,
+    zip_bytes,
+)
 from tests.support.builders import build_part as one_part
 from tests.support.command import invoke
 from tests.support.object_store import Bucket, Fault, Proxy, Request, nth, process_environment
@@ -162,8 +172,8 @@ def test_a_build_that_is_interrupted_after_its_draft_was_moved_is_ended_by_the_n
 def test_an_interrupted_build_is_resumed_without_reading_a_shard(
     source: Path, bucket: Bucket, proxy: Proxy, local: dict[str, bytes]
 ) -> None:
-    with pytest.raises(RuntimeError, match="power cut"):
-        build_there(source, bucket, engine=stops_after(20))
+    with pytest.raises(StoppedError):
+        build_there(source, bucket, watcher=StopAfter(20))
     done = [name for name in bucket.tree(WHERE) if ".tfrecord-" in name]
     assert len(done) == 2
     proxy.reset()
@@ -174,25 +184,12 @@ def test_an_interrupted_build_is_resumed_without_reading_a_shard(
     assert not [r for r in proxy.requests if r.method == "GET" and r.path.endswith(tuple(done))]
 
 
-def stops_after(num_items: int) -> Any:
-    def run(encode: Any, tasks: Any, num_workers: int, limits: Any) -> Any:
-        done = 0
-        for chunk in in_process(encode, tasks, num_workers, limits):
-            if done + len(chunk.outcomes) > num_items:
-                message = "power cut"
-                raise RuntimeError(message)
-            done += len(chunk.outcomes)
-            yield chunk
-
-    return run
-
-
 def test_an_error_in_a_shard_leaves_no_object_of_it(source: Path, bucket: Bucket) -> None:
-    with pytest.raises(RuntimeError, match="power cut"):
-        build_there(source, bucket, engine=stops_after(2))
+    with pytest.raises(StoppedError):
+        build_there(source, bucket, watcher=StopAfter(2))
     assert not bucket.tree()
-    with pytest.raises(RuntimeError, match="power cut"):
-        build_there(source, bucket, shards=1, engine=stops_after(20))
+    with pytest.raises(StoppedError):
+        build_there(source, bucket, shards=1, watcher=StopAfter(20))
     assert not bucket.tree(WHERE)
     assert not bucket.unfinished_uploads()
 
@@ -305,8 +302,8 @@ def test_a_shard_with_another_etag_and_equal_bytes_is_not_written_again(
     source: Path, bucket: Bucket, local: dict[str, bytes]
 ) -> None:
     """Multipart or not, the ETag differs and the bytes do not: they are read then."""
-    with pytest.raises(RuntimeError):
-        build_there(source, bucket, engine=stops_after(20))
+    with pytest.raises(StoppedError):
+        build_there(source, bucket, watcher=StopAfter(20))
     key = f"{WHERE}/{SHARDS[0]}"
     upload = bucket.client.create_multipart_upload(Bucket=bucket.name, Key=key)
     names = {"Bucket": bucket.name, "Key": key, "UploadId": upload["UploadId"]}

@@ -38,7 +38,7 @@ class Encode:
 
     log: Path
     """A file that gets the key of each item that is encoded."""
-    at: str = ""
+    at: str | frozenset[str] = ""
     fault: str = ""
     is_once: bool = False
 
@@ -65,7 +65,8 @@ class Encode:
 
     def _is_struck(self, key: str) -> bool:
         mark = self.log.with_suffix(".s")
-        if key != self.at or (self.is_once and mark.exists()):
+        at = {self.at} if isinstance(self.at, str) else self.at
+        if key not in at or (self.is_once and mark.exists()):
             return False
         mark.touch()
         return True
@@ -90,8 +91,7 @@ def written(job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> dic
     total = ItemCounts(*map(sum, zip(*steps, strict=True)))
     assert total.num_items == NUM_ITEMS
     assert isinstance(job.folders.state, LocalFolder)
-    receipts = [read_receipt(job.folders, shard.name) for shard in shards]
-    rows = [row for one in receipts if one for row in one.table.to_pylist()]
+    rows = [row for shard in shards for row in rows_of(job, shard)]
     assert [row["key"] for row in rows] == [item.key for one in shards for item in one.items]
     assert total.num_rejected == sum(row["status"] == "rejected" for row in rows)
     return tree(job.folders.state.path)
@@ -112,6 +112,14 @@ def by_the_parent(out: Path, shards: Sequence[ShardPlan]) -> dict[str, bytes]:
     runner: Any = in_process
     by_chunks(runner)(job, shards, 1, ignore)
     return tree(out)
+
+
+def rows_of(job: ShardJob, shard: ShardPlan) -> list[dict[str, Any]]:
+    """Return the rows of a shard that was committed."""
+    receipt = read_receipt(job.folders, shard.name)
+    assert receipt is not None
+    rows: list[dict[str, Any]] = receipt.table.to_pylist()
+    return rows
 
 
 def times_encoded(job: ShardJob) -> Counter[str]:
@@ -182,9 +190,7 @@ def test_an_item_that_ends_the_owner_of_its_shard_costs_that_item(
     key = shards[1].items[15].key
     job = job_in(tmp_path / "out", at=key, fault=fault)
     files = written(job, shards, 2)
-    receipt = read_receipt(job.folders, shards[1].name)
-    assert receipt is not None
-    row = receipt.table.to_pylist()[15]
+    row = rows_of(job, shards[1])[15]
     assert (row["key"], row["kind"]) == (key, kind)
     assert said in row["reason"]
     whole = by_the_parent(tmp_path / "other", shards)
@@ -207,31 +213,13 @@ def test_a_shard_whose_owner_was_killed_is_written_again(tmp_path: Path) -> None
 @pytest.mark.thorough
 def test_shards_of_owners_that_die_are_written_by_chunks(tmp_path: Path) -> None:
     shards = shards_of(3)
-    deadly = {shard.items[30].key for shard in shards}
-    job = job_in(tmp_path / "out")
-    job = replace(job, encoder=DeadlyAt(job.encoder, frozenset(deadly)))  # type: ignore[arg-type]
+    deadly = frozenset(shard.items[30].key for shard in shards)
+    # After SIGKILL, each would be tried four times more.
+    job = job_in(tmp_path / "out", at=deadly, fault="segfault")
     files = written(job, shards, 2)
-    lost: dict[str, str] = {}
-    for shard in shards:
-        receipt = read_receipt(job.folders, shard.name)
-        assert receipt is not None
-        rows = receipt.table.to_pylist()
-        lost |= {row["key"]: row["kind"] for row in rows if row["kind"] == "crashed"}
-    assert lost == dict.fromkeys(deadly, "crashed")
+    rows = [row for shard in shards for row in rows_of(job, shard)]
+    assert {row["key"] for row in rows if row["kind"] == "crashed"} == deadly
     assert not [name for name in files if name.endswith(".tmp")]
-
-
-@dataclass(frozen=True)
-class DeadlyAt:
-    """Encodes chunks, but some keys end the process."""
-
-    encoder: Encode
-    keys: frozenset[str]
-
-    def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
-        if not self.keys.isdisjoint(item.key for item in task.items):
-            strike("segfault")  # after SIGKILL, each would be tried four times more
-        return self.encoder(task, before_item)
 
 
 def test_errors_of_writing_are_raised_unchanged(tmp_path: Path) -> None:
@@ -346,9 +334,7 @@ def test_an_image_that_always_needs_too_much_memory_is_rejected(tmp_path: Path) 
     key = shards[1].items[15].key
     job = job_in(tmp_path / "out", at=key, fault="rejects")
     written(job, shards, 2)
-    receipt = read_receipt(job.folders, shards[1].name)
-    assert receipt is not None
-    row = receipt.table.to_pylist()[15]
+    row = rows_of(job, shards[1])[15]
     assert (row["key"], row["kind"], row["reason"]) == (key, "crashed", "too large")
     assert times_encoded(job)[key] == 2
 
@@ -380,7 +366,7 @@ def test_a_run_that_ends_early_waits_for_running_commits(tmp_path: Path) -> None
     job = replace(job, folders=Folders(SlowOutput(tmp_path / "out"), job.folders.state))
     with pytest.raises(StoppedError):  # the first is whole, and the second begun
         write_shards(job, shards, 1, stop_after(len(shards[0].items) + 1))
-    assert read_receipt(job.folders, shards[0].name) is not None
+    assert rows_of(job, shards[0])
     assert not [name for name in tree(tmp_path / "out") if name.endswith(".tmp")]
 
 
@@ -393,8 +379,7 @@ def test_only_the_last_item_of_a_chunk_is_lost_with_a_worker_that_commits_anothe
     job = job_in(tmp_path / "out", at=key, fault="segfault")
     output = SlowOutput(tmp_path / "out", log=job.encoder.log, key=key)  # type: ignore[attr-defined]
     written(replace(job, folders=Folders(output, job.folders.state)), shards, 1)
-    receipt = read_receipt(job.folders, shards[0].name)
-    assert receipt is not None
-    assert [row["key"] for row in receipt.table.to_pylist() if row["kind"] == "crashed"] == [key]
+    rows = rows_of(job, shards[0])
+    assert [row["key"] for row in rows if row["kind"] == "crashed"] == [key]
     assert times_encoded(job)[key] == 2
     assert times_encoded(job)[shards[1].items[0].key] == 2, "it was not being committed"

@@ -40,6 +40,7 @@ from tests.support.builders import (
     build,
     build_part,
     finalize,
+    flip_bit,
     in_process,
     tree,
     write,
@@ -190,16 +191,10 @@ def test_a_stopped_part_is_resumed(pets: Pets) -> None:
 DAMAGES: dict[str, Callable[[Path, str], object]] = {
     "missing": lambda work, shard: (work / shard).unlink(),
     "cut": lambda work, shard: os.truncate(work / shard, 100),
-    "flipped": lambda work, shard: flip(work / shard),
+    "flipped": lambda work, shard: flip_bit(work / shard),
     "without its part": lambda work, shard: (work / f".parts/{shard}.parquet").unlink(),
     "with a damaged part": lambda work, shard: (work / f".parts/{shard}.parquet").write_bytes(b"x"),
 }
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

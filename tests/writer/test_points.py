@@ -1,8 +1,8 @@
 """Keypoints from source to record, against pycocotools, NumPy and twins of competitions."""
 
+import functools
 import json
 import tarfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +19,16 @@ from shardprep.errors import BuildError, RecipeError, SourceError
 from shardprep.image.drawing import class_colour
 from shardprep.writer.finalize import BuildResult
 from tests.support.builders import SHARED_DATA, build, png, write_folder
-from tests.writer.records import records
+from tests.writer import records as records_of
+from tests.writer.records import records, rows
 
 MODERN = SHARED_DATA / "modern.tar"
 HEIGHT, WIDTH = 30, 40
 IMAGE = png(HEIGHT, WIDTH)
-Features = dict[str, dict[str, Any]]
 
 
-def built(folder: Path, members: Mapping[str, Any], **keys: Any) -> tuple[BuildResult, Features]:
-    """Build a source without labels; return the result and the features of its records by key."""
-    data = {key: one.encode() if isinstance(one, str) else one for key, one in members.items()}
-    source = write_folder(folder / "source", data)
-    result = build(source, folder / "out", **{"size": "none", "name": "set", "shards": 1, **keys})
-    assert not shardprep.verify(result.path, decode=True, workers=1).problems
-    return result, records(result.path)
+built = functools.partial(records_of.built, size="none", name="set", shards=1)
+"""Builds a source without labels."""
 
 
 def feature(result: BuildResult, name: str = KEYPOINTS) -> Feature:
@@ -206,19 +201,13 @@ def test_keypoints_are_stored_only_if_they_are_asked_for(tmp_path: Path) -> None
     }
     made, found = built(tmp_path, members, boxes="coco")
     assert KEYPOINTS not in found["1.png"]
-    assert "labelled_points" not in read_items_names(made)
+    assert "labelled_points" not in rows(made.path)["1.png"]
     plan = shardprep.build(tmp_path / "source", boxes="coco", dry_run=True, out=tmp_path / "dry")
     assert "keypoints of 1 object are not stored; --points coco stores them" in plan.plan.findings
     survey = survey_source(tmp_path / "source", tmp_path / "work", lambda _: None)
     assert survey.annotations[0].flag == "--boxes coco --points coco"
     assert [one.options for one in survey.choices] == [{"points": "coco"}, {"boxes": "coco"}]
     assert '\n# points = "coco"\n' in recipe_text(survey)
-
-
-def read_items_names(made: BuildResult) -> list[str]:
-    from shardprep.dataset.item_table import read_items
-
-    return list(read_items(made.path / "items.parquet").column_names)
 
 
 def test_a_report_and_a_contact_sheet_show_the_keypoints(tmp_path: Path) -> None:
@@ -384,7 +373,7 @@ def test_several_points_of_one_name_are_numbered(tmp_path: Path) -> None:
         ("csv:gone.csv", "gone.csv"),
         ("coco", "no document of the source has this format"),
         ("voc", "'voc' is not a format of keypoints"),
-        ("labelme", "no JSON file has the shapes that LabelMe writes"),
+        ("labelme", "no document of the source has this format"),
     ],
 )
 def test_a_wrong_rule_for_keypoints_is_one_line(tmp_path: Path, rule: str, said: str) -> None:

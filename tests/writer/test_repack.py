@@ -26,17 +26,19 @@ from tests.support.builders import (
     Quiet,
     animals,
     build,
+    flip_bit,
     jpeg,
     png,
     tree,
+    unsigned,
     write,
     write_folder,
     zip_bytes,
 )
-from tests.support.command import error_of, run
+from tests.support.command import error_of, ran, run
 from tests.support.json_page import printed
 from tests.support.object_store import Bucket
-from tests.writer.records import records as features
+from tests.writer.records import records
 
 KEYS: dict[str, Any] = {"shards": 3, "size": "32x32", "labels": "prefix", "name": "pets"}
 BAD = {"train/cat.90.jpg": b"\xff\xd8\xff no more", "notes.txt": b"so"}
@@ -54,18 +56,13 @@ def _pets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made(tmp_path_factory.mktemp("pets"), IMAGES)
 
 
-def records(folder: Path) -> dict[str, bytes]:
-    """Return all files except the manifest, which names the parents."""
-    return {name: data for name, data in tree(folder).items() if name != "manifest.json"}
-
-
 @pytest.mark.parametrize("shards", [1, 11])
 def test_a_repacked_dataset_equals_a_build_with_this_number_of_shards(
     shards: int, pets: Path, tmp_path: Path
 ) -> None:
     fresh = made(tmp_path, IMAGES, shards=shards)
     again = shardprep.repack(pets, tmp_path / "again", shards=shards)
-    assert records(again.path) == records(fresh)
+    assert unsigned(again.path) == unsigned(fresh)
     one, two = load_manifest(fresh), again.manifest
     same = ("name", "version", "seed", "labels", "totals", "splits", "files")
     assert [getattr(one, field) for field in same] == [getattr(two, field) for field in same]
@@ -77,7 +74,7 @@ def test_a_repacked_dataset_equals_a_build_with_this_number_of_shards(
 def test_another_seed_shuffles_as_a_build_does(pets: Path, tmp_path: Path) -> None:
     fresh = made(tmp_path, IMAGES, seed=9)
     again = shardprep.repack(pets, tmp_path / "again", shards=3, seed=9)
-    assert records(again.path) == records(fresh)
+    assert unsigned(again.path) == unsigned(fresh)
 
 
 def test_datasets_are_merged_as_if_they_had_been_one_source(tmp_path: Path) -> None:
@@ -93,7 +90,7 @@ def test_datasets_are_merged_as_if_they_had_been_one_source(tmp_path: Path) -> N
     ]
     fresh = made(tmp_path / "0", images, **keys, version="3.0.0")
     merged = shardprep.repack(parents, tmp_path / "out", shards=3, version="3.0.0")
-    assert records(merged.path) == records(fresh)
+    assert unsigned(merged.path) == unsigned(fresh)
     assert merged.manifest.totals == load_manifest(fresh).totals
     assert not shardprep.verify(merged.path).problems
 
@@ -102,9 +99,9 @@ def test_keys_that_collide_get_the_name_of_their_dataset(pets: Path, tmp_path: P
     other = {**animals(4), "train/wolf.1.jpg": jpeg(seed=50), "notes.txt": b"no"}
     beasts = made(tmp_path, other, name="beasts", shards=1)
     merged = shardprep.repack([pets, beasts], tmp_path / "out", name="all", shards=2)
-    found = features(merged.path)
+    found = records(merged.path)
     both = {"train/cat.0.jpg", "train/cat.1.jpg", "train/dog.0.jpg", "train/dog.1.jpg"}
-    assert {key for key in found if "/" not in key[6:]} == {*features(pets)} - both | {
+    assert {key for key in found if "/" not in key[6:]} == {*records(pets)} - both | {
         "train/wolf.1.jpg"
     }
     assert {key for key in found if key.startswith(("pets/", "beasts/"))} == {
@@ -115,7 +112,7 @@ def test_keys_that_collide_get_the_name_of_their_dataset(pets: Path, tmp_path: P
     assert {key: names[one["label"][0]] for key, one in found.items()} == {
         key: key.split("/")[-1].split(".")[0] for key in found
     }
-    images = {**features(pets), **features(beasts)}
+    images = {**records(pets), **records(beasts)}
     assert found["train/wolf.1.jpg"]["image"] == images["train/wolf.1.jpg"]["image"]
     totals = merged.manifest.totals
     assert (totals.num_written, totals.num_rejected, totals.num_skipped) == (46, 1, 2)
@@ -130,10 +127,10 @@ def test_keys_of_datasets_with_one_name_get_its_version_or_a_number(
     second = made(tmp_path / "2", animals(4), version="2.0.0", shards=1)
     third = made(tmp_path / "3", animals(2), shards=1)
     found = shardprep.repack([pets, second], tmp_path / "a", shards=1)
-    assert {"pets-1.0.0/train/cat.0.jpg", "pets-2.0.0/train/cat.0.jpg"} <= {*features(found.path)}
+    assert {"pets-1.0.0/train/cat.0.jpg", "pets-2.0.0/train/cat.0.jpg"} <= {*records(found.path)}
     found = shardprep.repack([pets, third], tmp_path / "b", shards=1)
     assert {"pets-1.0.0-1/train/cat.0.jpg", "pets-1.0.0-2/train/cat.0.jpg"} <= {
-        *features(found.path)
+        *records(found.path)
     }
 
 
@@ -154,7 +151,7 @@ def test_some_of_the_records_are_taken(tmp_path: Path) -> None:
     assert some.manifest.splits["train"].num_records == 10
     selection = shardprep.reader.select(whole, "train")[[1, 3]]
     two = shardprep.repack(whole, tmp_path / "two", split=selection)
-    assert {*features(two.path)} == {order["train"][1], order["train"][3]}
+    assert {*records(two.path)} == {order["train"][1], order["train"][3]}
     assert not shardprep.verify(two.path).problems
     with pytest.raises(shardprep.DatasetError, match="from another dataset or version"):
         shardprep.repack(two.path, tmp_path / "three", split=selection)
@@ -174,11 +171,11 @@ def test_objects_and_masks_are_carried(tmp_path: Path) -> None:
     whole = build(source, tmp_path / "out", **keys)
     fresh = build(source, tmp_path / "out", **{**keys, "shards": 5, "version": "2.0.0"})
     again = shardprep.repack(whole.path, tmp_path / "again", shards=5, version="2.0.0")
-    assert records(again.path) == records(fresh.path)
+    assert unsigned(again.path) == unsigned(fresh.path)
     assert again.manifest.annotations == fresh.manifest.annotations
 
 
-def test_classes_of_objects_are_united(tmp_path: Path) -> None:
+def test_classes_of_objects_are_united_also_in_another_size(tmp_path: Path) -> None:
     folders = []
     for number, names in enumerate((("cell", "dust"), ("hair", "dust"))):
         images = outlined({f"{number}/{i}.jpg": jpeg(seed=i) for i in range(6)})
@@ -187,24 +184,26 @@ def test_classes_of_objects_are_united(tmp_path: Path) -> None:
             category["name"] = name
         images["annotations.json"] = json.dumps(document).encode()
         source = write_folder(tmp_path / f"s{number}", images)
-        keys: dict[str, Any] = {"boxes": "coco", "size": "40x40", "shards": 1}
-        folders.append(build(source, tmp_path / "out", name=f"s{number}", **keys).path)
+        keys: dict[str, Any] = {"boxes": "coco", "masks": "coco", "instances": True}
+        keys |= {"size": "40x40", "shards": 1, "name": f"s{number}"}
+        folders.append(build(source, tmp_path / "out", **keys).path)
     merged = shardprep.repack(folders, tmp_path / "m", name="both", shards=2)
-    found = features(merged.path)
+    small = shardprep.repack(folders, tmp_path / "n", name="both", size="20x20", workers=1)
+    found, resized = records(merged.path), records(small.path)
+    assert found.keys() == resized.keys()
     for number, folder in enumerate(folders):
-        for key, one in features(folder).items():
+        for key, one in records(folder).items():
             new = {0: 0, 1: 1} if number == 0 else {0: 2, 1: 1}
-            assert found[key]["objects/label"] == [new[label] for label in one["objects/label"]]
+            labels = [new[label] for label in one["objects/label"]]
+            assert found[key]["objects/label"] == resized[key]["objects/label"] == labels
             assert found[key]["objects/bbox"] == one["objects/bbox"]
             assert found[key]["image"] == one["image"]
-    assert not shardprep.verify(merged.path, decode=True).problems
+    for made_of_both in (merged, small):
+        assert not shardprep.verify(made_of_both.path, decode=True, workers=1).problems
 
 
 def damage(folder: Path) -> None:
-    shard = next(folder.glob("*-00001-of-00003"))
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    shard.write_bytes(data)
+    flip_bit(next(folder.glob("*-00001-of-00003")))
 
 
 REFUSED: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
@@ -241,18 +240,19 @@ def test_datasets_that_do_not_fit_are_a_one_line_error(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("change", [{"shards": 11}, {"size": "16x16"}], ids=str)
 def test_a_damaged_record_is_an_error_and_finished_shards_are_kept(
-    pets: Path, tmp_path: Path
+    change: dict[str, Any], pets: Path, tmp_path: Path
 ) -> None:
     copy = shutil.copytree(pets, tmp_path / "copy")
     damage(copy)
     with pytest.raises(
         shardprep.RecordError, match=r"CRC is .*`shardprep verify .*--repair --source SOURCE`"
     ):
-        shardprep.repack(copy, tmp_path / "out", shards=11)
+        shardprep.repack(copy, tmp_path / "out", workers=1, **change)
     assert not list((tmp_path / "out/pets").glob("1.0.0"))
-    whole = shardprep.repack(pets, tmp_path / "whole", shards=11)
-    again = shardprep.repack(pets, tmp_path / "out", shards=11)
+    whole = shardprep.repack(pets, tmp_path / "whole", workers=1, **change)
+    again = shardprep.repack(pets, tmp_path / "out", workers=1, **change)
     assert tree(again.path) == tree(whole.path)
     shutil.rmtree(copy)
     shutil.copytree(pets, copy)
@@ -268,7 +268,7 @@ def test_batches_of_any_size_give_equal_bytes_and_errors(
     """Records are read, hashed and written many at a time; an error names the one at fault."""
     monkeypatch.setattr("shardprep.writer.record_copier._BATCH_BYTES", batch_bytes)
     again = shardprep.repack(pets, tmp_path / "out", shards=3)
-    assert records(again.path) == records(pets)
+    assert unsigned(again.path) == unsigned(pets)
     copy = shutil.copytree(pets, tmp_path / "copy")
     shard = next(copy.glob("*-00001-of-00003"))
     with shard.open("rb") as file:
@@ -331,7 +331,7 @@ def test_a_dataset_that_is_there_stays_unless_it_is_to_be_replaced(
         shardprep.repack(copy, tmp_path / "out", overwrite=True)
     assert tree(there) == before
     shardprep.repack(pets, tmp_path / "out", overwrite=True, shards=3)
-    assert records(there) == records(pets)
+    assert unsigned(there) == unsigned(pets)
 
 
 def test_a_dataset_may_be_repacked_in_its_own_place(pets: Path, tmp_path: Path) -> None:
@@ -340,8 +340,8 @@ def test_a_dataset_may_be_repacked_in_its_own_place(pets: Path, tmp_path: Path) 
     fresh = shardprep.repack(pets, tmp_path / "fresh", shards=11)
     assert tree(there) == tree(fresh.path)
     again = shardprep.repack(there, tmp_path / "out", shards=3, version="2.0.0")
-    assert {n: d for n, d in records(again.path).items() if ".tfrecord" in n} == {
-        n: d for n, d in records(pets).items() if ".tfrecord" in n
+    assert {n: d for n, d in unsigned(again.path).items() if ".tfrecord" in n} == {
+        n: d for n, d in unsigned(pets).items() if ".tfrecord" in n
     }
 
 
@@ -359,7 +359,7 @@ def test_a_repacked_dataset_may_be_reused(pets: Path, tmp_path: Path) -> None:
     source = write(tmp_path / "pets.zip", zip_bytes(IMAGES))
     keys = {**KEYS, "max_rejected": 1.0}
     assert build(source, tmp_path / "out", reuse=again.path, **keys).num_copied == 41
-    assert records(tmp_path / "out/pets/1.0.0") == records(pets)
+    assert unsigned(tmp_path / "out/pets/1.0.0") == unsigned(pets)
     other = made(tmp_path / "other", animals(4), shards=1, name="other", quality=80)
     merged = shardprep.repack([pets, other], tmp_path / "both", name="both", shards=2)
     watcher = Quiet()
@@ -387,11 +387,23 @@ def test_the_command_copies_and_says_so(pets: Path, tmp_path: Path) -> None:
         "is not made of the same datasets; add --overwrite to replace it, or give another --version"
         in said
     )
-    done = run("repack", "--shards", "5", "--version", "1.0.1", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = ran("repack", "--shards", "5", "--version", "1.0.1", cwd=tmp_path)
     assert "42 images to 5 shards" in done.stderr
     assert "42 images in " in done.stdout
     again = ("repack", "tfrecords/pets/1.0.0", "--version", "1.0.1", "--shards", "5", "--json")
     assert printed(run(*again, cwd=tmp_path).stdout, BuildJson)["was_there"]
     said = error_of(run("repack", "--shards", "none", cwd=tmp_path), 2)
     assert said.startswith("--shards: 'none' is not a whole number")
+
+
+def test_without_out_the_new_dataset_is_next_to_the_first_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    old = made(tmp_path, animals(3))
+    notes = list[str]()
+    new = shardprep.repack(old, version="1.1.0", progress=lambda now: notes.append(now.notice))
+    assert new.path.resolve() == tmp_path / "out/pets/1.1.0"
+    assert "writing out/pets/1.1.0" in notes
+    copy = old.rename(tmp_path / "copy")
+    assert shardprep.repack(copy, version="1.2.0").location == "tfrecords/pets/1.2.0"

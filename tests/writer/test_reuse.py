@@ -45,6 +45,7 @@ from tests.support.builders import (
     build,
     build_part,
     finalize,
+    flip_bit,
     in_process,
     jpeg,
     png,
@@ -53,7 +54,7 @@ from tests.support.builders import (
     write_folder,
     zip_bytes,
 )
-from tests.support.command import error_of, run
+from tests.support.command import error_of, ran, run
 from tests.support.json_page import printed
 from tests.support.object_store import Bucket, Proxy
 from tests.support.odd_images import heic
@@ -180,12 +181,6 @@ def test_images_of_any_size_and_format_are_copied(keys: dict[str, Any], tmp_path
     assert reused(tmp_path, added(), old, **keys, classes="dog,cat").num_copied == 21
 
 
-def flip(shard: Path) -> None:
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    shard.write_bytes(data)
-
-
 def cut(shard: Path) -> None:
     shard.write_bytes(shard.read_bytes()[:-10])
 
@@ -204,7 +199,7 @@ def of_another(shard: Path) -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], int]] = {
-    "a bit": (flip, 1),
+    "a bit": (flip_bit, 1),
     "its end": (cut, 1),
     "all of it": (Path.unlink, 7),
     "a link to nowhere": (link, 7),
@@ -477,8 +472,7 @@ def test_options_that_the_old_build_had_are_named_before_the_build(
     source = write(tmp_path / "pets.zip", zip_bytes(IMAGES))
     arguments = "build", source, "--reuse", old, "--shards", 3, "--size", 32, "--version", "1.1.0"
     for dry in ((), ("--dry-run",)):
-        done = run(*arguments, *dry, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        done = ran(*arguments, *dry, cwd=tmp_path)
         line = next(one for one in done.stderr.splitlines() if "--reuse: " in one)
         assert line.endswith("was built with other options: labels (prefix, now auto)")
     assert "--reuse: " not in run(*arguments, "--labels", "prefix", cwd=tmp_path).stderr

@@ -8,7 +8,6 @@ import io
 from pathlib import Path
 from typing import Any
 
-import nibabel
 import numpy as np
 import pytest
 from PIL import Image
@@ -16,13 +15,13 @@ from PIL import Image
 import shardprep
 from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.dataset.annotated_pictures import annotated_pictures
-from shardprep.dataset.item_table import read_items
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.errors import RecipeError, SourceError
 from shardprep.verifier.examples import ExampleCheck
-from tests.support.builders import build, encoded, tree, write, write_folder, zip_bytes
+from tests.support.arrays import decoded, nifti, npy, paged_tiff
+from tests.support.builders import build, encoded, write, write_folder, zip_bytes
 from tests.support.dicom import dicom
-from tests.writer.records import png, records
+from tests.writer.records import built, png, records, rows
 
 Array = np.ndarray[Any, np.dtype[Any]]
 HEIGHT, WIDTH = 12, 16
@@ -41,16 +40,6 @@ def deep(seed: int, number: int) -> Array:
 
 def tiff(pixels: Array) -> bytes:
     return encoded(Image.fromarray(pixels), "TIFF")
-
-
-def npy(array: Array) -> bytes:
-    out = io.BytesIO()
-    np.save(out, array)
-    return out.getvalue()
-
-
-def rows_of(path: Path) -> dict[str, dict[str, Any]]:
-    return {row["key"]: row for row in read_items(path / "items.parquet").to_pylist()}
 
 
 KIDNEYS = {"kidney_1_dense": 11, "kidney_2": 3}
@@ -99,7 +88,7 @@ def test_each_image_of_a_stack_has_its_mask(kidneys: Path) -> None:
         masks = np.array([*map(png, row["segmentation_mask"])])
         assert masks.dtype == np.uint8
         assert (masks == blocks(seed, number)).all()
-        pixels = dict(rows_of(kidneys)[f"train/{name}"]["mask_pixels"])
+        pixels = dict(rows(kidneys)[f"train/{name}"]["mask_pixels"])
         assert pixels == {value: int((masks == value).sum()) for value in (0, 1)}
         counts = {value: counts[value] + pixels[value] for value in counts}
     dataset = open_dataset(kidneys)
@@ -113,13 +102,13 @@ def test_each_image_of_a_stack_has_its_mask(kidneys: Path) -> None:
 
 
 def test_masks_that_do_not_fit_the_images_reject_the_sample(kidneys: Path) -> None:
-    rows = rows_of(kidneys)
+    items = rows(kidneys)
     reasons = {
         "train/kidney_3": "it has 3 masks, but 4 images",
         "train/kidney_4": "the numbers in the names of its masks differ from its images",
     }
     for key, reason in reasons.items():
-        assert (rows[key]["kind"], rows[key]["reason"]) == ("bad_mask", reason)
+        assert (items[key]["kind"], items[key]["reason"]) == ("bad_mask", reason)
     totals = open_dataset(kidneys).manifest.totals
     assert totals.rejected == {"bad_mask": 2}
     assert totals.skipped == {"a mask without its image": 1}
@@ -141,7 +130,7 @@ def test_masks_follow_slices_that_are_sorted_by_position(tmp_path: Path) -> None
     )
     row = records(result.path)["a"]
     for mask, image, stored in zip(masks, row["images"], row["segmentation_mask"], strict=True):
-        assert (np.asarray(Image.open(io.BytesIO(image)))[..., 0] == mask * 200).all()
+        assert (decoded(image)[..., 0] == mask * 200).all()
         assert (png(stored) == mask).all()
 
 
@@ -168,9 +157,7 @@ def test_a_mask_of_a_whole_stack_is_placed_like_its_images(tmp_path: Path) -> No
         "max_rejected": 0.5,
         "max_dropped": 0.5,
     }
-    source = write_folder(tmp_path / "source", members)
-    path = build(source, tmp_path / "out", size=(HEIGHT // 2, WIDTH), **keys).path
-    found = records(path)
+    result, found = built(tmp_path, members, size=(HEIGHT // 2, WIDTH), **keys)
     assert found.keys() == {"train/1", "train/2"}
     for seed, key in enumerate(("train/1", "train/2")):
         (mask,) = map(png, found[key]["segmentation_mask"])
@@ -182,13 +169,12 @@ def test_a_mask_of_a_whole_stack_is_placed_like_its_images(tmp_path: Path) -> No
             sure = np.abs(image[:, 4:12].astype(int) - 30_000) > 20_000
             assert ((image[:, 4:12] > 30_000) == inside)[sure].all()
             assert sure.mean() > 0.5
-    assert not open_dataset(path).schema.features["segmentation_mask"].repeated
-    rows = rows_of(path)
-    assert rows["train/3"]["reason"] == "no mask"
+    assert not open_dataset(result.path).schema.features["segmentation_mask"].repeated
+    items = rows(result.path)
+    assert items["train/3"]["reason"] == "no mask"
     bad = "inklabels.png: the mask is of 16x8 pixels, but its image has 16x12"
-    assert (rows["train/4"]["kind"], rows["train/4"]["reason"]) == ("bad_mask", bad)
-    assert rows["train/1/ir.png"]["reason"] == "not matched by --stack"
-    assert not shardprep.verify(path, decode=True).problems
+    assert (items["train/4"]["kind"], items["train/4"]["reason"]) == ("bad_mask", bad)
+    assert items["train/1/ir.png"]["reason"] == "not matched by --stack"
 
 
 def test_bands_and_their_mask_are_read_from_arrays(tmp_path: Path) -> None:
@@ -219,7 +205,7 @@ def test_bands_and_their_mask_are_read_from_arrays(tmp_path: Path) -> None:
         for band, data in zip((8, 9, 16), row["images"], strict=True):
             values = np.load(io.BytesIO(members[f"{key}/band_{band:02}.npy"]))[..., 4]
             levels = np.rint((values.astype(np.float64) - 200) * 2.55)
-            assert (np.asarray(Image.open(io.BytesIO(data)))[..., 0] == levels).all()
+            assert (decoded(data)[..., 0] == levels).all()
     assert not shardprep.verify(result.path, decode=True).problems
 
 
@@ -232,9 +218,9 @@ def test_masks_of_single_images_are_arrays(*, instances: bool, tmp_path: Path) -
     masks: dict[str, Array] = {"c": blocks(1, 2), "d": blocks(2, 1)[0], "e": blocks(3, 3) > 0}
     members |= {f"train_masks/{name}.npy": npy(mask) for name, mask in masks.items()}
     members["train_masks/f.npy"] = npy(np.zeros((2, HEIGHT, WIDTH + 1), np.uint8))
-    result = build(
-        write_folder(tmp_path / "source", members),
-        tmp_path / "out",
+    result, stored = built(
+        tmp_path,
+        members,
         masks="train_masks/{stem}.npy",
         labels="folder",
         unlisted="background",
@@ -242,7 +228,7 @@ def test_masks_of_single_images_are_arrays(*, instances: bool, tmp_path: Path) -
         size="none",
         max_rejected=0.5,
     )
-    found = {key.rpartition("/")[2][0]: row for key, row in records(result.path).items()}
+    found = {key.rpartition("/")[2][0]: row for key, row in stored.items()}
     assert found.keys() == set("abcde")
     for name, row in found.items():
         planes = masks.get(name, np.zeros((1, HEIGHT, WIDTH), np.uint8))
@@ -253,9 +239,8 @@ def test_masks_of_single_images_are_arrays(*, instances: bool, tmp_path: Path) -
         else:
             (mask,) = map(png, row["segmentation_mask"])
             assert (mask == planes.max(axis=0)).all()
-    reason = rows_of(result.path)["train_images/forged/f.png"]["reason"]
+    reason = rows(result.path)["train_images/forged/f.png"]["reason"]
     assert "is of 17x12 pixels, but its image has 16x12" in reason
-    assert not shardprep.verify(result.path, decode=True).problems
 
 
 def test_a_mask_that_is_not_an_array_of_whole_numbers_is_an_error(tmp_path: Path) -> None:
@@ -276,20 +261,10 @@ def test_a_mask_that_is_not_an_array_of_whole_numbers_is_an_error(tmp_path: Path
             build(source, tmp_path / "out", masks="masks/{stem}.npy")
 
 
-def nifti(volume: Array) -> bytes:
-    data: bytes = nibabel.Nifti1Image(volume, np.eye(4)).to_bytes()
-    return data
-
-
-def pages(volume: Array) -> bytes:
-    first, *others = map(Image.fromarray, volume)
-    return encoded(first, "TIFF", save_all=True, append_images=others)
-
-
 VOLUMES: dict[str, Any] = {
     "nii.gz": lambda volume: gzip.compress(nifti(volume.transpose(2, 1, 0))),
     "npy": npy,
-    "tif": pages,
+    "tif": paged_tiff,
 }
 
 
@@ -304,9 +279,9 @@ def test_a_volume_of_labels_gives_each_image_its_mask(suffix: str, tmp_path: Pat
         members[f"images/{name}.{suffix}"] = save(volume)
         number = 2 if name == "c" else None
         members[f"labels/{name}.{suffix}"] = save(labels[:number])
-    result = build(
-        write_folder(tmp_path / "source", members),
-        tmp_path / "out",
+    result, found = built(
+        tmp_path,
+        members,
         masks="labels/{name}",
         mask_values="0=background,1=necrosis,2=edema,3=enhancing,4=ignore",
         depth=16,
@@ -314,16 +289,14 @@ def test_a_volume_of_labels_gives_each_image_its_mask(suffix: str, tmp_path: Pat
         max_rejected=0.5,
         **more,
     )
-    found = records(result.path)
     assert found.keys() == {f"images/{name}.{suffix}" for name in "ab"}
     for name in "ab":
         row, (volume, labels) = found[f"images/{name}.{suffix}"], made[name]
         assert (np.array([*map(png, row["images"])]) == volume).all()
         masks = np.array([*map(png, row["segmentation_mask"])])
         assert (masks == np.where(labels == 4, 255, labels)).all()
-    bad = rows_of(result.path)[f"images/c.{suffix}"]
+    bad = rows(result.path)[f"images/c.{suffix}"]
     assert (bad["kind"], bad["reason"]) == ("bad_mask", "it has 2 masks, but 5 images")
-    assert not shardprep.verify(result.path, decode=True).problems
 
 
 def test_a_mask_of_volumes_by_channel_is_repeated_for_each_channel(tmp_path: Path) -> None:
@@ -334,17 +307,15 @@ def test_a_mask_of_volumes_by_channel_is_repeated_for_each_channel(tmp_path: Pat
         for name, volume in zip(("flair", "t1"), volumes, strict=True)
     }
     members |= {"BraTS_001/BraTS_001_seg.nii.gz": labels}
-    result = build(
-        write_folder(
-            tmp_path / "source", {key: VOLUMES["nii.gz"](one) for key, one in members.items()}
-        ),
-        tmp_path / "out",
+    _, found = built(
+        tmp_path,
+        {key: VOLUMES["nii.gz"](one) for key, one in members.items()},
         stack="{id}/{id}_{flair,t1}.nii.gz",
         masks="{id}/*_seg.nii.gz",
         depth=16,
         size="none",
     )
-    ((_, row),) = records(result.path).items()
+    ((_, row),) = found.items()
     assert (
         np.array([*map(png, row["images"])]) == np.stack(volumes, 1).reshape(6, HEIGHT, WIDTH)
     ).all()
@@ -403,34 +374,12 @@ def test_verify_finds_lost_and_damaged_masks(kidneys: Path) -> None:
         assert any(what in fault.what for fault in faults), faults
 
 
-@pytest.mark.thorough
-def test_other_commands_take_masks_of_stacks(kidneys: Path, tmp_path: Path) -> None:
-    import tensorflow_datasets as tfds
-
+def test_masks_of_stacks_are_exported_and_shown(kidneys: Path, tmp_path: Path) -> None:
     found = records(kidneys)
-    source = write(tmp_path / "sennet.zip", zip_bytes(sennet()))
-    again = build(source, tmp_path / "again", reuse=kidneys, **SENNET).path
-    assert tree(again).keys() == tree(kidneys).keys()
-    assert records(again) == found
-    assert not shardprep.diff(kidneys, again).changes
-    packed = shardprep.repack(kidneys, tmp_path / "packed", shards=2).path
-    assert records(packed) == found
-    assert not shardprep.verify(packed, decode=True).problems
-    one = "train/kidney_2/labels/1.tif"
-    members = sennet() | {one: tiff(255 - 255 * blocks(1, 3)[1])}
-    source = write(tmp_path / "changed.zip", zip_bytes(members))
-    changed = build(source, tmp_path / "changed", **SENNET, name="sennet").path
-    (change,) = shardprep.diff(kidneys, changed).changes.to_pylist()
-    assert (change["key"], change["kind"]) == ("train/kidney_2", "mask")
     exported = shardprep.export(kidneys, to="folder", out=tmp_path / "exported").path
     for key, row in found.items():
         for i, mask in enumerate(row["segmentation_mask"]):
             file = exported / f"class-masks/train/{key.rpartition('/')[2]}/{i:05d}.png"
             assert file.read_bytes() == mask
-    shardprep.report(kidneys, output=tmp_path / "report.html")
     (shown,) = (one for one in annotated_pictures(open_dataset(kidneys), 2) if "y_2" in one.title)
     assert shown.mask == found["train/kidney_2"]["segmentation_mask"][1]
-    builder = tfds.builder_from_directory(str(kidneys))
-    for row in builder.as_dataset(split="train").as_numpy_iterator():
-        own = found[row["image/filename"].decode()]["segmentation_mask"]
-        assert (row["segmentation_mask"][..., 0] == np.array([*map(png, own)])).all()

@@ -3,7 +3,6 @@
 The oracle is exact arithmetic on the numbers of a whole sample.
 """
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from PIL import Image
 
 import shardprep
 from shardprep.errors import SourceError
-from tests.support.arrays import npy
-from tests.support.builders import build, tree, write_folder
+from tests.support.arrays import decoded, npy
+from tests.support.builders import build, encoded, tree, write_folder
 from tests.support.dicom import dicom, sequence
 from tests.writer.records import records
 
@@ -30,16 +29,11 @@ VALUES: Array = RNG.integers(100, 4000, (2, 4, 6, 5)).astype(np.uint16) // SHARE
 
 
 def image(values: Array, form: str) -> bytes:
-    out = io.BytesIO()
-    Image.fromarray(values).save(out, form)
-    return out.getvalue()
+    return encoded(Image.fromarray(values), form)
 
 
 def stacks(path: Path) -> dict[str, Array]:
-    def one(data: bytes) -> Array:
-        return np.asarray(Image.open(io.BytesIO(data)))
-
-    return {key: np.stack([*map(one, row["images"])]) for key, row in records(path).items()}
+    return {key: np.stack([*map(decoded, row["images"])]) for key, row in records(path).items()}
 
 
 def scaled(values: Array, low: float, high: float) -> Array:

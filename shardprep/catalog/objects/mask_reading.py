@@ -138,6 +138,8 @@ def _values(
 
 _MOST_SPARSE = 8
 """Ratio of highest value to number of values, above which a remark asks for class names."""
+_FEW = 0.01
+"""Maximum share of masks with a highest value that may be a mistake."""
 
 
 def _with_hint(values: MaskValues, documents: Documents) -> MaskValues:
@@ -151,9 +153,19 @@ def _with_hint(values: MaskValues, documents: Documents) -> MaskValues:
         hint = f"masks have only the values 0, {some_of([*map(str, known)])}: {named} names them"
     elif are_numbers(values.present):
         hint = f"masks: {NUMBERED}? {OptionName('instances')} keeps the objects apart"
+    elif known and known[-1] - 1 not in (0, *known) and (few := _few_with(known[-1], values)):
+        what = f"{few} the value {known[-1]}, and none has {known[-1] - 1}"
+        hint = f"{what}: correct them if it is not a class"
     else:
         return values
     return replace(values, findings=(*values.findings, hint))
+
+
+def _few_with(value: int, values: MaskValues) -> str:
+    """Return how many masks have a value, as "3 of 20,000 masks have"; "" if over one percent."""
+    number, most = sum(value in one for one in values.present), len(values.present) * _FEW
+    every = counted(len(values.present), "mask", "has", "have")
+    return f"{number:,} of {every}" if number <= most else ""
 
 
 def _by_file(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from shardprep.catalog.tables.long_rows import REMEDY, LongRows
 from shardprep.dataset.card import from_cell
 from shardprep.errors import SourceError, use_one_of
-from shardprep.source.string_column import Coded, Texts, release
+from shardprep.source.string_column import Coded, ColumnView, Texts, release
 from shardprep.storage.cache import DATA_FRAME
 from shardprep.storage.text_file import WHOLE, CsvRows, text_lines
 
@@ -34,7 +34,7 @@ _LONG = "\n"
 """Key of a fault that no title is equal to."""
 
 
-class Rows(Sequence[list[str]]):
+class Rows(ColumnView[list[str]]):
     """The rows of a table, stored as columns; indexing creates a list of cells."""
 
     __slots__ = ("_number", "columns")
@@ -72,11 +72,6 @@ class Rows(Sequence[list[str]]):
 
     def __iter__(self) -> Iterator[list[str]]:
         return map(list, zip(*self.columns, strict=True))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 class UnsureCellsError(SourceError):

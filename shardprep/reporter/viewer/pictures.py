@@ -20,6 +20,7 @@ from shardprep.dataset import example
 from shardprep.dataset.annotated_pictures import annotated_picture
 from shardprep.dataset.example import Features
 from shardprep.dataset.schema import MASK, TARGET_IMAGE, Schema
+from shardprep.dataset.stored_size import stored_codec
 from shardprep.errors import RecordError, ShardprepError
 from shardprep.image.drawing import AnnotatedPicture, Legend, draw_marked, thumbnail
 from shardprep.image.jpeg_header import is_common
@@ -41,7 +42,6 @@ _END_S = 0.5
 _NUM_THREADS = 8
 _RUN = 15
 """Maximum number of records of a shard that are read together."""
-_JPEG_START, _PNG_START = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 
 
 class Drawing(NamedTuple):
@@ -101,16 +101,13 @@ class RecordPictures:
         try:
             if TARGET_IMAGE in images.schema.features:
                 return _png(annotated_picture(bytes(payload), images.schema).pixels), "image/png"
-            data = images.image(payload)
-            if images.schema.image.encoding == "raw":
-                return _png(images.pixels(data)), "image/png"
-            if data.startswith(_JPEG_START):
-                if is_common(data):
-                    return data, "image/jpeg"
-                return _png(images.pixels(data)), "image/png"
-            if data.startswith(_PNG_START):
-                return data, "image/png"
-            raise ValueError("neither a JPEG nor a PNG")
+            data, is_raw = images.image(payload), images.schema.image.encoding == "raw"
+            codec = None if is_raw else stored_codec(data)
+            if codec == "png" or (codec and is_common(data)):
+                return data, f"image/{codec}"
+            if codec is None and not is_raw:
+                raise ValueError("neither a JPEG nor a PNG")
+            return _png(images.pixels(data)), "image/png"
         except Exception as error:  # decoders raise any type of exception
             raise images.damaged(record, error) from error
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _COMMITS_AT_ONCE = 2
 """Maximum number of running commits: limits memory, temporary files, and lost work on failure."""
 LEAVE_S = 10.0
-"""Seconds to wait for running commits when a build fails."""
+"""Seconds to wait for running commits, or copies of shards, when another one fails."""
 
 
 @dataclass(frozen=True, slots=True)

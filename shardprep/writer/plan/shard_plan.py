@@ -20,7 +20,7 @@ from shardprep.catalog.items import Item, Items
 from shardprep.dataset.documents import shard_name
 from shardprep.errors import OptionName, RecipeError, counted
 from shardprep.source.members import Members
-from shardprep.source.string_column import Texts
+from shardprep.source.string_column import ColumnView, Texts
 
 if TYPE_CHECKING:
     from pyarrow import Table
@@ -51,7 +51,7 @@ class ShardPlan(NamedTuple):
         return self.items.part(slice(None))
 
 
-class ShardItems(Sequence["Item"]):
+class ShardItems(ColumnView["Item"]):
     """Items of one shard: positions `rows` in the columns of all items."""
 
     __slots__ = ("_items", "rows")
@@ -75,11 +75,6 @@ class ShardItems(Sequence["Item"]):
     def __iter__(self) -> Iterator[Item]:
         for start in range(0, len(self), MAX_CHUNK_ITEMS):
             yield from self[start : start + MAX_CHUNK_ITEMS]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
 
     @property
     def members(self) -> Members:

@@ -29,6 +29,7 @@ from shardprep.errors import BuildError, DatasetError, OptionName, ShardprepErro
 from shardprep.recipe.recipe import Recipe
 from shardprep.storage.folder import LocalFolder, ObjectFolder
 from shardprep.storage.regular_file import sha256_of
+from shardprep.storage.space import resumable_writes
 from shardprep.storage.store import ChangedError
 from shardprep.storage.url import ObjectUrl, parse_place
 from shardprep.writer.plan.build_plan import read_outline
@@ -123,15 +124,12 @@ _MOST_TRIES = 5
 def writing(workspace: Workspace) -> Iterator[None]:
     """Turn OSError, and ChangedError for files of this workspace, into BuildError."""
     try:
-        yield
+        with resumable_writes(workspace.state):
+            yield
     except ChangedError as error:
         if not error.where.startswith(workspace.location):
             raise  # from a dataset that is read
         raise DisturbedError(error.where, error.what, "run the same command again") from error
-    except OSError as error:
-        what = f"cannot be written ({error.strerror or error})"
-        hint = "finished shards are kept: free space, or correct permissions, and run again"
-        raise BuildError(str(error.filename or workspace.state), what, hint) from error
 
 
 def fingerprint_of(workspace: Workspace) -> Fingerprint | None:

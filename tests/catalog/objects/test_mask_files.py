@@ -300,6 +300,16 @@ def test_values_that_are_hardly_classes_are_a_note(
     assert [one for one in made.findings if "value" in one] == ([note] if note else [])
 
 
+def test_a_high_value_in_few_masks_is_a_note(tmp_path: Path) -> None:
+    files = masked(100, 0, 1, 2) | {"masks/3.png": grey(0, 1, 7)}
+    made = catalog(tmp_path, files, "none", masks="masks/{name}")
+    what = "1 of 100 masks have the value 7, and none has 6: correct them if it is not a class"
+    assert what in made.findings
+    files |= {f"masks/{i}.png": grey(0, 1, 7) for i in range(4)}  # four percent
+    made = catalog(tmp_path / "all", files, "none", masks="masks/{name}")
+    assert not [one for one in made.findings if "value 7" in one]
+
+
 def coloured(form: str = "PNG") -> bytes:
     """Return a mask of colours."""
     return encoded(Image.fromarray(np.full((4, 4, 3), (255, 0, 9), np.uint8)), form)

@@ -363,7 +363,9 @@ def test_other_text_files_are_not_labels(tmp_path: Path) -> None:
     }
     made = source(tmp_path, texts, "images/1.png")
     assert not made.read("yolo").without_image
-    with pytest.raises(SourceError, match="no text file of the source is named like an image"):
+    with pytest.raises(
+        SourceError, match=r"no TXT file belongs to an image, such as README\.txt; give"
+    ):
         source(tmp_path, {"README.txt": "hello"}, "1.png").read("yolo")
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from tests.support.arrays import npy
 from tests.support.builders import encoded, jpeg
 from tests.support.competitions.twin import Competition, Members, Values, f32, rgb, rows_of, table
-from tests.support.competitions.volumes import npy
 from tests.support.layouts import image
 
 # --- byu-locating-bacterial-flagellar-motors-2025 ---

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import tifffile
 from PIL import Image
 
+from tests.support.arrays import decoded, npy, tiff
 from tests.support.builders import encoded, tree
 from tests.support.competitions.twin import (
     Array,
@@ -20,12 +21,6 @@ from tests.support.competitions.twin import (
     rows_of,
     table,
 )
-
-
-def npy(array: Array) -> bytes:
-    out = io.BytesIO()
-    np.save(out, array)
-    return out.getvalue()
 
 
 def _random(seed: int, *shape: int, dtype: Any = np.uint8) -> Array:
@@ -93,19 +88,13 @@ def _brain_values(members: Members) -> Values:
 # --- vesuvius-challenge-surface-detection ---
 
 
-def _tiff(volume: Array) -> bytes:
-    out = io.BytesIO()
-    tifffile.imwrite(out, volume, photometric="minisblack")
-    return out.getvalue()
-
-
 def _scrolls() -> Members:
     members: Members = {}
     rows = [["id", "scroll_id"]]
     for i, one in enumerate((1407735, 2290837, *range(102536988, 102536997))):
-        members[f"train_images/{one}.tif"] = _tiff(_random(one, 4, 10, 12))
+        members[f"train_images/{one}.tif"] = tiff(_random(one, 4, 10, 12))
         if i != 2:
-            members[f"train_labels/{one}.tif"] = _tiff(_random(one + 1, 4, 10, 12) % 3)
+            members[f"train_labels/{one}.tif"] = tiff(_random(one + 1, 4, 10, 12) % 3)
         rows.append([str(one), "" if i == 1 else str(34117 + i)])
     members["test_images/1407735.tif"] = members["train_images/1407735.tif"]
     test = [["id", "scroll_id"], ["1407735", "26002"]]
@@ -152,7 +141,7 @@ def _fragment_values(members: Members) -> Values:
     for key, data in members.items():
         folder = key.partition("/surface_volume/")[0]
         if folder != key and (f"{folder}/inklabels.png" in members or "test" in folder):
-            layer = np.asarray(Image.open(io.BytesIO(data)))[..., None]
+            layer = decoded(data)[..., None]
             found.setdefault(folder, {"images": []})["images"].append(layer)
     for folder, values in found.items():
         if "train" in folder:

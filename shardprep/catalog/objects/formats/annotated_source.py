@@ -14,7 +14,7 @@ from shardprep.catalog.names import stem
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.errors import SourceError, counted, some_of
+from shardprep.errors import OptionName, SourceError, counted, shown, some_of
 from shardprep.recipe.object_rules import FormatRule
 from shardprep.recipe.options import spelled
 from shardprep.source.byte_range import MemberError
@@ -29,6 +29,8 @@ MOST_VALUES = 2_000_000
 """Maximum number of values in JSON that is parsed at once; each takes up to 100 bytes."""
 NO_CLASSES = ("__ignore__", "_background_")
 """Labels of LabelMe that are not classes; documents of other formats may have them as well."""
+DTD_FAULT = "has a document type definition (DTD), which no annotation needs"
+_DTD = b"<!DOCTYPE"
 ENOUGH = 0.5
 """Minimum share of images outside of test splits that the documents of a format must list."""
 _NUM_SAMPLES = 16
@@ -132,6 +134,16 @@ def has_many_values(data: bytes) -> bool:
     return data.count(b",") + data.count(b"[") + data.count(b"{") > MOST_VALUES
 
 
+def has_dtd(data: bytes) -> bool:
+    """Return whether XML, also in UTF-16, has a document type definition, which may be hostile."""
+    return _DTD in data or (b"\0" in data and _DTD in data.replace(b"\0", b""))
+
+
+def local_name(tag: str) -> str:
+    """Return the name of an XML element without its namespace."""
+    return tag.rpartition("}")[2]
+
+
 def shared_documents(
     source: AnnotatedSource, rule: FormatRule, is_one: Callable[[bytes], bool], suffix: str
 ) -> list[str]:
@@ -147,12 +159,26 @@ def shared_documents(
             raise SourceError(key, fault, f"download or pack it again, or use {rule.kind}:FILE")
         found += [key] if is_one(data) else []
     if not found:
-        there = [member.key for member in source.documents.members(suffix)]
-        has = some_of(there, 3) or f"no {suffix[1:].upper()}"
-        hint = f"use another format: the source has {has}"
-        what = "no document of the source has this format"
-        raise SourceError(rule.flag, what, hint)
+        raise no_documents(source, rule.flag, suffix)
     return found
+
+
+def no_documents(
+    source: AnnotatedSource, option: OptionName, suffix: str, stray: str = ""
+) -> SourceError:
+    """Return the error for a source whose files with a suffix do not have the format of an option.
+
+    `stray` is the key of a file that has the format, but belongs to no image.
+    """
+    kind = suffix[1:].upper()
+    if stray:
+        hint = f"give each file the name of its image, such as {shown(source.index.keys[0])}"
+        return SourceError(
+            option, f"no {kind} file belongs to an image, such as {shown(stray)}", hint
+        )
+    there = [member.key for member in source.documents.members(suffix)]
+    hint = f"use another format: the source has {some_of(there, 3) or f'no {kind}'}"
+    return SourceError(option, "no document of the source has this format", hint)
 
 
 def shared_texts(

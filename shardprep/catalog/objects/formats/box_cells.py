@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +29,8 @@ POLYGON = re.compile(
 """Matches a cell with the points of a polygon, x before y."""
 _MOST_ODD = 0.01
 """Maximum share of cells with a number of words that is not a multiple of the words of a box."""
+NO_SHAPE = (TypeError, ValueError, LookupError, OverflowError, RecursionError)
+"""Errors of cells that are not outlines or keypoints in JSON."""
 SAMPLE_ROWS = 200
 """Approximate number of rows that are searched for the form of boxes."""
 
@@ -34,7 +38,8 @@ SAMPLE_ROWS = 200
 class CellBoxes:
     """Four numbers of each box of a table, in row order."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_outlines: bool) -> None:
+        self._keeps_outlines = keeps_outlines
         self.rows = array("q")
         self.labels: list[str | None] = []
         """Label of each box; None if the row has the label."""
@@ -52,15 +57,15 @@ class CellBoxes:
             self.rows.append(row)
             self.labels.append(label)
 
-    def add_numbers(self, row: int, cells: Sequence[str], *, keeps_outline: bool) -> None:
+    def add_numbers(self, row: int, cells: Sequence[str]) -> None:
         """Add a box of four numbers, or of x and y of four corners."""
         if len(cells) == NUM_CORNERS:
             self.form = "xyxy"
-            self.add_polygon(row, cells, keeps_outline=keeps_outline)
+            self.add_polygon(row, cells)
         else:
             self.add(row, cells)
 
-    def add_polygon(self, row: int, words: Sequence[str], *, keeps_outline: bool) -> None:
+    def add_polygon(self, row: int, words: Sequence[str]) -> None:
         try:
             points = np.array(words[len(words) % 2 :], np.float64).reshape(-1, 2)
         except ValueError:
@@ -68,7 +73,7 @@ class CellBoxes:
         if not np.isfinite(points).all():
             self.malformed[row] += 1
         else:
-            if keeps_outline:
+            if self._keeps_outlines:
                 self.polygons[len(self.rows)] = points.ravel().tolist()
             self.add(row, (*points.min(0), *points.max(0)))
 
@@ -81,11 +86,11 @@ def boxes_of_columns(table: Table, places: Sequence[int], source: AnnotatedSourc
 
     A row with only one text, such as the headings in DOTA's files, has no box.
     """
-    boxes = CellBoxes()
+    boxes = CellBoxes(keeps_outlines=source.outlines)
     for number, row in enumerate(table.rows):
         cells = [row[place] for place in places]
         if any(cells[1:]) or is_number(cells[0]):
-            boxes.add_numbers(number, cells, keeps_outline=source.outlines)
+            boxes.add_numbers(number, cells)
     return boxes
 
 
@@ -98,11 +103,11 @@ def boxes_of_cells(table: Table, place: int, source: AnnotatedSource) -> CellBox
     if any("{" in cell for _, cell in cells[:SAMPLE_ROWS]):
         return _of_dicts(cells, source)
     words = [(i, cell.translate(SPACES).split()) for i, cell in cells]
-    boxes = CellBoxes()
+    boxes = CellBoxes(keeps_outlines=source.outlines)
     if cells and all(POLYGON.fullmatch(cell) for _, cell in cells):
         boxes.form = "xyxy"
         for number, several in words:
-            boxes.add_polygon(number, several, keeps_outline=source.outlines)
+            boxes.add_polygon(number, several)
         return boxes
     size, has_label = tuple_size([several for _, several in words])
     for number, several in words:
@@ -141,8 +146,26 @@ def is_number(word: str) -> bool:
     return True
 
 
+def keypoints_of(value: Any) -> tuple[Floats, tuple[str, ...]]:
+    """Return x, y, visibility of each keypoint, float64[K, 3], and their names or ().
+
+    `value`, perhaps as JSON, is a list of numbers, a list of three numbers for each keypoint, or a
+    dict of such lists by name, where an empty list is (0, 0, 0). An error in `NO_SHAPE` for others.
+    """
+    value = json.loads(value) if isinstance(value, str) else value
+    names = tuple(value) if isinstance(value, dict) else ()
+    rows = [one or (0, 0, 0) for one in value.values()] if names else value
+    points = np.array(rows or [], np.float64)
+    if points.shape[1:] != (3,) and (names or points.ndim > 1):
+        raise ValueError("not three numbers for each keypoint")
+    points = points.reshape(-1, 3)
+    if not np.isin(points[:, 2], (0, 1, 2)).all():
+        raise ValueError("not 0, 1 or 2 as visibility")
+    return points, names
+
+
 def _of_dicts(cells: Sequence[tuple[int, str]], source: AnnotatedSource) -> CellBoxes:
-    boxes = CellBoxes()
+    boxes = CellBoxes(keeps_outlines=source.outlines)
     known: dict[tuple[str, ...], BoxColumns | None] = {}
     for number, cell in cells:
         for match in _DICT.finditer(cell):
@@ -154,5 +177,5 @@ def _of_dicts(cells: Sequence[tuple[int, str]], source: AnnotatedSource) -> Cell
             else:
                 boxes.form = columns.form
                 values = [entries[name] for name in columns.names]
-                boxes.add_numbers(number, values, keeps_outline=source.outlines)
+                boxes.add_numbers(number, values)
     return boxes

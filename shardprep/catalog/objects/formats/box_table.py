@@ -11,7 +11,6 @@ from dataclasses import replace
 from itertools import repeat
 from operator import attrgetter
 from pathlib import PurePath
-from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -28,6 +27,7 @@ from shardprep.catalog.objects.formats.annotated_source import (
 )
 from shardprep.catalog.objects.formats.box_cells import (
     NO_BOXES,
+    NO_SHAPE,
     POLYGON,
     SAMPLE_ROWS,
     SPACES,
@@ -35,6 +35,7 @@ from shardprep.catalog.objects.formats.box_cells import (
     boxes_of_cells,
     boxes_of_columns,
     is_number,
+    keypoints_of,
     tuple_size,
 )
 from shardprep.catalog.objects.formats.box_format import SizeOf
@@ -73,7 +74,6 @@ _LABELS = re.compile(
 _OF_TENSORFLOW = frozenset(("filename", "class", "xmin", "ymin", "xmax", "ymax"))
 """Columns of a table of boxes from TensorFlow tools; each row is an object."""
 _PATH = re.compile("[./]")
-_NO_SHAPE = (TypeError, ValueError, LookupError, OverflowError, RecursionError)
 _FURTHER: dict[str, Callable[[AnnotatedSource], bool]] = {
     "iscrowd": attrgetter("keeps_crowds"),
     "segmentation": attrgetter("outlines"),
@@ -223,39 +223,31 @@ def _objects(
 def _add_outlines(objects: ObjectTable, cells: Iterable[str]) -> None:
     """Add the outlines of all objects; cells not in COCO's form are ignored."""
     for row, cell in enumerate(cells):
-        with contextlib.suppress(*_NO_SHAPE):
+        with contextlib.suppress(*NO_SHAPE):
             objects.add_outline(row, outline_of(json.loads(cell)))
 
 
 def _add_keypoints(
     objects: ObjectTable, cells: Iterable[str], *, is_y_first: bool
 ) -> tuple[str, ...]:
-    """Add the keypoints of all objects and return their names; () if no cell has names.
+    """Add the keypoints of all objects, and return the names that dicts give them, or ().
 
-    A dict has x, y and visibility of each name. Cells of another form are ignored.
+    Cells of another form are ignored.
     """
-    dicts = (_keypoints(cell) or {} for cell in cells if cell.startswith("{"))
-    names = tuple(dict.fromkeys(name for one in dicts for name in one))
-    x, y = (1, 0) if is_y_first else (0, 1)
+    found: dict[int, tuple[Floats, tuple[str, ...]]] = {}
     for row, cell in enumerate(cells):
-        if not (value := _keypoints(cell)):
-            continue
-        with contextlib.suppress(*_NO_SHAPE):
-            if isinstance(value, dict):
-                value = [value.get(name) or (0, 0, 0) for name in names]
-            points = np.array(value, np.float64).reshape(-1, 3)
-            if np.isin(points[:, 2], (0, 1, 2)).all():
-                objects.add_points(row, points[:, [x, y, 2]].ravel().tolist())
+        with contextlib.suppress(*NO_SHAPE):
+            found[row] = keypoints_of(cell)
+    names = tuple(dict.fromkeys(name for _, own in found.values() for name in own))
+    for row, (points, own) in found.items():
+        every = np.zeros((len(names), 3)) if own else points
+        if own:
+            every[[names.index(name) for name in own]] = points
+        if len(every):
+            objects.add_points(
+                row, every[:, [1, 0, 2] if is_y_first else [0, 1, 2]].ravel().tolist()
+            )
     return names
-
-
-def _keypoints(cell: str) -> Any:
-    """Return the JSON value of a cell, or None; a dict must have three numbers for each name."""
-    with contextlib.suppress(*_NO_SHAPE):
-        value = json.loads(cell)
-        if not isinstance(value, dict) or {len(one) for one in value.values() if one} <= {3}:
-            return value
-    return None
 
 
 def _without_image(boxes: CellBoxes, match: TableMatch) -> dict[str, int]:

@@ -257,10 +257,8 @@ class _Document:
 
     def add(self, entries: dict[object, Any], id_: object, value: object) -> None:
         if entries.setdefault(id_, value) != value:
-            both = f"{_short(entries[id_])} and {_short(value)}"
-            raise SourceError(
-                self.key, f"id {_short(id_)} is used twice: {both}", "give each entry its own id"
-            )
+            what = f"id {_short(id_)} is used twice: {_entry(entries[id_])} and {_entry(value)}"
+            raise SourceError(self.key, what, "give each entry its own id")
 
 
 class _Reader:
@@ -480,3 +478,9 @@ class _Reader:
 
 def _short(value: object) -> str:
     return shown(str(value))
+
+
+def _entry(value: Any) -> str:
+    """Return the name of an image, with its size if stated, or of a category."""
+    name, size = value if isinstance(value, tuple) else (value, None)
+    return _short(name) + (f" of {size[1]}x{size[0]} pixels" if size else "")

@@ -10,16 +10,19 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
-from xml.parsers import expat
+from typing import Any
+from xml.etree import ElementTree as ET
 
 import numpy as np
 
 from shardprep.catalog.names import given_split, natural_order
 from shardprep.catalog.objects.formats.annotated_source import (
+    DTD_FAULT,
     AnnotatedSource,
     Sign,
     coverage,
+    has_dtd,
+    local_name,
     shared_documents,
     shared_texts,
 )
@@ -46,74 +49,49 @@ _PIECE = 1 << 16
 _HINT = "export it again from CVAT, as 'CVAT for images 1.1'"
 
 
-class _Shape(NamedTuple):
-    kind: str
-    facts: Mapping[str, str]
-
-
-class _Image(NamedTuple):
-    facts: Mapping[str, str]
-    shapes: list[_Shape]
-
-
 class _Reader:
     def __init__(self, key: str) -> None:
         self.labels: list[str] = []
         self.has_image = False
-        self.num_tags = 0
         self._key = key
-        self._images: list[_Image] = []
-        self._path: list[str] = []
-        self._label: dict[str, str] = {}
-        self._parser = expat.ParserCreate()
-        self._parser.buffer_text = True
-        self._parser.StartDoctypeDeclHandler = self._refuse_dtd
-        self._parser.StartElementHandler = self._start
-        self._parser.EndElementHandler = self._end
-        self._parser.CharacterDataHandler = self._text
 
-    def images(self, data: bytes) -> Iterator[_Image]:
-        for start in range(0, max(len(data), 1), _PIECE):
-            try:
-                self._parser.Parse(data[start : start + _PIECE], start + _PIECE >= len(data))
-            except (expat.ExpatError, LookupError, ValueError) as error:
-                raise SourceError(self._key, f"is damaged XML ({error})", _HINT) from error
-            whole = self._images[: len(self._images) - (self._path[1:2] == ["image"])]
-            self._images = self._images[len(whole) :]
-            yield from whole
+    def images(self, data: bytes) -> Iterator[ET.Element]:
+        """Yield the elements of images, whose children are shapes and tags."""
+        path: list[ET.Element] = []
+        for event, one in self._events(data):
+            one.tag = local_name(one.tag)
+            if event == "start":
+                self._check(one.tag, len(path))
+                self.has_image |= len(path) == 1 and one.tag == "image" and "name" in one.attrib
+                path.append(one)
+                continue
+            path.pop()
+            if one.tag == "label" and any(above.tag == "meta" for above in path):
+                name, kind = (one.findtext(part) or "" for part in ("name", "type"))
+                if name and not one.findtext("parent") and kind.strip() not in (*_NO_AREAS, "tag"):
+                    self.labels.append(name.strip())
+            elif len(path) == 1:
+                if one.tag == "image":
+                    yield one
+                path[0].clear()  # keeps memory small
 
-    def _refuse_dtd(self, *_: object) -> None:
-        what = "has a document type definition (DTD), which no annotation needs"
-        raise SourceError(self._key, what, _HINT)
+    def _events(self, data: bytes) -> Iterator[tuple[str, ET.Element]]:
+        if has_dtd(data):
+            raise SourceError(self._key, DTD_FAULT, _HINT)
+        parser: Any = ET.XMLPullParser(("start", "end"))
+        try:
+            for start in range(0, len(data), _PIECE):
+                parser.feed(data[start : start + _PIECE])
+                yield from parser.read_events()
+            parser.close()
+        except (ET.ParseError, LookupError, ValueError) as error:
+            raise SourceError(self._key, f"is damaged XML ({error})", _HINT) from error
 
-    def _start(self, tag: str, facts: dict[str, str]) -> None:
-        if not self._path and tag != "annotations":
+    def _check(self, tag: str, depth: int) -> None:
+        if depth == 0 and tag != "annotations":
             raise SourceError(self._key, f"is not XML of CVAT: its root is {tag!r}", _HINT)
-        depth = len(self._path)
         if depth == 1 and tag == "track":
             raise SourceError(self._key, "is XML of CVAT for a video, with tracks", _HINT)
-        if depth == 1 and tag == "image":
-            self.has_image |= "name" in facts
-            self._images.append(_Image(facts, []))
-        elif depth == 2 and self._path[1] == "image":
-            self.num_tags += tag == "tag"
-            if tag != "tag":
-                self._images[-1].shapes.append(_Shape(tag, facts))
-        elif tag == "label":
-            self._label = {}
-        self._path.append(tag)
-
-    def _end(self, tag: str) -> None:
-        self._path.pop()
-        if tag == "label" and "meta" in self._path:
-            name, kind = self._label.get("name", ""), self._label.get("type", "any").strip()
-            if name and "parent" not in self._label and kind not in (*_NO_AREAS, "tag"):
-                self.labels.append(name.strip())
-
-    def _text(self, text: str) -> None:
-        if self._path[-2:-1] == ["label"]:
-            tag = self._path[-1]
-            self._label[tag] = self._label.get(tag, "") + text
 
 
 def is_cvat(data: bytes) -> bool:
@@ -127,7 +105,7 @@ def is_cvat(data: bytes) -> bool:
 
 def _stated_names(data: bytes) -> list[str]:
     try:
-        return [image.facts.get("name", "") for image in _Reader("").images(data)]
+        return [image.get("name", "") for image in _Reader("").images(data)]
     except SourceError:
         return []
 
@@ -150,19 +128,20 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         keys.append(key)
         reader, is_listed, missing = _Reader(key), False, Counter[str]()
         for image in reader.images(data):
-            name, found = _image(image.facts, pairing, key)
+            name, found = _image(image.attrib, pairing, key)
+            shapes = [one for one in image if one.tag != "tag"]
+            num_tags += len(image) - len(shapes)
             if found is None:
-                missing[name] += len(image.shapes)
+                missing[name] += len(shapes)
                 continue
             is_listed = True
-            size = stated_size(image.facts.get("height"), image.facts.get("width"))
+            size = stated_size(image.get("height"), image.get("width"))
             table.list_image(found, size)
-            splits[found] = given_split([image.facts.get("subset", "")]) or splits[found]
-            for shape in image.shapes:
+            splits[found] = given_split([image.get("subset", "")]) or splits[found]
+            for shape in shapes:
                 _add(table, found, shape, size)
         table.miss(missing, is_elsewhere=not is_listed)
         labels.update(dict.fromkeys(reader.labels))
-        num_tags += reader.num_tags
     table.check_listed(keys, index.keys[0])
     others = sorted(table.classes.keys() - {""}, key=natural_order)
     names = tuple(dict.fromkeys((*labels, *others)))
@@ -200,21 +179,21 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
     return named.signs(Sign("boxes", "cvat", how, has_outlines=has_outlines))
 
 
-def _add(table: ObjectTable, image: int, shape: _Shape, size: tuple[int, int] | None) -> None:
+def _add(table: ObjectTable, image: int, shape: ET.Element, size: tuple[int, int] | None) -> None:
     try:
         box, outline = _object(shape, size)
     except (KeyError, ValueError, OverflowError):
-        table.drop(image, MALFORMED if shape.kind in _SHAPES else table.unread(shape.kind))
+        table.drop(image, MALFORMED if shape.tag in _SHAPES else table.unread(shape.tag))
         return
-    number = table.number_of(shape.facts.get("label", "").strip())
+    number = table.number_of(shape.attrib.get("label", "").strip())
     table.add(image, box, number, outline=outline)
 
 
-def _object(shape: _Shape, size: tuple[int, int] | None) -> tuple[tuple[float, ...], Outline]:
+def _object(shape: ET.Element, size: tuple[int, int] | None) -> tuple[tuple[float, ...], Outline]:
     """Return box and outline of a shape; KeyError, ValueError or OverflowError if malformed."""
-    facts = shape.facts
+    facts = shape.attrib
     turn = math.radians(float(facts.get("rotation", 0)))
-    match shape.kind:
+    match shape.tag:
         case "box":
             left, top, right, bottom = (float(facts[side]) for side in ("xtl", "ytl", "xbr", "ybr"))
             ring = turned(rectangle(left, top, right, bottom), turn)

@@ -25,6 +25,7 @@ from shardprep.catalog.objects.formats.annotated_source import (
     by_sample,
     has_many_values,
     named_as_images,
+    no_documents,
     read_each,
     sampled,
 )
@@ -32,7 +33,7 @@ from shardprep.catalog.objects.formats.box_format import box_of, ellipse, pasted
 from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.image_points import NOT_A_NUMBER, REPEATED, FoundPoints, PointList
 from shardprep.catalog.objects.object_table import MALFORMED, Found, ObjectTable, stated_size
-from shardprep.errors import OptionName, SourceError, counted, shown, some_of
+from shardprep.errors import OptionName, SourceError, counted
 from shardprep.image.annotation_types import Floats, Outline, Polygons, Runs, Skeleton
 from shardprep.image.masks import MAX_PIXELS, decode_mask
 from shardprep.image.rasterize import outline_mask, runs_of
@@ -62,12 +63,11 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     pairing = Pairing(source.index)
     table = ObjectTable(len(source.index.keys), outlines=source.outlines)
     poses = _Poses()
-    for file in _files(source, pairing):
+    for file in _files(source, pairing, rule.flag):
         if file.image is None:
             table.missing[file.key] = _num_objects(file.document)
         elif reason := file.fault or _add(table, file.image, file.document, poses):
             table.fault(file.image, f"{file.key} {reason}")
-    keys = _claimed(pairing, source, rule.flag)
     findings = pairing.findings
     if poses.num_points and not source.keypoints:
         how = "" if poses.are_of_objects else f" instead of {OptionName('boxes')}"
@@ -78,8 +78,8 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         poses.add_to(table)
     names = dict.fromkeys(table.classes, Skeleton(tuple(poses.names)))
     return table.found(
-        f"LabelMe, {counted(len(keys), 'JSON file')}",
-        keys,
+        f"LabelMe, {counted(len(pairing.documents), 'JSON file')}",
+        pairing.documents.values(),
         skeletons=names if source.keypoints else None,
         findings=findings,
     )
@@ -91,7 +91,8 @@ def read_points(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
     SourceError for a damaged file, or without points.
     """
     pairing, found = Pairing(source.index), PointList()
-    for file in _files(source, pairing):
+    where = OptionName("points", rule.kind)
+    for file in _files(source, pairing, where):
         points = _points_of(file.document)
         if file.image is None:
             found.missing[file.key] = len(points)
@@ -106,8 +107,7 @@ def read_points(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
                 found.lose(file.image, NOT_A_NUMBER)
             else:
                 found.add(file.image, one.name, one.place)
-    where = OptionName("points", rule.kind)
-    keys = _claimed(pairing, source, where)
+    keys = pairing.documents.values()
     if not len(found):
         raise SourceError(where, "no file has a shape of the type point", "leave this option out")
     return found.found(f"LabelMe, points of {counted(len(keys), 'JSON file')}", keys, str(where))
@@ -120,8 +120,12 @@ class _File(NamedTuple):
     fault: str
 
 
-def _files(source: AnnotatedSource, pairing: Pairing) -> Iterator[_File]:
-    """Yield the files, each with the image of its name, or else the image in `imagePath`."""
+def _files(source: AnnotatedSource, pairing: Pairing, where: OptionName) -> Iterator[_File]:
+    """Yield the files, each with the image of its name, or else the image in `imagePath`.
+
+    SourceError at the end if no file belongs to an image.
+    """
+    stray = ""
     for text in read_each(source.documents.members(".json"), 4 * MOST_BYTES):
         key = text.key
         if not text.fault and not is_labelme(text.data):
@@ -131,20 +135,10 @@ def _files(source: AnnotatedSource, pairing: Pairing) -> Iterator[_File]:
         image = pairing.of_document(key, path if isinstance(path, str) else "")
         if image is not None:
             pairing.claim(image, key)
+        stray = stray or key
         yield _File(key, image, document, fault)
-
-
-def _claimed(pairing: Pairing, source: AnnotatedSource, where: OptionName) -> list[str]:
-    if pairing.documents:
-        return [*pairing.documents.values()]
-    members = source.documents.members(".json")
-    own = next((one.key for one in read_each(members, 4 * MOST_BYTES) if is_labelme(one.data)), "")
-    if not own:
-        there = some_of([one.key for one in members], 3) or "no JSON"
-        hint = f"use another format: the source has {there}"
-        raise SourceError(where, "no JSON file has the shapes that LabelMe writes", hint)
-    hint = f"give each file the name of its image, such as {shown(source.index.keys[0])}"
-    raise SourceError(where, f"no JSON file belongs to an image, such as {shown(own)}", hint)
+    if not pairing.documents:
+        raise no_documents(source, where, ".json", stray)
 
 
 class _Point(NamedTuple):

@@ -40,7 +40,7 @@ def read(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
     places = {name: (table.column(x), table.column(y)) for name, (x, y) in pairs.items()}
     named_by = [table.column(name) for name in rule.name_columns]
     is_whole = len(pairs) > 1
-    points = PointList(pairs if is_whole and not named_by else ())
+    points = PointList([*pairs] if is_whole and not named_by else ())
     texts = iter(match.rows_without_image)
     for row, image in zip(table.rows, match.key_of.tolist(), strict=True):
         words = [row[place] for place in named_by]

@@ -9,11 +9,15 @@ from xml.etree import ElementTree as ET
 
 from shardprep.catalog.names import given_split, stem
 from shardprep.catalog.objects.formats.annotated_source import (
+    DTD_FAULT,
     AnnotatedSource,
     Sign,
     Text,
     by_sample,
+    has_dtd,
+    local_name,
     named_as_images,
+    no_documents,
     read_each,
 )
 from shardprep.catalog.objects.formats.pairing import Pairing
@@ -25,7 +29,7 @@ from shardprep.catalog.objects.object_table import (
     stated_size,
 )
 from shardprep.catalog.tables.key_index import KeyIndex
-from shardprep.errors import SourceError, counted, some_of
+from shardprep.errors import counted, some_of
 from shardprep.image.annotation_types import Segment
 from shardprep.recipe.object_rules import BoxColumns, FormatRule
 from shardprep.storage.text_file import decoded
@@ -42,7 +46,6 @@ _MOST_PARTS = 1_000_000
 """Maximum weight of a file. A unit needs 100 bytes of memory; 100 objects weigh 4,000."""
 _FEW_BYTES = 100_000
 """Maximum bytes of a file that is parsed without checking its weight."""
-_DTD = b"<!DOCTYPE"
 _MOST_TEXT = 4096
 
 
@@ -68,10 +71,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         else:
             table.missing[key] = len(content.names)
     if not pairing.documents:
-        what = "belongs to an image" if keys else "has the root 'annotation'"
-        own = "name each XML file like its image" if keys else "add the XML files of Pascal VOC"
-        hint = f"{own}, or use another format"
-        raise SourceError(rule.flag, f"no XML file of the source {what}", hint)
+        raise no_documents(source, rule.flag, ".xml", *keys[:1])
     if unreadable:
         findings.append(f"XML files cannot be read and have no image: {some_of(unreadable)}")
     lists = [m for m in source.documents.members(".txt") if _SPLIT_LISTS in f"/{m.key}"]
@@ -188,12 +188,12 @@ def parse_voc(data: bytes) -> VocFile:
     NotVocError if the root is not `annotation`. VocError if the file is damaged, too large, nested
     too deeply, or has a document type definition.
     """
-    if _DTD in data or (b"\0" in data and _DTD in data.replace(b"\0", b"")):  # also in UTF-16
-        raise VocError("has a document type definition (DTD), which no annotation needs")
+    if has_dtd(data):
+        raise VocError(DTD_FAULT)
     if len(data) > _FEW_BYTES and sum(data.count(part) * n for part, n in _PARTS) > _MOST_PARTS:
         raise VocError(f"has too many tags, attributes or lines (limit {_MOST_PARTS:,})")
     root, fault = _tree(data)
-    tag = _local(root.tag) if root is not None else ""
+    tag = local_name(root.tag) if root is not None else ""
     if tag != "annotation" and (tag or fault is None):
         raise NotVocError(f"its root is {tag[:_MOST_TEXT]!r}")
     if root is not None:
@@ -204,7 +204,7 @@ def parse_voc(data: bytes) -> VocFile:
         raise VocError(f"is {what} ({fault})") from fault
     if root.tag != tag:
         for element in root.iter():
-            element.tag = _local(element.tag)
+            element.tag = local_name(element.tag)
     objects = root.findall("object")
     return VocFile(
         _text(root.findtext("filename")),
@@ -223,10 +223,6 @@ def _tree(data: bytes) -> tuple[ET.Element | None, Exception | None]:
         return parser.close(), None
     except (ET.ParseError, LookupError, ValueError) as error:
         return builder.close(), error
-
-
-def _local(tag: str) -> str:  # without its namespace
-    return tag.rpartition("}")[2]
 
 
 def _check_depth(root: ET.Element) -> None:

@@ -16,6 +16,7 @@ from shardprep.catalog.objects.formats.annotated_source import (
     Sign,
     by_sample,
     named_as_images,
+    no_documents,
     read_each,
     sampled,
 )
@@ -29,7 +30,7 @@ from shardprep.catalog.objects.formats.yolo_names import (
     yaml_splits,
 )
 from shardprep.catalog.objects.object_table import MALFORMED, Found, ObjectTable
-from shardprep.errors import OptionName, SourceError, counted, shown
+from shardprep.errors import OptionName, counted, shown
 from shardprep.image.annotation_types import Outline, Polygons
 from shardprep.recipe.object_rules import BoxColumns, FormatRule
 from shardprep.storage.text_file import decoded
@@ -79,8 +80,8 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
             table.fault(image, f"{key} {reason}")
     keys = pairing.documents.values()
     if not keys:
-        what = "no text file of the source is named like an image"
-        raise SourceError(rule.flag, what, "rename the files: a.txt has the boxes of a.jpg")
+        texts = source.documents.members(".txt")
+        raise no_documents(source, rule.flag, ".txt", texts[0].key if texts else "")
     folders = {key.rpartition("/")[0] for key in keys}
     strays = [
         one
