@@ -69,14 +69,13 @@ def test_one_of_several_sizes_of_records_is_asked_for_and_ids_are_no_classes(
     for size, i in itertools.product((16, 32), range(4)):
         photo = picture("scene", "a.jpg", str(i), (size, size))
         own = {"image": [photo], "id": [b"id%d" % i], "class": [i % 2]}
-        examples = [own, {**own, "id": [b"id%d" % (i + 4)]}]
+        examples = [own, *({**own, "id": [b"id%d" % (i + k)]} for k in (4, 8))]
         frames = [tfrecord.frame(example.encode(one)) for one in examples]
-        members[f"set-{size}x{size}/train/{i}.tfrec"] = b"".join(frames)
+        members[f"set-{size}x{size}/train/{i:02d}-{size}x{size}-3.tfrec"] = b"".join(frames)
     asked = _asked(tmp_path / "a", members)
-    assert "--root set-16x16 --labels column:class (" in asked
-    assert "--root set-32x32 --labels column:class (" in asked
-    assert "set-16x16, set-32x32 differ only in a size" in asked
-    del members["set-32x32/train/3.tfrec"]
+    assert "--root set-16x16 (set-16x16, set-32x32 differ only in a size" in asked
+    assert "--root set-32x32 (" in asked
+    del members["set-32x32/train/03-32x32-3.tfrec"]
     found = outcome(write_folder(tmp_path / "b", members), {})
     assert {one["label"] for one in found.facts.values()} == {"0", "1"}
-    assert len(found.facts) == 14
+    assert len(found.facts) == 21
