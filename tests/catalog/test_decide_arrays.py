@@ -68,7 +68,7 @@ def test_one_of_several_sizes_of_records_is_asked_for_and_ids_are_no_classes(
     members: dict[str, bytes] = {"sample_submission.csv": b"id,label\nid0,0\n"}
     for size, i in itertools.product((16, 32), range(4)):
         photo = picture("scene", "a.jpg", str(i), (size, size))
-        own = {"image": [photo], "id": [b"id%d" % i], "class": [i % 2]}
+        own: dict[str, Any] = {"image": [photo], "id": [b"id%d" % i], "class": [i % 2]}
         examples = [own, *({**own, "id": [b"id%d" % (i + k)]} for k in (4, 8))]
         frames = [tfrecord.frame(example.encode(one)) for one in examples]
         members[f"set-{size}x{size}/train/{i:02d}-{size}x{size}-3.tfrec"] = b"".join(frames)
