@@ -31,7 +31,7 @@ import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 _UNPRINTABLE = re.compile(
     "[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -236,20 +236,11 @@ class RecipeError(ShardprepError):
 class OptionError(RecipeError):
     """An option has a value that is not allowed."""
 
-    def __init__(
-        self,
-        where: str | OptionName,
-        what: str = "",
-        hint: str = "",
-        *,
-        value: object = None,
-        allowed: str | Sequence[str] = "",
-    ) -> None:
-        """Create an error; with `allowed`, `what` becomes "VALUE is not one of ALLOWED"."""
-        if allowed:
-            words = allowed if isinstance(allowed, str) else f"one of {', '.join(allowed)}"
-            what = f"{shown(repr(value), _MAX_VALUE)} is not {words}"
-        super().__init__(where, what, hint)
+    @classmethod
+    def of(cls, option: OptionName, value: object, allowed: str | Iterable[str]) -> Self:
+        """Return the error "VALUE is not ALLOWED", or for names "VALUE is not one of A, B"."""
+        words = allowed if isinstance(allowed, str) else f"one of {', '.join(allowed)}"
+        return cls(option, f"{shown(repr(value), _MAX_VALUE)} is not {words}")
 
 
 class SourceError(ShardprepError):

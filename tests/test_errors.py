@@ -167,8 +167,8 @@ def test_short_values_and_apostrophes_are_left_alone() -> None:
 
 def test_an_option_is_named_as_the_user_wrote_it() -> None:
     option = OptionName("mask_values", "auto")
-    error = OptionError(option, value=9, allowed=("a", "b"), hint="leave it out")
-    assert str(error) == "--mask-values auto: 9 is not one of a, b; leave it out"
+    error = OptionError.of(option, 9, ("a", "b"))
+    assert str(error) == "--mask-values auto: 9 is not one of a, b"
     assert pickle.loads(pickle.dumps(error)).place == option
     name_options_as_flags(yes=False)
     try:

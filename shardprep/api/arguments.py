@@ -160,7 +160,7 @@ def number(name: str, value: object, option: Option, kind: type[_Number]) -> _Nu
         result = read_number(result, kind, option.least, option.most)
     except ValueError:
         allowed = option.numbers(kind)
-        raise OptionError(OptionName(name), value=value, allowed=allowed) from None
+        raise OptionError.of(OptionName(name), value, allowed) from None
     return result  # type: ignore[no-any-return]
 
 

@@ -174,10 +174,12 @@ class Plan(Card):
 
     def facts(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"name": self.name, "images": self.images, "shards": self.splits}
+        facts |= {"labels": self.labels} if self.labels else {}
         if self.labels or self.plan.annotations is None:
-            facts.update({"labels": self.labels, "labels by": self.labels_from})
+            facts["labels by"] = self.labels_from
         if self.plan.annotations is not None:
-            facts["objects"] = self.num_objects or self.object_classes
+            title = "objects" if self.num_objects else "classes of annotations"
+            facts[title] = self.num_objects or self.object_classes
         if self.skipped:
             facts["skipped"] = self.skipped
         if self.num_rows_without_image:

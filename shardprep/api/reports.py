@@ -126,7 +126,18 @@ def inspect(
         facts = read_facts(opened)
         if boxes is not None:
             _draw(opened, local_path(boxes))
+        if lost := _missing(opened):
+            return replace(facts, missing=lost)
         return replace(facts, findings=_first_findings(opened))
+
+
+def _missing(dataset: OpenDataset) -> tuple[str, ...]:
+    """Return the names of shards that are not in the dataset's folder; () in object storage."""
+    if dataset.is_remote:
+        return ()
+    folder, splits = dataset.folder("inspect"), dataset.manifest.splits.values()
+    names = (shard.name for split in splits for shard in split.shards)
+    return tuple(name for name in names if not (folder / name).is_file())
 
 
 def _first_findings(dataset: OpenDataset) -> tuple[str, ...]:

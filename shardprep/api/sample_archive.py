@@ -1,6 +1,6 @@
 """The archive of `shardprep.sample`: drawn images in the layout of a Kaggle competition.
 
-The same seed and version of Pillow give the same bytes.
+The same version of Pillow gives the same bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from PIL import ExifTags, Image, ImageDraw
 
-from shardprep.errors import SourceError, counted
+from shardprep.errors import SourceError
 from shardprep.recipe.document import RECIPE_FILE, key_lines
 from shardprep.storage.atomic_file import write_durably
 
@@ -28,7 +28,7 @@ ARCHIVE_NAME = "shapes.zip"
 # Class → number of corners. A circle is drawn as a polygon with many corners.
 CORNERS = {"circle": 72, "square": 4, "triangle": 3}
 
-# Unusual train image → its kind. The numbers are low, so that the smallest archive has all of them.
+# Unusual train image → its kind. The numbers are low, so that an archive of 40 images has all.
 ODD_IMAGES = {
     "train/triangle.2.jpg": "truncated",
     "train/square.4.jpg": "png",
@@ -39,7 +39,7 @@ JUNK = {
     "__MACOSX/train/._circle.0.jpg": b"\0\5\x16\7\0\2\0\0Mac OS X        ".ljust(120, b"\0"),
     "train/Thumbs.db": b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1".ljust(512, b"\0"),
 }
-MIN_IMAGES = 40
+NUM_IMAGES = 600
 SUPERSAMPLE = 3
 
 RECIPE = {
@@ -51,20 +51,17 @@ RECIPE = {
 }
 
 
-def write_sample(directory: Path, *, num_images: int = 600, seed: int = 0) -> Path:
+def write_sample(directory: Path) -> Path:
     """Write the archive and its recipe into `directory`; return the path of the archive.
 
     Existing files with the same bytes are kept. SourceError, and nothing is written, if a file has
-    other bytes (of another seed or Pillow version), `num_images` is below 40, or a write fails.
+    other bytes (such as those of another version of Pillow), or a write fails.
     """
-    if num_images < MIN_IMAGES:
-        what = counted(num_images, "image", "is not enough", "are not enough")
-        raise SourceError("sample", what, f"ask for at least {MIN_IMAGES}")
     archive = directory / ARCHIVE_NAME
     recipe = "\n\n".join("\n".join(key_lines(key, value)) for key, value in RECIPE.items()) + "\n"
     try:
         directory.mkdir(parents=True, exist_ok=True)  # fail before the images are drawn
-        files = {archive: _archive(num_images, seed), directory / RECIPE_FILE: recipe.encode()}
+        files = {archive: _archive(), directory / RECIPE_FILE: recipe.encode()}
         for path, content in files.items():
             if path.exists() and path.read_bytes() != content:
                 hint = "move it away or name another folder"
@@ -187,27 +184,27 @@ def _encoded(image: Image.Image, oddity: str | None, rng: random.Random) -> byte
     return content[: len(content) // 2] if oddity == "truncated" else content
 
 
-def _archive(num_images: int, seed: int) -> bytes:
-    per_class = num_images * 85 // 100 // len(CORNERS)
+def _archive() -> bytes:
+    per_class = NUM_IMAGES * 85 // 100 // len(CORNERS)
     train = {f"train/{shape}.{n}.jpg": shape for n in range(per_class) for shape in CORNERS}
-    numbers = range(1, num_images - len(train) + 1)
+    numbers = range(1, NUM_IMAGES - len(train) + 1)
     rows = "".join(f"{number},0\n" for number in numbers)
     members = {
-        "train.zip": _zipped({**JUNK, **_drawn(train, seed)}),
-        "test.zip": _zipped(_drawn({f"test/{number}.jpg": "" for number in numbers}, seed)),
+        "train.zip": _zipped({**JUNK, **_drawn(train)}),
+        "test.zip": _zipped(_drawn({f"test/{number}.jpg": "" for number in numbers})),
         "sampleSubmission.csv": f"id,label\n{rows}".encode(),
     }
     return _zipped(members)
 
 
-def _drawn(shapes: Mapping[str, str], seed: int) -> dict[str, bytes]:
+def _drawn(shapes: Mapping[str, str]) -> dict[str, bytes]:
     """Return an encoded image for each name in `shapes`; the shape "" means a random shape.
 
     Each image has its own random generator, so it does not depend on the size of the archive.
     """
     members = {}
     for name, shape in shapes.items():
-        rng = random.Random(f"{seed}/{name}")
+        rng = random.Random(f"0/{name}")
         image = draw_shape(shape or rng.choice(list(CORNERS)), rng)
         members[name] = _encoded(image, ODD_IMAGES.get(name), rng)
     return members

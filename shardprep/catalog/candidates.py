@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import glob
 import itertools
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from posixpath import commonpath
 
+from shardprep.catalog.decision.box_documents import MOST_LISTS, ODD_SIGNS, first_rows
 from shardprep.catalog.decision.column_evidence import STRONG, LabelColumns, found_columns
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.label_rules import label_keys
 from shardprep.catalog.labels import Labelling, are_classes, have_several
-from shardprep.catalog.names import find_masks
+from shardprep.catalog.names import find_masks, stem
 from shardprep.catalog.objects.detect import text_files
 from shardprep.catalog.stacks import sample_keys, stack_patterns
 from shardprep.catalog.tables.key_index import SUBMISSION, KeyIndex
@@ -84,6 +86,23 @@ def table_candidates(index: KeyIndex, table: Table, tables: Sequence[Table]) -> 
                 together = [one for one in found if len(one.titles) > 1]
                 readings += _readings(together, join=(other.name,))
     return [*readings, *_row_candidates(match)]
+
+
+def tables_of_json(view: View) -> list[Reading]:
+    """Return readings of labels in JSON lists that name images."""
+    files = [x for x in view.documents.members(".json") if not view.index.find(stem(x.key))]
+    files = [one for one in files if ODD_SIGNS.isdisjoint(one.key)]
+    known = defaultdict[frozenset[str], list[str]](list)
+    for one in files if len(files) <= MOST_LISTS else ():
+        for row in first_rows(one)[:1]:
+            if any(view.index.find(cell) for cell in row.values() if isinstance(cell, str)):
+                known[frozenset(row)].append(one.key)
+    found = list[Reading]()
+    for keys in known.values():
+        with contextlib.suppress(SourceError):
+            table = view.documents.table(keys)
+            found += table_candidates(view.index, table, [table])
+    return found
 
 
 def _readings(found: Sequence[LabelColumns], **join: tuple[str, ...]) -> list[Reading]:

@@ -59,6 +59,7 @@ from shardprep.catalog.tables.columns import (
 from shardprep.catalog.tables.key_index import (
     MANY,
     KeyIndex,
+    other_case,
     unused_entries,
     without_left_out,
 )
@@ -350,7 +351,8 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
         if rule.kind == "csv":
             hint = "name the column of ids, or a path of columns such as {study}/{series}"
         if match is not None and match.rows_without_image:
-            what = f"{what}; its first id is {shown(match.rows_without_image[0], MOST_SHOWN)}"
+            first = match.rows_without_image[0]
+            what = f"{what}; its first id is {shown(first, MOST_SHOWN)}{other_case(first, keys)}"
         if match is not None and (lost := without_zeros(keys, match.rows_without_image)):
             what, hint = f"{what}: the ids lack the zeros of {shown(lost)}", "write them with zeros"
         if match is not None and (cell := listed_images(match, keys)):

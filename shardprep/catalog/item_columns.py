@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 
 from shardprep.catalog.item_cells import NUMBER, checked, share
 from shardprep.catalog.items_file import (
@@ -65,6 +64,8 @@ _PARTNERS = {
 _SIZE = ("height", "width")
 """Titles of columns with the size of an image that has boxes."""
 _FOLDS = ("fold", "folds", "kfold")
+_IS_SPLIT = {"is_valid": "validation", "is_val": "validation", "is_test": "test"}
+"""Title of a column of true and false → the split of images with true."""
 _FORMS = ("xyxy", "xywh", "center", "yxyx")
 _NUMBERS = rf"{NUMBER}(\s{NUMBER})+"
 _FILE = f"(?i:.*({'|'.join(map(re.escape, sorted(IMAGE_SUFFIXES)))}))"
@@ -140,7 +141,7 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
     ]
     columns = dict(zip(names, items.columns.values(), strict=True))
     _check_partners(items, roles, recipe)
-    if pc.any(pc.match_substring(columns["image"].array, "\0")).as_py():
+    if columns["image"].matching(r"\x00").any():
         what = f"column {roles['image']!r} has bytes, not paths"
         raise SourceError(items.name, what, "give the paths of the images")
     targets = [one.removeprefix(TARGET) for one in items.columns if one.startswith(TARGET)]
@@ -196,13 +197,15 @@ def _unfit(title: str, cells: Texts) -> str:
     """Return why a column is not stored, or "" if cells are texts or single numbers."""
     if title.partition("/")[0] in RESERVED and not title.startswith(ROWS):
         return "the name of a feature: rename it"
-    if not pc.any(pc.not_equal(cells.array, "")).as_py():
+    if not cells.lengths().any():
         return "all cells are empty"
     if _are_lists(cells):
         return ""
-    are_nested = pc.any(pc.match_substring_regex(cells.array, r"^[\[{]")).as_py()
+    are_nested = cells.matching(r"^[\[{]").any()
     if are_nested and any(isinstance(cell_list(x), tuple) for x in cells if x.startswith("[")):
         return "lists that are not JSON"
+    if are_nested and not cells.matching(r"^\[").any():
+        return "JSON objects"
     return "lists" if are_nested or share(_NUMBERS, cells) > _HALF else ""
 
 
@@ -292,18 +295,13 @@ def _without_meaning(
             what, none = f"states no {meant}: is {title!r} meant?", OptionName("labels", "none")
             raise SourceError(name, what, f"call it {meant}, or give {none} to store it unchanged")
     what = "the table states no labels, boxes, masks or target images"
-    others = [
-        one for one in others if not _unfit(one, columns[one]) and not _has_lists(columns[one])
-    ]
+    fit = [one for one in others if not _unfit(one, columns[one])]
+    others = [one for one in fit if not columns[one].matching(r"^[\[{(]").any()]
     if flags := flags_in({one: columns[one] for one in others}):
         flag = OptionName("labels", f"column:{','.join(flags)}")
         return [f"{what}; {flag} uses {counted(len(flags), 'column')} of 1 and 0"]
     flag = OptionName("labels", f"column:{others[0]}") if others else OptionName("labels")
     return [f"{what}; {flag} uses the first of {some_of(others)}" if others else what]
-
-
-def _has_lists(cells: Texts) -> bool:
-    return bool(pc.any(pc.match_substring_regex(cells.array, r"^[\[{(]")).as_py())
 
 
 def _title_of_images(items: GivenItems, titles: Mapping[str, str]) -> str:
@@ -356,11 +354,16 @@ def _roles(items: GivenItems, recipe: Recipe) -> dict[str, str]:
 
 def _folds(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
     """Return a note on how to split by a column of folds; [] if splits are already stated."""
-    title = next((one for one in columns if one.lower() in _FOLDS), "")
+    title = next((one for one in columns if one.lower() in {*_FOLDS, *_IS_SPLIT}), "")
     if not title or "split" in columns or recipe.split:
         return []
-    first = min(filter(None, columns[title].coded().counts()), key=natural_order, default="0")
-    flag = OptionName("split", f"column:{title}:{first}=validation,*=train")
+    cells = [*filter(None, columns[title].coded().counts())]
+    first = min(cells, key=natural_order, default="0")
+    if split := _IS_SPLIT.get(title.lower()):
+        first = next((one for one in cells if one.lower() in ("true", "1")), "")
+    if not first or (split and len(cells) > 2):
+        return []
+    flag = OptionName("split", f"column:{title}:{first}={split or 'validation'},*=train")
     return [f"column {title!r} makes no splits; {flag} divides the images by it"]
 
 

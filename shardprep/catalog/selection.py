@@ -13,7 +13,7 @@ import numpy as np
 from shardprep.catalog.names import given_split
 from shardprep.catalog.objects.mask_files import skipped
 from shardprep.catalog.patterns import matched, unused_globs
-from shardprep.catalog.tables.key_index import WholeKeyIndex, origin_of, unused_entries
+from shardprep.catalog.tables.key_index import WholeKeyIndex, origin_of, other_case, unused_entries
 from shardprep.errors import OptionName, SourceError, printable, shown, some_of
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.byte_range import MemberError, ZipExtent
@@ -82,7 +82,7 @@ def select(
             every = WholeKeyIndex(rest)
             unused = [text for text in unused if not every.find(printable(text))]
         if len(unused) == len(excluded) and not recipe.tile:
-            first = shown(unused[0], MOST_SHOWN)
+            first = shown(unused[0], MOST_SHOWN) + other_case(unused[0], images.keys)
             what = f"none of its entries ({len(unused):,}) fits an image; the first is {first}"
             raise SourceError(file, what, f"write keys such as {shown(images[0].key, MOST_SHOWN)}")
         if not recipe.tile:  # with tiles, unused entries may name tiles

@@ -227,9 +227,9 @@ def series_pattern(folders: Sequence[PurePosixPath], files: str) -> str:
     if len(depths) > 1:
         return ""
     fields = {1: "{id}", 2: "{study}/{series}", 3: "{patient}/{study}/{series}"}
-    uppers = {folder.parts[len(common.parts)] for folder in folders}
-    if max(depths) == len(fields) and len(uppers) == len(folders):
-        fields[3] = "{id}/*/*"
+    if max(depths) == len(fields):
+        uppers = {folder.parts[len(common.parts)] for folder in folders}
+        fields[3] = "{id}/*/*" if len(uppers) == len(folders) else fields[3]
     found = fields.get(max(depths), "")
     return str(common / found / files) if found else ""
 

@@ -13,9 +13,11 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardprep.cli.streams import console, picked, print_json
+import typer
+
+from shardprep.cli.streams import EXIT_PROBLEMS, console, picked, print_json
 from shardprep.dataset.card import to_cell
-from shardprep.errors import RecipeError, counted, printable
+from shardprep.errors import RecipeError, counted, printable, some_of
 from shardprep.recipe.options import Option
 
 if TYPE_CHECKING:
@@ -47,7 +49,8 @@ OPTIONS = {
 def inspect(call: Call, *, as_json: bool) -> None:
     """Show the splits, classes and totals of a dataset.
 
-    Reads the manifest and the item table, and shards only for --boxes.
+    Reads the manifest and the item table, and shards only for --boxes. Exit code 3 if shards are
+    missing.
 
     Examples:
         shardprep inspect
@@ -59,12 +62,17 @@ def inspect(call: Call, *, as_json: bool) -> None:
         console(stderr=True).notice(f"drawn: {call.keywords['boxes']}")
     if as_json:
         print_json(facts)
-        return
-    from shardprep.cli.summary import print_facts
+    else:
+        from shardprep.cli.summary import print_facts
 
-    terminal = console()
-    print_facts(terminal, facts)
-    terminal.entries("findings", facts.findings)
+        terminal = console()
+        print_facts(terminal, facts)
+        terminal.entries("findings", facts.findings)
+        if facts.missing:
+            shards = counted(len(facts.missing), "shard", "is missing", "are missing")
+            terminal.entry("missing", f"{shards}: {some_of(facts.missing)}")
+    if facts.missing:
+        raise typer.Exit(EXIT_PROBLEMS)
 
 
 def report(

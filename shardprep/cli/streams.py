@@ -35,7 +35,7 @@ class _Notices(logging.Handler):
 def start_logging(level: str = "info") -> None:
     """Show log messages of this level and above on stderr; OptionError for an unknown level."""
     if level not in _LEVELS:
-        raise OptionError(OptionName("log_level"), value=level, allowed=_LEVELS)
+        raise OptionError.of(OptionName("log_level"), level, _LEVELS)
     if not _log.handlers:
         _log.addHandler(_Notices())
     _log.setLevel(level.upper())

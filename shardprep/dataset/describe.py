@@ -86,6 +86,8 @@ class Facts(Card):
     """Examples of images that were skipped because the source has no label or no split for them."""
     findings: tuple[str, ...] = ()
     """The worst findings of `report`, except findings that need pixels or repeat other facts."""
+    missing: tuple[str, ...] = ()
+    """Names of shards that are missing in the folder; not looked for in object storage."""
 
     def facts(self) -> dict[str, Any]:
         lines: dict[str, Any] = {"at": self.path, **self.manifest.facts(), "formats": self.formats}
@@ -93,6 +95,7 @@ class Facts(Card):
             lines["originals"] = size_text(self.original_width, self.original_height)
         rejections = {kind: [one.key for one in some] for kind, some in self.rejections.items()}
         lines |= {"such as": rejections} if rejections else {}
+        lines |= {"missing": self.missing} if self.missing else {}
         return lines | ({"findings": self.findings} if self.findings else {})
 
 

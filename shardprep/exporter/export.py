@@ -117,7 +117,7 @@ def export_dataset(
     the dataset, BuildError if `out` is in use or the disk full, RecordError for damaged records.
     """
     if layout not in LAYOUTS:
-        raise OptionError(OptionName("to"), value=layout, allowed=tuple(LAYOUTS))
+        raise OptionError.of(OptionName("to"), layout, LAYOUTS)
     manifest, schema = dataset.manifest, dataset.schema
     writer: Layout = import_module(f"shardprep.exporter.{LAYOUTS[layout]}").WRITERS[layout]
     noun = "target images" if TARGET_IMAGE in schema.features else "stacks"

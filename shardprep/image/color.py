@@ -53,14 +53,13 @@ class Levels(NamedTuple):
     """Curve of DICOM values: "SIGMOID", or SHA-256 of a lookup table; "" for a straight line."""
 
 
-def eight_bit_pixels(
-    image: Image.Image, spec: ImageSpec, transform: SrgbTransform | None, levels: Levels | None
-) -> Pixels:
+def eight_bit_pixels(image: Image.Image, spec: ImageSpec, levels: Levels | None) -> Pixels:
     """Return the pixels of a loaded image of any mode in sRGB, over the background of the spec.
 
     The result is uint8[height, width, 3], or [height, width, 1] for grey without transparency or
-    transform. `levels` is the result of `deep_levels`; without levels, Pillow clips values at 255.
+    `srgb_transform`. `levels` is the result of `deep_levels`; if None, Pillow clips values at 255.
     """
+    transform = srgb_transform(image)
     is_grey = levels is not None or image.mode in _GREYS
     is_grey &= transform is None and not image.has_transparency_data
     pixels = np.empty((image.height, image.width, 1 if is_grey else 3), np.uint8)

@@ -239,7 +239,7 @@ def _decode_by_pillow(image: Image.Image, spec: ImageSpec) -> Decoded:
     if pixels is None:
         image.load()
         levels = deep_levels(image, spec.depth_range)
-        pixels = eight_bit_pixels(image, spec, srgb_transform(image), levels)
+        pixels = eight_bit_pixels(image, spec, levels)
     # The orientation is known only now: a PNG may state it after its pixels, and Pillow rotates a
     # TIFF while loading.
     turn = _orientation(image)

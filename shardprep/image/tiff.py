@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from PIL import Image, ImageSequence
 
-from shardprep.image.color import deep_levels, eight_bit_pixels, srgb_transform
+from shardprep.image.color import deep_levels, eight_bit_pixels
 from shardprep.image.resample import Pixels
 from shardprep.image.signatures import NotAnImageError
 from shardprep.image.spec import ImageSpec
@@ -135,7 +135,7 @@ class TiffBands:
         image = Image.fromarray(band[..., 0] if self._channels == 1 else band)
         image.info["icc_profile"] = self._profile
         levels = deep_levels(image, self._spec.depth_range)
-        return eight_bit_pixels(image, self._spec, srgb_transform(image), levels)
+        return eight_bit_pixels(image, self._spec, levels)
 
     def _segments(self, page: Any, top: int, bottom: int) -> Iterator[int]:
         rows, columns = self._segment

@@ -84,7 +84,7 @@ class SplitRule:
     lists: Sequence[tuple[str, str]] = ()
     """For kind "list", pairs of file and split; a JSON file may have lists of several splits."""
     notes: Sequence[str] = ()
-    """Remarks on splits that are stored by their usual name, such as validation for val."""
+    """Remarks on usual names of splits, such as validation for val, and on an empty train."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -198,7 +198,10 @@ def parse_split_rule(text: str) -> SplitRule:
         return SplitRule("folders")
     if not colon and text != "tables":
         names = (part.partition("=")[0].strip() for part in text.split(","))
-        return SplitRule("ratio", text, _ratios(text, option), notes=_renamed(names))
+        ratios, notes = _ratios(text, option), _renamed(names)
+        if "train" not in ratios:
+            notes = [*notes, f"the ratios {text} leave no image in train"]
+        return SplitRule("ratio", text, ratios, notes=notes)
     if kind == "tables":
         return SplitRule("tables", text)
     if kind not in ("column", "list", "roots"):

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Self
+from typing import BinaryIO, Self
 
 from shardprep.errors import StorageError
 from shardprep.storage import objects
@@ -26,15 +26,6 @@ from shardprep.storage.url import ObjectUrl
 
 _MAX_READ_BYTES = 4 << 30
 """Largest file that `LocalFolder.read` returns, in bytes; the receipts of a build can be large."""
-
-
-class Written(NamedTuple):
-    """Size and hash of a file when it was completed."""
-
-    num_bytes: int
-    sha256: str
-    mark: str
-    """ETag of the object; "" on a disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +67,11 @@ class LocalFolder:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def holds(self, name: str, written: Written) -> bool:
+    def holds(self, name: str, num_bytes: int, sha256: str, _etag: str) -> bool:
+        """Return True if the file has this size in bytes and this SHA-256."""
         path = self.path / name
-        is_as_long = path.is_file() and path.stat().st_size == written.num_bytes
-        return is_as_long and self.sha256(name) == written.sha256
+        is_as_long = path.is_file() and path.stat().st_size == num_bytes
+        return is_as_long and self.sha256(name) == sha256
 
     def sha256(self, name: str) -> str:
         return sha256_of(self.path / name)
@@ -127,12 +119,12 @@ class ObjectFolder:
         found = objects.get(self.url / name)
         return objects.get(self.below / name) if found is None and self.below else found
 
-    def holds(self, name: str, written: Written) -> bool:
+    def holds(self, name: str, num_bytes: int, sha256: str, etag: str) -> bool:
         """Return True if size and SHA-256 are equal. An equal ETag proves this without reading."""
         facts = objects.head(self._found(name))
-        if facts is None or facts.num_bytes != written.num_bytes:
+        if facts is None or facts.num_bytes != num_bytes:
             return False
-        return facts.etag == written.mark != "" or self.sha256(name) == written.sha256
+        return facts.etag == etag != "" or self.sha256(name) == sha256
 
     def sha256(self, name: str) -> str:
         return objects.sha256(self._found(name))

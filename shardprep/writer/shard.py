@@ -32,7 +32,7 @@ from shardprep.image.annotation_types import Annotation
 from shardprep.profiling import stage
 from shardprep.source.listing import Skipped
 from shardprep.source.string_column import integers
-from shardprep.storage.folder import Folder, Written
+from shardprep.storage.folder import Folder
 from shardprep.writer.chunk import EncodedChunk, ImageObjectCounts, Outcome
 from shardprep.writer.plan.shard_plan import MAX_CHUNK_ITEMS
 from shardprep.writer.workspace.files import SKIPPED_FILE, Folders, receipt_name
@@ -291,9 +291,9 @@ def written_receipt(folders: Folders, shard: str) -> Receipt | None:
     receipt = read_receipt(folders, shard)
     if receipt is None:
         return None
-    facts = receipt.facts
-    written = Written(facts.shard.num_bytes, facts.shard.sha256, facts.mark)
-    return receipt if folders.output.holds(shard, written) else None
+    facts, mark = receipt.facts.shard, receipt.facts.mark
+    is_whole = folders.output.holds(shard, facts.num_bytes, facts.sha256, mark)
+    return receipt if is_whole else None
 
 
 def done_receipt(folders: Folders, shard: str) -> Receipt | None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from shardprep.catalog.catalog import Catalog, make_catalog
@@ -13,6 +14,7 @@ from shardprep.catalog.objects.combine import AnnotationFacts
 from shardprep.catalog.survey import Survey, survey_source
 from shardprep.catalog.tables.table import Table, parse_table
 from shardprep.dataset.schema import UNLABELLED
+from shardprep.errors import Choice, QuestionError
 from shardprep.image.annotation_types import Annotation
 from shardprep.recipe.recipe import make_recipe
 from tests.support.builders import encoded, jpeg, write_folder
@@ -25,6 +27,18 @@ def catalog(
     source = write_folder(folder / "source", members)
     recipe = make_recipe({"source": str(source), "labels": labels, **keys}, "test")
     return make_catalog(recipe, folder / "work", lambda _: None)
+
+
+def choices(folder: Path, members: Mapping[str, bytes], **keys: Any) -> list[Choice]:
+    """Return the readings that a question about a source shows."""
+    with pytest.raises(QuestionError) as error:
+        catalog(folder, members, **keys)
+    return [*error.value.choices]
+
+
+def asked(folder: Path, members: Mapping[str, bytes], **keys: Any) -> list[str]:
+    """Return the flags of the readings that a question about a source shows."""
+    return [one.flags for one in choices(folder, members, **keys)]
 
 
 JPEG = jpeg(8, 8)

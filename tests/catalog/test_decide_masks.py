@@ -10,9 +10,10 @@ from PIL import Image
 from shardprep.catalog.catalog import Catalog
 from shardprep.catalog.objects import mask_files
 from shardprep.errors import QuestionError
-from tests.catalog.builders import catalog
+from tests.catalog.builders import catalog, choices
 from tests.support.builders import encoded, write_folder
 from tests.support.first_contact import outcome
+from tests.support.layouts import expanded
 from tests.support.scenes import picture
 
 SIZE = (40, 30)
@@ -33,26 +34,55 @@ def masks_of(made: Catalog) -> dict[str, list[str]]:
 
 def flags(folder: Path, members: dict[str, bytes]) -> list[dict[str, object]]:
     """Return the options of each reading of a source that is not built."""
-    with pytest.raises(QuestionError) as error:
-        catalog(folder, members)
-    return [dict(one.options) for one in error.value.choices]
+    return [dict(one.options) for one in choices(folder, members)]
 
 
 PHOTOS = files("scene", *numbered("Training_Input/{}.jpg"))
 
 
-@pytest.mark.parametrize(
-    "mask",
-    [
-        "Training_GroundTruth/{}_segmentation.png",
-        "Training_Masks/{}.png",
-        "Training_Input/{}_m.png",
-    ],
-)
-def test_masks_named_like_images_are_neither_images_nor_classes(mask: str, tmp_path: Path) -> None:
-    made = catalog(tmp_path, PHOTOS | files("mask", *numbered(mask)))
-    assert masks_of(made) == {f"Training_Input/{i}.jpg": [mask.format(i)] for i in range(6)}
+_PAIRED = {
+    "an ending in a folder of splits": (
+        "Training_Input/{0..5}.jpg", "Training_GroundTruth/{0..5}_segmentation.png",
+        "Training_GroundTruth/{stem}_segmentation.png"),
+    "equal names": ("Training_Input/{0..5}.jpg", "Training_Masks/{0..5}.png",
+                    "Training_Masks/{stem}.png"),
+    "an ending next to the image": ("Training_Input/{0..5}.jpg", "Training_Input/{0..5}_m.png",
+                                    "{stem}_m.png"),
+    "another start of names": ("IMAGES/img_{0..5}.jpg", "MASKS/seg_{0..5}.png",
+                               "MASKS/seg_{stem[4:]}.png"),
+    "splits that number their files alike": (
+        "pictures_{train,test}/{0..5}.png", "annotated_gt_{train,test}/{0..5}.png",
+        "annotated_gt_*/{stem}.png"),
+    "more words in the folder of one split": (
+        "S_{Train,Val,Test_v2}_Data/p{0..5}.jpg", "S_{Train,Val,Test_v2}_GT/p{0..5}_seg.png",
+        "S_*_GT/{stem}_seg.png"),
+    "folders named like those of images, with an ending": (
+        "clips/{C1,C2}/{0..3}.png", "clips/{C1,C2}_gt/{0..3}.png", "{folder}_gt/{stem}.png"),
+    "half of the masks of a folder without an image": (
+        "city/images/{0..3}.tif", "city/labels/{0..6}.tif", "labels/{stem}.tif"),
+    "folders that differ in an s": (
+        "{train/image,test/a/images}/{0..5}.png", "{train/mask,test/a/masks}/{0..5}.png",
+        "mask*/{stem}.png"),
+    "the word before the ending": (
+        "images/train/a{0..5}_image.jpg", "gt/train/a{0..5}_label.png",
+        "gt/{folder}/{stem[:-6]}_label.png"),
+}  # fmt: skip
+"""What pairs masks with images: their names, as in bash, and the pattern."""
+
+
+@pytest.mark.parametrize("case", _PAIRED)
+def test_masks_named_like_images_are_neither_images_nor_classes(case: str, tmp_path: Path) -> None:
+    images, masks, pattern = _PAIRED[case]
+    members = files("scene", *expanded(images)) | files("ids", *expanded(masks))
+    if case == "the word before the ending":  # masks of objects
+        members |= files("numbers", *numbered("gt/train/a{}_inst_label.png"))
+    made = catalog(tmp_path, members)
+    assert made.recipe.masks == pattern
     assert made.label_names == ()
+    pairs = masks_of(made)
+    assert {*pairs} == {*expanded(images)}
+    assert {*map(len, pairs.values())} == {1}
+    assert {mask for own in pairs.values() for mask in own} <= {*expanded(masks)}
 
 
 def test_the_pairs_that_were_decided_are_those_of_the_build(
@@ -61,18 +91,6 @@ def test_the_pairs_that_were_decided_are_those_of_the_build(
     monkeypatch.setattr(mask_files, "pair_masks", None)  # the build alone calls it by this name
     made = catalog(tmp_path, PHOTOS | files("mask", *numbered("Training_Masks/{}.png")))
     assert len(masks_of(made)) == 6
-
-
-def test_one_pattern_fits_the_masks_of_all_splits(tmp_path: Path) -> None:
-    """Also if the splits number their files alike."""
-    members: dict[str, bytes] = {}
-    for split in ("train", "test"):
-        members |= files("scene", *numbered(f"pictures_{split}/{{}}.png"), like=split)
-        members |= files("ids", *numbered(f"annotated_gt_{split}/{{}}.png"), like=split)
-    made = catalog(tmp_path, members)
-    own = {key: [key.replace("pictures", "annotated_gt")] for key in masks_of(made)}
-    assert masks_of(made) == own
-    assert len(own) == 12
 
 
 def test_drawings_for_the_eye_are_left_out(tmp_path: Path) -> None:
@@ -233,14 +251,6 @@ def test_masks_that_fit_two_folders_are_shown_with_each(tmp_path: Path) -> None:
     assert [one["exclude"] for one in found] == [("label/*",), ("dusk/*",), ("day/*",)]
 
 
-def test_masks_whose_names_have_another_start_are_of_images_with_the_same_number(
-    tmp_path: Path,
-) -> None:
-    photos = files("scene", *numbered("IMAGES/img_{}.jpg"))
-    made = catalog(tmp_path, photos | files("ids", *numbered("MASKS/seg_{}.png")))
-    assert masks_of(made) == {f"IMAGES/img_{i}.jpg": [f"MASKS/seg_{i}.png"] for i in range(6)}
-
-
 def test_two_words_may_end_the_names_of_masks_in_folders_of_clips(tmp_path: Path) -> None:
     clips = ("7", "8", "9")  # a frame of each
     photos = files("scene", *(f"rgb_anon/{one}/f_{one[-1]}_rgb_anon.png" for one in clips))
@@ -250,33 +260,6 @@ def test_two_words_may_end_the_names_of_masks_in_folders_of_clips(tmp_path: Path
     assert masks_of(catalog(tmp_path, photos | masks | drawn)) == {
         key: [mask] for key, mask in zip(photos, masks, strict=True)
     }
-
-
-def test_masks_of_objects_are_told_from_masks_of_classes_by_the_word_before(tmp_path: Path) -> None:
-    members = files("scene", *numbered("images/train/a{}_image.jpg"))
-    members |= files("ids", *numbered("gt/train/a{}_label.png"))
-    members |= files("numbers", *numbered("gt/train/a{}_inst_label.png"))
-    made = catalog(tmp_path, members)
-    assert made.recipe.masks == "gt/{folder}/{stem[:-6]}_label.png"
-    assert {len(one.companions) for one in made.items} == {1}
-    assert len(made.items) == 6
-
-
-def test_masks_that_no_image_pairs_with_are_left_out_or_asked_for(tmp_path: Path) -> None:
-    members = files("scene", *numbered("set/images/cell{}.jpg"))
-    members |= files("mask", *numbered("set/masks/tumour-{}x.png"))
-    found = flags(tmp_path, members)
-    assert found[0]["exclude"] == ("masks/*",)
-    made = catalog(tmp_path / "2", members, exclude="masks/*")
-    assert {item.key for item in made.items} == {*numbered("set/images/cell{}.jpg")}
-
-
-def test_coloured_masks_that_no_image_pairs_with_are_asked_for(tmp_path: Path) -> None:
-    members = files("scene", *numbered("set/image_2/um_00{}.png"))
-    members |= files("colours", *numbered("set/gt_image_2/um_road_x{}.png"))
-    found = flags(tmp_path, members)
-    assert found[0]["exclude"] == ("gt_image_2/*",)
-    assert all(found), "each reading has flags that choose it"
 
 
 def test_colours_of_more_things_than_the_values_beside_them_are_no_drawing_of_these(
@@ -291,12 +274,24 @@ def test_colours_of_more_things_than_the_values_beside_them_are_no_drawing_of_th
     }
 
 
-def test_pictures_that_look_like_masks_are_no_images_without_a_question(tmp_path: Path) -> None:
-    members = files("scene", *numbered("set/case{0}/case{0}_photo/case{0}.bmp"))
-    members |= files("mask", *numbered("set/case{0}/case{0}_lesion/case{0}_lesion.bmp"))
+@pytest.mark.parametrize(
+    ("photo", "kind", "mask", "glob"),
+    [
+        ("set/images/cell{0}.jpg", "mask", "set/masks/tumour-{0}x.png", "masks/*"),
+        ("set/image_2/um_00{0}.png", "colours", "set/gt_image_2/um_road_x{0}.png", "gt_image_2/*"),
+        ("set/c{0}/c{0}_photo/c{0}.bmp", "mask", "set/c{0}/c{0}_lesion/c{0}_lesion.bmp",
+         "*_lesion/*"),
+    ],
+)  # fmt: skip
+def test_pictures_that_look_like_masks_are_no_images_without_a_question(
+    tmp_path: Path, photo: str, kind: str, mask: str, glob: str
+) -> None:
+    members = files("scene", *numbered(photo)) | files(kind, *numbered(mask))
     found = flags(tmp_path, members)
-    assert any("exclude" in one for one in found)
+    assert (glob,) in [one.get("exclude") for one in found]
     assert all(found), "each reading has flags that choose it"
+    made = catalog(tmp_path / "2", members, exclude=glob)
+    assert {item.key for item in made.items} == {*numbered(photo)}
 
 
 def test_classes_of_drawings_of_few_colours_are_classes(tmp_path: Path) -> None:
@@ -314,34 +309,6 @@ def test_masks_whose_names_differ_in_the_word_before_the_ending_are_two_sets(
     found = {str(one.get("masks")) for one in flags(tmp_path, members)}
     assert "{stem}_watershed_mask.png" in found
     assert any("_endo_mask" in one or one == "{stem}_mask.png" for one in found)
-
-
-def test_folders_of_masks_with_more_words_in_one_split_are_one_set(tmp_path: Path) -> None:
-    members = dict[str, bytes]()
-    for name in ("Train", "Val", "Test_v2"):
-        members |= files("scene", *numbered(f"S_{name}_Data/{name}{{}}.jpg"), like=name)
-        members |= files("mask", *numbered(f"S_{name}_GT/{name}{{}}_seg.png"), like=name)
-    made = catalog(tmp_path, members)
-    assert made.recipe.masks == "S_*_GT/{stem}_seg.png"
-    assert len(masks_of(made)) == 18
-
-
-def test_masks_in_folders_named_like_those_of_images_and_an_ending_are_paired(
-    tmp_path: Path,
-) -> None:
-    photos = files("scene", *(f"clips/{one}/{i}.png" for one in ("C1", "C2") for i in range(4)))
-    masks = files("ids", *(f"clips/{one}_gt/{i}.png" for one in ("C1", "C2") for i in range(4)))
-    made = masks_of(catalog(tmp_path, photos | masks))
-    assert made == {
-        key: [key.replace("/C1/", "/C1_gt/").replace("/C2/", "/C2_gt/")] for key in photos
-    }
-
-
-def test_half_of_the_masks_of_a_folder_may_have_no_image(tmp_path: Path) -> None:
-    photos = files("scene", *numbered("city/images/{}.tif", 4))
-    masks = files("ids", *numbered("city/labels/{}.tif", 7))
-    made = catalog(tmp_path, photos | masks)
-    assert masks_of(made) == {key: [key.replace("images", "labels")] for key in photos}
 
 
 @pytest.mark.parametrize(
@@ -376,15 +343,6 @@ def test_masks_in_folders_of_parts_of_the_body_are_proposed_as_classes(tmp_path:
         members |= files("mask", *numbered(f"manual/{side}Mask/{{}}.png"), like=side)
     wanted = {"masks": "manual/{class}/{stem}.png"}
     assert wanted in flags(tmp_path, members)
-
-
-def test_folders_of_masks_that_differ_in_an_s_are_one_set(tmp_path: Path) -> None:
-    members = dict[str, bytes]()
-    for place, own in (("train/image/{}.png", "train/mask/{}.png"),
-                       ("test/a/images/{}.png", "test/a/masks/{}.png")):  # fmt: skip
-        members |= files("scene", *numbered(place), like=place)
-        members |= files("mask", *numbered(own), like=place)
-    assert catalog(tmp_path, members).recipe.masks == "mask*/{stem}.png"
 
 
 @pytest.mark.parametrize("names", [("covid-19", "viral", "normal"), ("Class1", "Class2")])
@@ -551,15 +509,6 @@ def test_masks_named_differently_in_two_groups_of_folders_are_two_readings(tmp_p
     ]
 
 
-def test_two_masks_in_a_folder_below_the_name_of_each_image_are_classes(tmp_path: Path) -> None:
-    photos = files("scene", *numbered("train/Images/p{}.png"))
-    masks = files("mask", *numbered("train/GT/p{0}/Soft/p{0}_disc.png"))
-    masks |= files("mask", *numbered("train/GT/p{0}/Soft/p{0}_cup.png"), like="cup")
-    made = catalog(tmp_path, photos | masks)
-    assert made.recipe.masks == "Soft/{stem}_{class}.png"
-    assert {len(own) for own in masks_of(made).values()} == {2}
-
-
 def test_masks_of_two_endings_in_a_folder_are_one_set_if_no_image_has_both(tmp_path: Path) -> None:
     photos = files("scene", *numbered("xray/CH{}.png"), *numbered("xray/MC{}.png"))
     of_one = files("mask", *numbered("masks/CH{}_mask.png"))
@@ -570,3 +519,11 @@ def test_masks_of_two_endings_in_a_folder_are_one_set_if_no_image_has_both(tmp_p
     both = files("mask", *numbered("masks/MC{}_mask.png"))
     twice = outcome(write_folder(tmp_path / "2", photos | of_one | of_other | both), {})
     assert "{stem}*" not in " ".join([twice.error, *twice.notes])
+
+
+def test_two_masks_in_a_folder_below_the_name_of_each_image_are_classes(tmp_path: Path) -> None:
+    masks = [f"train/GT/p{i}/Soft/p{i}_{kind}.png" for i in range(6) for kind in ("disc", "cup")]
+    members = files("scene", *numbered("train/Images/p{}.png")) | files("mask", *masks)
+    made = catalog(tmp_path, members)
+    assert made.recipe.masks == "Soft/{stem}_{class}.png"
+    assert {len(own) for own in masks_of(made).values()} == {2}

@@ -1,14 +1,15 @@
 """Which names of folders and files are classes, and which only look like them."""
 
+import itertools
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from shardprep.catalog.names import are_parts
-from shardprep.errors import QuestionError
-from tests.catalog.builders import catalog
-from tests.support.builders import jpeg, write_folder
+from shardprep.catalog.names import are_parts, split_folders
+from tests.catalog.builders import asked, catalog, choices
+from tests.support.builders import jpeg, png, write_folder
 from tests.support.first_contact import outcome
 from tests.support.scenes import picture
 
@@ -17,11 +18,142 @@ def pictures(*keys: str) -> dict[str, bytes]:
     return {key: jpeg(16, 16, i) for i, key in enumerate(keys)}
 
 
-def asked(folder: Path, members: dict[str, bytes]) -> list[str]:
+def rules(folder: Path, members: dict[str, bytes]) -> list[str]:
     """Return the values of `--labels` that a question shows."""
-    with pytest.raises(QuestionError) as caught:
-        catalog(folder, members)
-    return [str(one.options["labels"]) for one in caught.value.choices]
+    return [str(one.options["labels"]) for one in choices(folder, members)]
+
+
+def keys(pattern: str, **values: Iterable[object]) -> list[str]:
+    """Return the pattern with each combination of the values of its fields."""
+    combined = itertools.product(*values.values())
+    return [pattern.format(**dict(zip(values, one, strict=True))) for one in combined]
+
+
+_SLIDES = ("benign/adenosis/s1", "malignant/ductal/s2", "malignant/lobular/s3")
+_SHAPES = ("flat", "round")
+_FIRST = "--labels folder"
+_ASKED: dict[str, tuple[list[str], list[str]]] = {
+    "magnifications are no classes, but the folders above may be": (
+        keys("{a}/{zoom}X/{i}.jpg", a=_SLIDES, zoom=(40, 100), i="01"),
+        ["--labels folder:3", "--labels folder:4", "…"]),
+    "folders that begin like the set may be parts of it": (
+        keys("Plates2019/plates_{x}/{i}.jpg", x=("base", "blur"), i="12"),
+        [_FIRST, "--labels none"]),
+    "folders with two numbers each may be samples": (
+        [f"patches/patient_{i:03}_node_{i % 2}/{k}.jpg" for i in range(4) for k in range(3)],
+        [_FIRST, "--labels none"]),
+    "views may be no classes": (
+        keys("cam_{x}/cam_{x}{i}.jpg", x="ab", i=range(6)), [_FIRST, "…", "--labels none"]),
+    "kinds of pictures may be no classes": (
+        keys("{x}/{x}{i}.jpg", x=("rgb", "GT_color", "nir_color"), i=range(6)),
+        [_FIRST, "…", "--labels none"]),
+    "tiles may be no classes": (
+        keys("tile {x}/tile {x}{i}.jpg", x="123", i=range(6)), [_FIRST, "…", "--labels none"]),
+    "a numbered word that begins anew in each folder may be a part of the class": (
+        keys("{a}/character{i:02}/{k}.jpg", a=("Greek", "Latin", "Tamil"), i=(1, 2, 3), k="012"),
+        ["--labels 'regex:(?P<label>[^/]+/[^/]+)/[^/]+$'", "--labels folder:2", "…"]),
+    "a folder of one name in folders of images is another kind of picture": (
+        keys("{x}/{x}/{i}.jpg", x=_SHAPES, i="012")
+        + keys("{x}/{x}/CROPPED/{i}.jpg", x=_SHAPES, i="345678"),
+        ["--include 'CROPPED/*' --labels folder:2", "--exclude 'CROPPED/*' --labels folder",
+         _FIRST, "--labels none"]),
+    "a folder whose name ends the names of another is a kind": (
+        keys("original/{i:04}.jpg", i=range(6)) + keys("aligned/{i:04}_aligned.jpg", i=range(6)),
+        ["--exclude 'original/*' --labels none", "--exclude 'aligned/*' --labels none", "…"]),
+    "images above the folders of all others are asked for": (
+        keys("signs/{i:05}.jpg", i=range(8))
+        + keys("signs/{x}/{i:05}.jpg", x=("stop", "turn", "yield"), i=(0, 1)),
+        ["--exclude 'signs/*/*'", "--include 'signs/*/*'"]),
+    "names that no other image has are not proposed": (
+        [f"cam_{one}/{8 * (one == 'b') + i:03}_0.jpg" for one in "ab" for i in range(8)],
+        [_FIRST, "--labels none"]),
+    "folders of kinds are asked about if those of test have other names": (
+        keys("{s}/{x}_IMAGES/{s}{x}{i}.jpg", s=("training", "validation"), x=("GT", "INPUT"),
+             i=range(4)) + keys("testing/expert_{x}_set/{x}{i}.jpg", x="abc", i=range(4)),
+        [_FIRST, "--labels none"]),
+    "numbers in two levels": (
+        keys("{pair}/{i}5.jpg", pair=("000/03", "604/92"), i=range(3)),
+        [r"--labels 'regex:(?P<label>\d+/\d+)/[^/]+$'", "--labels folder:2", _FIRST,
+         "--labels none"]),
+    "numbers that begin anew in each folder may be objects of its class": (
+        keys("{a}/{b}/{i}.jpg", a=("apple", "car", "cow"), b="12", i=range(2)),
+        ["--labels folder:2", _FIRST, "--labels none"]),
+    "many numbered folders with few images": (
+        keys("{number}/{i}.jpg", number=range(100, 125), i=range(2)),
+        [_FIRST, "--labels folder --target regression", "--labels none"]),
+    "one more word in some names may be the class": (
+        [f"all/Im{i}{word}_EYE.jpg" for i, word in zip(range(12), ["", "_g"] * 6, strict=True)],
+        [r"--labels 'regex:(^|/)Im\d+_(?P<label>EYE|g)'", "--labels none"]),
+    "an age in names may be a number": (
+        keys("{age}_{i}_{j}_170116.jpg", age=(1, 26, 100), i=(0, 1), j=(0, 2)),
+        [r"--labels 'regex:(^|/)(?P<label>\d+)_\d+_\d+_\d+' --target regression", "…"]),
+}  # fmt: skip
+"""Names of images, and the flags of all readings, or of the first and the last."""
+
+
+@pytest.mark.parametrize("case", _ASKED)
+def test_names_that_can_be_read_in_several_ways_are_asked_about(case: str, tmp_path: Path) -> None:
+    own, flags = _ASKED[case]
+    found = asked(tmp_path, pictures(*own))
+    if "…" in flags:
+        at, after = flags.index("…"), len(flags) - flags.index("…") - 1
+        found[at : len(found) - after] = ["…"]
+    assert found == flags
+
+
+_DECIDED: dict[str, tuple[list[str], str]] = {
+    "parts of a source are no classes": (
+        [f"scans_part_{part}/{part}{i:03}.jpg" for part in (1, 2) for i in range(4)], ""),
+    "one letter before a number is no class": (keys("{x}{i}.jpg", x="tv", i=range(4)), ""),
+    "dates are no classes": (keys("IMG_2024010{x}_{i:06}.jpg", x="12", i=range(5)), ""),
+    "hashes are no classes": (keys("{i:08x}.jpg", i=range(3_000_000, 3_000_012)), ""),
+    "counters are no classes": (keys("{i:06}.jpg", i=range(1, 25)), ""),
+    "counters with a step are no classes": (keys("{i:06}.jpg", i=range(0, 60, 5)), ""),
+    "counters with gaps are no classes": (
+        keys("{i:06}.jpg", i=(3, 17, 21, 44, 46, 58, 90, 101)), ""),
+    "photos in folders named like kinds of pictures have classes": (
+        keys("{x}/{i}.jpg", x=("image", "label", "table", "text"), i=range(4)),
+        "image label table text"),
+    "words of folders that number their files alike": (
+        keys("{x}/{i:03}.jpg", x=("cat", "dog"), i=range(4)), "cat dog"),
+    "numbers of folders that number their files alike": (
+        keys("{x}/{i:03}.jpg", x="012", i=range(4)), "0 1 2"),
+    "codes of WordNet in folders that number their files alike": (
+        keys("{x}/{i:03}.jpg", x=("n01443537", "n02102040"), i=range(4)), "n01443537 n02102040"),
+    "folders of ranges of numbers are no classes, but those above are": (
+        [f"cells/{x}/{n}001-{n}999/{x}{n}{i}.png" for x in ("blast", "mast") for n in (1, 2)
+         for i in range(3)], "blast mast"),
+    "folders of samples are no classes, but those above are": (
+        [f"cells/{x}/sample_{n}/{x}{n}{i}.png" for x in ("blast", "mast") for n in (1, 2)
+         for i in range(3)], "blast mast"),
+    "a folder with a picture of each class is left out": (
+        keys("data/{x}/{i}.jpg", x="012", i=range(20, 24)) + keys("Meta/{x}.jpg", x="012"),
+        "0 1 2"),
+    "a folder named for pictures is no class of folders elsewhere": (
+        keys("cells/{x}/{i}.jpg", x=("eosinophil", "monocyte"), i=range(3))
+        + keys("voc/JPEGImages/{i}.jpg", i=range(3)), "eosinophil monocyte"),
+    "a class of two folders below an index of letters has both names": (
+        keys("set/{x}/{i}.jpg", i=range(2),
+             x=("a/abbey", "b/barn/indoor", "b/barn/outdoor", "b/bow/indoor", "b/bow/outdoor")),
+        "abbey barn/indoor barn/outdoor bow/indoor bow/outdoor"),
+    "identities of test are labels, too": (
+        keys("train/n{x}/{i}.jpg", x="234", i="012") + keys("test/n{x}/{i}.jpg", x="19", i="012"),
+        "n1 n2 n3 n4 n9"),
+    "test identities may have some names of another form": (
+        keys("box_train/{x:04}/{i}.jpg", x=(1, 3, 5), i=range(3))
+        + keys("box_test/{x}/{i}.jpg", x=("0002", "0006", "00-1"), i=range(3)),
+        "00-1 0001 0002 0003 0005 0006"),
+}  # fmt: skip
+"""Names of images, and their classes in alphabetical order."""
+
+
+@pytest.mark.parametrize("case", _DECIDED)
+def test_names_that_can_be_read_in_one_way_are_not_asked_about(case: str, tmp_path: Path) -> None:
+    own, classes = _DECIDED[case]
+    made = catalog(tmp_path, pictures(*own))
+    assert sorted(made.label_names) == classes.split()
+    assert made.labels_from.startswith("none found") or classes
+    assert len(made.items) == sum("Meta/" not in key and "voc/" not in key for key in own)
 
 
 @pytest.mark.parametrize(
@@ -71,94 +203,25 @@ def test_folders_with_another_word_or_only_numbers_are_classes(names: list[str])
     assert not are_parts(names)
 
 
-def test_parts_of_a_source_are_no_classes(tmp_path: Path) -> None:
-    keys = [f"scans_part_{part}/{part}{i:03}.jpg" for part in (1, 2) for i in range(4)]
-    assert catalog(tmp_path, pictures(*keys)).labels_from.startswith("none found")
-
-
-def test_one_letter_before_a_number_is_no_class(tmp_path: Path) -> None:
-    keys = [f"{letter}{i}.jpg" for letter in "tv" for i in range(4)]
-    assert catalog(tmp_path, pictures(*keys)).labels_from.startswith("none found")
-
-
-def test_classes_named_like_kinds_of_pictures_stay_classes_if_their_pictures_are_photos(
-    tmp_path: Path,
-) -> None:
-    keys = [f"{one}/{i}.jpg" for one in ("image", "label", "table", "text") for i in range(4)]
-    assert catalog(tmp_path, pictures(*keys)).label_names == ("image", "label", "table", "text")
-
-
-@pytest.mark.parametrize("names", [("cat", "dog"), ("0", "1", "2"), ("n01443537", "n02102040")])
-def test_class_folders_that_number_their_files_alike_are_not_asked_for(
-    tmp_path: Path, names: tuple[str, ...]
-) -> None:
-    keys = [f"{name}/{i:03}.jpg" for name in names for i in range(4)]
-    assert catalog(tmp_path, pictures(*keys)).label_names == names
-
-
-@pytest.mark.parametrize(
-    "names", [("cam_a", "cam_b"), ("rgb", "GT_color", "nir_color"), ("tile 1", "tile 2", "tile 3")]
-)
-def test_views_and_kinds_of_pictures_may_be_no_classes(
-    tmp_path: Path, names: tuple[str, ...]
-) -> None:
-    members = pictures(*(f"{name}/{name}{i}.jpg" for name in names for i in range(6)))
-    found = asked(tmp_path, members)
-    assert (found[0], found[-1]) == ("folder", "none")
-
-
 def test_a_word_at_the_end_of_numbered_studies_is_the_class(tmp_path: Path) -> None:
     studies = [f"study{n}_{word}" for n in (1, 2) for word in ("negative", "positive")]
     keys = [f"p{i}/{name}/i{i}.png" for i in range(6) for name in studies]
     assert catalog(tmp_path / "1", pictures(*keys)).label_names == ("negative", "positive")
     views = [key.replace("negative", "left").replace("positive", "right") for key in keys]
-    assert "folder" in asked(tmp_path / "2", pictures(*views))
-
-
-@pytest.mark.parametrize("piece", ["{}001-{}999", "sample_{}"])
-def test_folders_of_pieces_are_no_classes_but_those_above_are(tmp_path: Path, piece: str) -> None:
-    keys = [f"cells/{name}/{piece.format(n, n)}/{name}{n}{i}.png"
-            for name in ("blast", "mast") for n in (1, 2) for i in range(3)]  # fmt: skip
-    assert catalog(tmp_path, pictures(*keys)).label_names == ("blast", "mast")
+    assert "folder" in rules(tmp_path / "2", pictures(*views))
 
 
 def test_a_field_of_most_names_is_not_read_from_the_start_of_longer_names(tmp_path: Path) -> None:
     keys = [f"all/{coin}_{1477 * i}{coin}.jpg" for coin in (5, 25) for i in range(1, 7)]
     several = [f"all/{coin}_25_{1477 * coin}.jpg" for coin in (5, 10)]
-    rule = asked(tmp_path, pictures(*keys, *several))[0].removeprefix("regex:")
+    rule = rules(tmp_path, pictures(*keys, *several))[0].removeprefix("regex:")
     assert all(re.search(rule, key) for key in keys)
     assert not any(re.search(rule, key) for key in several)
 
 
-def test_numbers_in_two_levels_are_asked_for(tmp_path: Path) -> None:
-    keys = [f"{pair}/{i}5.jpg" for pair in ("000/03", "604/92") for i in range(3)]
-    assert asked(tmp_path, pictures(*keys)) == [
-        r"regex:(?P<label>\d+/\d+)/[^/]+$", "folder:2", "folder", "none",
-    ]  # fmt: skip
-
-
-def test_numbers_that_begin_anew_in_each_folder_may_be_objects_of_its_class(tmp_path: Path) -> None:
-    keys = [f"{a}/{b}/{i}.jpg" for a in ("apple", "car", "cow") for b in "12" for i in range(2)]
-    assert asked(tmp_path, pictures(*keys)) == ["folder:2", "folder", "none"]
-
-
-def test_many_numbered_folders_with_few_images_are_asked_for(tmp_path: Path) -> None:
-    keys = [f"{number}/{i}.jpg" for number in range(100, 125) for i in range(2)]
-    with pytest.raises(QuestionError) as caught:
-        catalog(tmp_path, pictures(*keys))
-    assert [one.flags for one in caught.value.choices] == [
-        "--labels folder", "--labels folder --target regression", "--labels none",
-    ]  # fmt: skip
-
-
-def test_one_more_word_in_some_names_may_be_the_class(tmp_path: Path) -> None:
-    keys = [f"all/Im{i}{word}_EYE.jpg" for i, word in zip(range(12), ["", "_g"] * 6, strict=True)]
-    assert asked(tmp_path, pictures(*keys)) == [r"regex:(^|/)Im\d+_(?P<label>EYE|g)", "none"]
-
-
 def test_fields_of_file_names_are_asked_for(tmp_path: Path) -> None:
     keys = [f"a/{who:04}_v{c}s1_{i:06}.jpg" for who in (2, 7) for c in (1, 2) for i in range(3)]
-    found = asked(tmp_path, pictures(*keys, "a/-1_v1s1_000009.jpg"))
+    found = rules(tmp_path, pictures(*keys, "a/-1_v1s1_000009.jpg"))
     assert found[0] == r"regex:(^|/)(?P<label>-?\d+)_v\d+s\d+_\d+"
     assert found[-1] == "none"
 
@@ -183,58 +246,21 @@ def test_fields_are_not_asked_for_if_a_table_names_the_images(tmp_path: Path) ->
     assert catalog(tmp_path, members).labels_from.startswith("none found")
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        [f"IMG_2024010{day}_{i:06}.jpg" for day in (1, 2) for i in range(5)],
-        [f"{i:08x}.jpg" for i in range(3_000_000, 3_000_012)],
-        [f"{i:06}.jpg" for i in range(1, 25)],
-        [f"{i:06}.jpg" for i in range(0, 60, 5)],
-        [f"{i:06}.jpg" for i in (3, 17, 21, 44, 46, 58, 90, 101)],
-    ],
-)
-def test_dates_counters_and_hashes_are_not_asked_for(tmp_path: Path, keys: list[str]) -> None:
-    catalog(tmp_path, pictures(*keys))
-
-
-def test_an_age_in_names_may_be_a_number(tmp_path: Path) -> None:
-    keys = [f"{age}_{i}_{j}_170116.jpg" for age in (1, 26, 100) for i in (0, 1) for j in (0, 2)]
-    with pytest.raises(QuestionError) as caught:
-        catalog(tmp_path, pictures(*keys))
-    pattern = r"regex:(^|/)(?P<label>\d+)_\d+_\d+_\d+"
-    assert caught.value.choices[0].options == {"labels": pattern, "target": "regression"}
-
-
 def test_names_of_a_few_letters_and_numbers_may_be_the_text(tmp_path: Path) -> None:
     """They are if the pictures are equally wide and low."""
     names = ("2b82x", "2gg4x", "xeg2f", "2cgyx", "2d2wm", "2en7g")
     low = {f"{name}.png": picture("grey", f"{name}.png", name, (40, 15)) for name in names}
     assert catalog(tmp_path / "low", low).items.target[0] == "2b82x"
-    with pytest.raises(QuestionError) as caught:
-        catalog(tmp_path, pictures(*(f"{name}.jpg" for name in names)))
-    assert caught.value.choices[0].options["target"] == "text"
+    found = choices(tmp_path, pictures(*(f"{name}.jpg" for name in names)))
+    assert found[0].options["target"] == "text"
 
 
 def test_names_with_many_forms_between_equal_signs_may_be_the_text(tmp_path: Path) -> None:
     boards = ("8-K7-3R2n1-1q3Nb1-8", "4p3-7p-k7-NB6-3K4", "1p1b4-5Q2-8-2rR4-K7", "k7-7R-6B1-8-B7r")
     slugs = pictures("red-shoe-for-men-x1.jpg", "hat-of-wool-for-2.jpg", "a-b-c-d-k2.jpg")
     assert catalog(tmp_path / "slugs", slugs).labels_from.startswith("none found")
-    found = asked(tmp_path, pictures(*(f"{name}.jpg" for name in boards)))
+    found = rules(tmp_path, pictures(*(f"{name}.jpg" for name in boards)))
     assert found == [r"regex:(^|/)(?P<label>[^/]+)\.[^./]+$", "none"]
-
-
-def test_texts_beside_images_are_their_captions(tmp_path: Path) -> None:
-    keys = [f"{i:02}.jpg" for i in range(8)]
-    texts = {f"{i:02}.txt": f"a house with number {i}".encode() for i in range(8)}
-    found = catalog(tmp_path, pictures(*keys) | texts)
-    assert found.items.target[3] == "a house with number 3"
-
-
-def test_a_folder_with_a_picture_of_each_class_is_left_out(tmp_path: Path) -> None:
-    keys = [f"data/{number}/{i}.jpg" for number in (0, 1, 2) for i in range(20, 24)]
-    found = catalog(tmp_path, pictures(*keys, "Meta/0.jpg", "Meta/1.jpg", "Meta/2.jpg"))
-    assert found.label_names == ("0", "1", "2")
-    assert len(found.items) == len(keys)
 
 
 def test_test_images_are_labelled_by_their_names_if_they_are_named_like_classes(
@@ -255,7 +281,7 @@ def test_a_folder_of_test_without_classes_is_left_out(tmp_path: Path) -> None:
     assert len(made.skipped) == 4
     alone = pictures(*keys[:6], *(f"test-several/{i}.jpg" for i in range(4)))
     assert len(catalog(tmp_path / "3", alone).items) == 10  # a split without labels
-    found = asked(tmp_path / "2", pictures(*keys, *(f"several/{i}.jpg" for i in range(4))))
+    found = rules(tmp_path / "2", pictures(*keys, *(f"several/{i}.jpg" for i in range(4))))
     assert found == ["folder", "none"]  # a class that is in no split
 
 
@@ -264,12 +290,10 @@ def test_pictures_of_classes_in_a_folder_named_like_masks_may_be_their_targets(
 ) -> None:
     keys = [f"part/{number}/{i}.jpg" for number in (1, 2, 3) for i in range(4)]
     labels = [f"part/Label/{number}.jpg" for number in (1, 2, 3)]
-    with pytest.raises(QuestionError) as caught:
-        catalog(tmp_path, pictures(*keys, *labels))
-    wanted = "Label/{folder}.jpg"
-    assert wanted in {one.options.get("target_image") for one in caught.value.choices}
-    found = catalog(tmp_path / "2", pictures(*keys, *labels), target_image=wanted)
-    assert {one.key: [m.key for m in one.companions] for one in found.items} == {
+    wanted, found = "Label/{folder}.jpg", choices(tmp_path, pictures(*keys, *labels))
+    assert wanted in {one.options.get("target_image") for one in found}
+    made = catalog(tmp_path / "2", pictures(*keys, *labels), target_image=wanted)
+    assert {one.key: [m.key for m in one.companions] for one in made.items} == {
         key: [f"part/Label/{key.split('/')[1]}.jpg"] for key in keys
     }
 
@@ -299,25 +323,13 @@ def test_pictures_of_classes_in_a_folder_named_like_masks_may_be_their_targets(
     ],
 )  # fmt: skip
 def test_codes_in_names_are_proposed(tmp_path: Path, keys: list[str], rule: str) -> None:
-    assert rule in asked(tmp_path, pictures(*keys))
+    assert rule in rules(tmp_path, pictures(*keys))
 
 
 @pytest.mark.parametrize("name", ["person_{i}_9", "n_{i}_label_{j}"])
 def test_the_number_after_a_word_such_as_label_is_the_class(tmp_path: Path, name: str) -> None:
     keys = [f"cam_{a}/{name.format(i=i, j=i // 2)}.jpg" for a in "ab" for i in range(6)]
     assert len(catalog(tmp_path, pictures(*keys)).label_names) == (6 if "person" in name else 3)
-
-
-def test_names_that_no_other_image_has_are_not_proposed(tmp_path: Path) -> None:
-    keys = [f"cam_{one}/{8 * (one == 'b') + i:03}_0.jpg" for one in "ab" for i in range(8)]
-    assert asked(tmp_path, pictures(*keys)) == ["folder", "none"]
-
-
-def test_folders_of_kinds_are_asked_about_if_those_of_test_have_other_names(tmp_path: Path) -> None:
-    folders = ["training/GT_IMAGES", "training/INPUT_IMAGES", "validation/GT_IMAGES"]
-    folders += ["validation/INPUT_IMAGES", *(f"testing/expert_{x}_set" for x in "abc")]
-    keys = [f"{folder}/{n}{i}.jpg" for n, folder in enumerate(folders) for i in range(4)]
-    assert asked(tmp_path, pictures(*keys)) == ["folder", "none"]
 
 
 def test_probe_and_gallery_are_splits(tmp_path: Path) -> None:
@@ -331,10 +343,10 @@ def test_probe_and_gallery_are_splits(tmp_path: Path) -> None:
 
 def test_fractions_after_a_word_in_names_are_proposed_as_numbers(tmp_path: Path) -> None:
     names = [f"panels/solar_Fri_Jun_1{i}_L_0.{i}5_I_0.{9 - i}.jpg" for i in range(8)]
-    rules = asked(tmp_path, pictures(*names))
-    assert [re.search(rules[0][6:], names[3])["label"], len(rules)] == ["0.35", 3]  # type: ignore[index]
-    found = catalog(tmp_path / "2", pictures(*names), labels=rules[1], target="regression")
-    assert [item.target for item in found.items][:2] == [0.9, 0.8]
+    found = rules(tmp_path, pictures(*names))
+    assert [re.search(found[0][6:], names[3])["label"], len(found)] == ["0.35", 3]  # type: ignore[index]
+    made = catalog(tmp_path / "2", pictures(*names), labels=found[1], target="regression")
+    assert [item.target for item in made.items][:2] == [0.9, 0.8]
 
 
 def test_folders_that_only_test_has_are_classes_or_parts_without_labels(tmp_path: Path) -> None:
@@ -349,3 +361,105 @@ def test_folders_that_only_test_has_are_classes_or_parts_without_labels(tmp_path
     facts = outcome(source, {"labels": rule}).facts
     assert facts["train/cat/0.jpg"] == {"split": "train", "label": "cat"}
     assert facts["test/batch_a/0.jpg"] == {"split": "test"}
+
+
+@pytest.mark.parametrize("form", ["{}", "{}_0-1"])
+def test_folders_of_words_that_no_two_splits_share_may_be_scenes(tmp_path: Path, form: str) -> None:
+    """They are classes if two splits share one."""
+    places = ("beach", "lake"), ("park", "road"), ("hill", "cave")
+    pairs = zip(("train", "val", "test"), places, strict=True)
+    folders = [f"{split}/{form.format(one)}" for split, several in pairs for one in several]
+    members = pictures(*(f"{one}/{i}.jpg" for one in folders for i in range(4)))
+    assert asked(tmp_path / "apart", members) == ["--labels folder", "--labels none"]
+    shared = pictures(*(f"val/{form.format(one)}/9.jpg" for one in ("beach", "hill")))
+    plan = catalog(tmp_path / "shared", members | shared)
+    assert len(plan.label_names) >= 4
+
+
+def test_a_word_of_a_split_counts_beside_a_folder_with_the_same_folders() -> None:
+    alike = split_folders(["our485/low", "our485/high", "eval15/low", "eval15/high"])
+    assert alike == {"eval15": "validation"}
+    assert not split_folders(["oval485/low", "eval15/high"])
+
+
+def test_pairs_of_files_that_differ_in_the_suffix_are_asked_for(tmp_path: Path) -> None:
+    members = pictures(*(f"{room}/{i}.jpg" for room in ("hall", "kitchen") for i in range(3)))
+    found = asked(tmp_path, members | {f"{key[:-3]}png": png(16, 16) for key in members})
+    assert found[0] == "--target-image '{dir}/{stem}.png'"
+    assert "--labels folder" in found
+
+
+def test_folders_of_test_with_the_start_of_a_class_as_name_have_this_class(tmp_path: Path) -> None:
+    keys = [f"train/{name}/{i}.jpg" for name in ("oak_left_T2", "ash_hilum_T1") for i in range(4)]
+    members = pictures(*keys, *(f"test/{name}/{i}.jpg" for name in ("oak", "ash") for i in (7, 8)))
+    made = catalog(tmp_path, members)
+    assert made.label_names == ("ash", "oak")
+    assert len(made.items) == 12
+
+
+def test_letters_after_the_name_of_the_folder_may_be_the_class(tmp_path: Path) -> None:
+    keys = [f"{who}/{who}{end}.jpg" for who in ("AF01", "AF02", "BM01") for end in ("AN", "HA")]
+    found = asked(tmp_path, pictures(*keys))
+    assert found[0].startswith("--labels 'regex:")
+    assert found[1:] == ["--labels folder", "--labels none"]
+    rule = found[0].removeprefix("--labels ").strip("'")
+    own = catalog(tmp_path / "own", pictures(*keys), rule)
+    assert set(own.label_names) == {"AN", "HA"}
+
+
+@pytest.mark.parametrize("odd", ["places/places", "validation_data/prelim_phase"])
+def test_a_folder_alone_where_no_class_is_may_be_no_class(tmp_path: Path, odd: str) -> None:
+    keys = [f"train_data/fold_{k}/{name}/{i}.jpg"
+            for k in range(2) for name in ("all", "hem") for i in range(3)]  # fmt: skip
+    found = asked(tmp_path, pictures(*keys, *(f"{odd}/x{i}.jpg" for i in range(3))))
+    assert found[0] == f"--exclude '{odd}/*' --labels folder"
+    assert "--labels folder" in found
+
+
+def test_a_folder_that_numbers_of_classes_have_elsewhere_may_be_no_class(tmp_path: Path) -> None:
+    keys = [f"set/digits/{i}/{j}.jpg" for i in range(10) for j in range(3)]
+    for other in ("examples", "views"):
+        found = asked(
+            tmp_path / other, pictures(*keys, *(f"set/{other}/x{i}.jpg" for i in range(4)))
+        )
+        assert "--labels folder" in found
+        assert (found[0] == f"--exclude 'set/{other}/*' --labels folder") is (other == "examples")
+
+
+def test_the_uppermost_name_is_also_proposed_without_a_set_that_alone_has_splits(
+    tmp_path: Path,
+) -> None:
+    paths = ("ulcer/ulcer", "caries/caries", "calculus/calculus/more/preview")
+    keys = [f"set/{one}/{i}.jpg" for one in paths for i in range(9)]
+    keys += [f"set/boxes/images/train/{i}.jpg" for i in range(2)]
+    upper = "--labels 'regex:^set/(?P<label>[^/]+)/'"
+    found = asked(tmp_path, pictures(*keys))
+    assert found.index(upper) == found.index(f"--exclude 'set/boxes/*' {upper}") + 1
+
+
+def test_a_level_is_also_proposed_without_folders_of_another_level(tmp_path: Path) -> None:
+    paths = [f"s{i}/micro/{one}/s{i}_{one[:2]}_01" for i in range(3) for one in ("happy", "sad")]
+    paths += [f"s{i}/non_micro/s{i}_n1" for i in range(3)]
+    own = asked(tmp_path, pictures(*(f"faces/{one}/{i}.png" for one in paths for i in range(2))))
+    assert own[1:3] == ["--labels folder:2", "--exclude 'non_micro/*' --labels folder:2"]
+    assert "--labels folder:3" not in own  # names of persons and of their folders
+
+
+@pytest.mark.parametrize(("form", "is_said"), [("{}", True), ("{:03}", False)])
+def test_many_numbers_of_a_stated_pattern_are_said(
+    tmp_path: Path,
+    form: str,
+    is_said: bool,  # noqa: FBT001
+) -> None:
+    """They may be ages; with zeros in front, they are codes."""
+    members = pictures(*(f"{form.format(age)}_{age}.jpg" for age in range(20, 45)))
+    made = catalog(tmp_path, members, labels=r"regex:^(?P<label>\d+)_")
+    said = [one for one in made.findings if "25 classes, which are whole numbers" in one]
+    assert len(said) == is_said
+    assert all("--target regression stores them as numbers" in one for one in said)
+
+
+def test_folders_of_many_numbers_may_be_a_regression(tmp_path: Path) -> None:
+    keys = [f"faces/{age}/11{i % 2}/{i}_{age}.jpg" for age in range(18, 27) for i in range(2)]
+    found = asked(tmp_path, pictures(*keys))
+    assert {"--labels folder:2", "--labels folder:2 --target regression"} <= {*found}

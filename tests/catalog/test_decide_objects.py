@@ -42,12 +42,31 @@ def asked(folder: Path, members: dict[str, bytes]) -> str:
 FRUIT = [f"train/{name}_{i}" for name in ("apple", "pear") for i in range(4)]
 
 
-def test_boxes_come_before_starts_of_file_names(tmp_path: Path) -> None:
-    members = images(*(f"{key}.jpg" for key in FRUIT))
-    members |= {f"{key}.xml": voc(f"{key[6:]}.jpg", "fruit") for key in FRUIT}
-    assert stored(tmp_path, members) == {
-        f"{key}.jpg": {"split": "train", "boxes": "fruit"} for key in FRUIT
-    }
+@pytest.mark.parametrize(
+    ("keys", "document", "label"),
+    [
+        (FRUIT, "train/{stem}.xml", "fruit"),
+        (["stage_1_images/1", "stage_1_images/2", "stage_2_images/3", "stage_2_images/4"],
+         "{folder}/{stem}.xml", "face"),
+        (["png/images/train/0", "png/images/train/1", "png/images/val/0", "png/images/val/1"],
+         "png/annotations/{folder}/{stem}.xml", "boat"),
+        (["crack/crack0", "crack/crack1", "hole/hole0", "hole/hole1"], "notes/{stem}.xml",
+         "{folder}"),
+    ],
+    ids=["starts of file names", "folders of splits", "a folder named for pictures",
+         "folders that repeat the classes of objects"],
+)  # fmt: skip
+def test_boxes_come_before_names_that_are_no_other_classes(
+    tmp_path: Path, keys: list[str], document: str, label: str
+) -> None:
+    members, wanted = images(*(f"{key}.jpg" for key in keys)), dict[str, dict[str, str]]()
+    for key in keys:
+        folder, stem = key.split("/")[-2:]
+        own = label.format(folder=folder)
+        members[document.format(folder=folder, stem=stem)] = voc(f"{stem}.jpg", own)
+        split = "validation" if folder == "val" else "train"
+        wanted[f"{key}.jpg"] = {"split": split, "boxes": own}
+    assert stored(tmp_path, members) == wanted
 
 
 def test_lists_of_the_starts_of_file_names_make_these_a_choice_beside_boxes(tmp_path: Path) -> None:
@@ -64,13 +83,6 @@ def test_lists_of_the_starts_of_file_names_make_these_a_choice_beside_boxes(tmp_
 def test_names_of_files_label_images_without_documents(tmp_path: Path) -> None:
     members = images(*(f"{key}.jpg" for key in FRUIT)) | {"notes.json": b"{}", "a.xml": b"<a/>"}
     assert {fact["label"] for fact in stored(tmp_path, members).values()} == {"apple", "pear"}
-
-
-def test_folders_of_splits_and_kinds_are_no_classes_of_objects(tmp_path: Path) -> None:
-    keys = [f"stage_{n}_images/{i + 4 * n}" for n in (1, 2) for i in range(4)]
-    members = images(*(f"{key}.jpg" for key in keys))
-    members |= {f"{key}.xml": voc(f"{key[15:]}.jpg", "face") for key in keys}
-    assert {fact.get("boxes") for fact in stored(tmp_path, members).values()} == {"face"}
 
 
 def test_images_in_two_folders_that_a_document_fits_are_asked_for(tmp_path: Path) -> None:
@@ -129,27 +141,12 @@ def test_a_table_of_boxes_without_header_is_read_or_asked_about(tmp_path: Path) 
     assert "xywh" in asked(tmp_path / "other", members)
 
 
-def test_images_that_a_table_without_empty_rows_leaves_out_are_asked_about(tmp_path: Path) -> None:
-    members = images(*(f"{i}.jpg" for i in range(6)))
-    rows = [f'{i},"[{4 + i}, 3, 20, 30]"' for i in range(5)]
-    members["train.csv"] = "\n".join(["image_id,bbox", *rows]).encode()
-    assert "--unlisted background" in asked(tmp_path, members)
-
-
 def test_ids_of_boxes_may_have_an_ending_and_a_column_of_boxes_is_no_class(tmp_path: Path) -> None:
     rows = [f"""{i}_image,"[{{'x': 7, 'y': 2, 'width': 4, 'height': 5}}]",opacity 1 7 2 11 7"""
             for i in range(10, 16)]  # fmt: skip
     members = images(*(f"train/s{i}/{i}.jpg" for i in range(10, 16)))
     members["train.csv"] = "\n".join(["id,boxes,label", *rows]).encode()
     assert stored(tmp_path, members)["train/s10/10.jpg"] == {"split": "train", "boxes": "object"}
-
-
-def test_numbers_that_may_be_boxes_from_either_column_are_asked_about(tmp_path: Path) -> None:
-    members = images(*(f"{i}.jpg" for i in range(6)))
-    rows = [f"{i}.jpg {i % 3} 9 12 30 28" for i in range(6)]
-    members["a.txt"] = "\n".join(rows).encode()
-    text = asked(tmp_path, members)
-    assert all(one in text for one in ("xyxy(2,3,4,5):6", "xyxy(3,4,5,6):2", "a.txt:1:2"))
 
 
 def test_tables_of_boxes_that_are_named_for_splits_say_the_split(tmp_path: Path) -> None:
@@ -317,15 +314,6 @@ def test_ids_of_boxes_may_be_a_path_of_columns(tmp_path: Path) -> None:
     assert any(f"{flags} is decided" in note for note in notes)
 
 
-def test_images_of_splits_in_a_folder_named_for_pictures_have_their_boxes(tmp_path: Path) -> None:
-    keys = [f"compressed/images/{split}/{i}.jpg" for split in ("train", "val") for i in range(3)]
-    members = images(*keys) | {
-        f"compressed/annotations/{key.split('/')[2]}/{key[-5]}.xml": voc(key[-5:], "boat")
-        for key in keys
-    }
-    assert {fact.get("boxes") for fact in stored(tmp_path, members).values()} == {"boat"}
-
-
 def test_folders_without_a_document_beside_others_are_asked_about(tmp_path: Path) -> None:
     keys = [f"data/train/images/{i}.jpg" for i in range(6)]
     texts = {f"data/train/labels/{i}.txt": b"0 0.5 0.5 0.2 0.2" for i in range(6)}
@@ -419,15 +407,6 @@ def test_tables_of_boxes_of_other_splits_may_have_more_columns(tmp_path: Path) -
     assert {one["boxes"] for one in stored(tmp_path, members).values()} == {"cat", "cat,cat"}
 
 
-def test_folders_that_repeat_the_classes_of_their_objects_are_not_asked_about(
-    tmp_path: Path,
-) -> None:
-    keys = [f"{name}{i}" for name in ("crack", "hole") for i in range(4)]
-    members = images(*(f"{key[:-1]}/{key}.jpg" for key in keys))
-    members |= {f"notes/{key}.xml": voc(f"{key}.jpg", key[:-1]) for key in keys}
-    assert {fact["boxes"] for fact in stored(tmp_path, members).values()} == {"crack", "hole"}
-
-
 @pytest.mark.parametrize(
     ("box", "rule"),
     [
@@ -501,37 +480,10 @@ def test_a_table_of_each_image_with_columns_of_a_box_has_its_boxes(tmp_path: Pat
     assert "--boxes 'csv:boxes/{id}.csv:id:x,y,dx,dy:label' --unlisted background (" in error
 
 
-def test_places_in_a_text_for_each_image_are_proposed_as_points_and_boxes(tmp_path: Path) -> None:
-    members = images(*(f"images/{i}.jpg" for i in range(5)))
-    texts = {f"gt/{i}.txt": b"20 9 5 4 2 0\n11 13 8 9 1 0\n" for i in range(5)}
-    error = asked(tmp_path / "pixels", members | texts)
-    assert "--no-header --points 'csv:gt/{id}.txt:id:1,2' (points in 5 texts" in error
-    assert "--no-header --boxes 'csv:gt/{id}.txt:id:xywh(1,2,3,4)' (" in error
-    outside = dict.fromkeys(texts, b"2000 9 5 4 2 0\n")
-    assert "--points" not in asked(tmp_path / "outside", members | outside)
-
-
-def test_runs_of_objects_of_a_class_are_asked_for_apart_or_together(tmp_path: Path) -> None:
-    """Two rows of a class for one image are two objects, or two parts of its area."""
-    keys = [f"train/{i}.jpg" for i in range(100, 106)]
-    rows = [f"{i},{i} 3 {i + 400} 2,{kind}" for i in range(100, 106) for kind in (1, 1, 2)]
-    table = "\n".join(["id,EncodedPixels,ClassId", *rows]).encode()
-    error = asked(tmp_path, images(*keys) | {"train.csv": table})
-    assert "--masks rle:train.csv:id:EncodedPixels:ClassId (" in error
-    assert "--masks rle:train.csv:id:EncodedPixels:ClassId --instances (" in error
-
-
 def test_two_folders_with_a_text_for_each_image_are_not_captions(tmp_path: Path) -> None:
     keys = [f"img/{i}.jpg" for i in range(100, 106)]
     texts = {f"{folder}/{i}.txt": b"a dog runs" for folder in ("a", "b") for i in range(100, 106)}
     assert asked(tmp_path, images(*keys) | texts)
-
-
-def test_boxes_below_their_number_may_have_no_class(tmp_path: Path) -> None:
-    members = images(*(f"images/{i}.jpg" for i in range(5)))
-    texts = {f"gt/{i}.txt": b"2\n0 1 3 4\n2 3 6 7\n" for i in range(5)}
-    error = asked(tmp_path, members | texts)
-    assert "--no-header --boxes 'csv:gt/{id}.txt:id:xyxy(1,2,3,4)' (boxes in 5 texts)" in error
 
 
 def _charts(kinds: str, *, is_nested: bool) -> dict[str, bytes]:
@@ -646,23 +598,6 @@ def test_four_corners_and_a_class_after_blanks_are_boxes_of_the_class(tmp_path: 
     assert {one["boxes"] for one in found.facts.values()} == {",".join(["plane"] * 5)}
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        ["684,8,273,116,0,0,0,0", "406,119,265,70,1,4,0,1", "255,22,119,128,1,1,0,0"] * 2,
-        [f"{one},21,17" for one in QUADS],
-        ["4,3,10,9,12,5,2,7"] * 6,
-    ],
-    ids=["boxes of VisDrone", "five points", "corners across"],
-)
-def test_eight_numbers_that_are_not_four_corners_in_turn_are_not_proposed(
-    tmp_path: Path, lines: list[str]
-) -> None:
-    members = images(*(f"images/{i}.jpg" for i in range(3)))
-    members |= {f"annotations/{i}.txt": "\n".join(lines).encode() for i in range(3)}
-    assert "1,2,3,4,5,6,7,8" not in asked(tmp_path, members)
-
-
 def test_documents_of_the_same_names_need_folders_of_splits(tmp_path: Path) -> None:
     members = images(*(f"Images/{i}/{kind}.jpg" for i in "12" for kind in ("front", "side")))
     text = "\n".join(QUADS).encode()
@@ -670,11 +605,51 @@ def test_documents_of_the_same_names_need_folders_of_splits(tmp_path: Path) -> N
     assert "1,2,3,4,5,6,7,8" not in asked(tmp_path, members)
 
 
-def test_poses_of_yolo_are_asked_about_as_keypoints_of_coco_are(tmp_path: Path) -> None:
-    line = b"0 .5 .5 .4 .4 .5 .5 2 .6 .6 1\n"
+_LINES = "0 .5 .5 .4 .4 .5 .5 2 .6 .6 1"
+_DOCUMENTS: dict[str, tuple[dict[str, str], list[str], str]] = {
+    "images that a table without empty rows leaves out may have none": (
+        {"train.csv": "image_id,bbox" + "".join(f'\n{i},"[{4 + i}, 3, 20, 30]"' for i in range(7))},
+        ["--unlisted background"], ""),
+    "numbers may be boxes from either column": (
+        {"a.txt": "\n".join(f"{i}.jpg {i % 3} 9 12 30 28" for i in range(8))},
+        ["a.txt:1:xyxy(2,3,4,5):6", "a.txt:1:xyxy(3,4,5,6):2", "a.txt:1:2"], ""),
+    "runs of a class are objects apart, or areas of it together": (
+        {"train.csv": "id,EncodedPixels,ClassId" + "".join(
+            f"\n{i},{i + 1} 3 {i + 400} 2,{kind}" for i in range(8) for kind in (1, 1, 2))},
+        ["--masks rle:train.csv:id:EncodedPixels:ClassId --instances (",
+         "--masks rle:train.csv:id:EncodedPixels:ClassId ("], ""),
+    "places in a text for each image may be points or boxes": (
+        {"gt/{}.txt": "20 9 5 4 2 0\n11 13 8 9 1 0\n"},
+        ["--no-header --points 'csv:gt/{id}.txt:id:1,2' (points in 8 texts",
+         "--no-header --boxes 'csv:gt/{id}.txt:id:xywh(1,2,3,4)' ("], ""),
+    "places outside of the image are no points": (
+        {"gt/{}.txt": "2000 9 5 4 2 0\n"}, ["--labels none"], "--points"),
+    "boxes below their number may have no class": (
+        {"gt/{}.txt": "2\n0 1 3 4\n2 3 6 7\n"},
+        ["--no-header --boxes 'csv:gt/{id}.txt:id:xyxy(1,2,3,4)' (boxes in 8 texts)"], ""),
+    "poses of YOLO may be keypoints or boxes, as those of COCO": (
+        {"labels/{}.txt": _LINES, "data.yaml": "names: [cat]\nkpt_shape: [2, 3]\n"},
+        ["--points yolo (", "--boxes yolo ("], ""),
+    "boxes of VisDrone are no four corners": (
+        {"gt/{}.txt": "684,8,273,116,0,0,0,0\n406,119,265,70,1,4,0,1\n25,22,119,128,1,1,0,0\n" * 2},
+        ["--labels none"], "1,2,3,4,5,6,7,8"),
+    "five points are no four corners": (
+        {"gt/{}.txt": "\n".join(f"{one},21,17" for one in QUADS)}, ["--labels none"],
+        "1,2,3,4,5,6,7,8"),
+    "corners across are no four corners": (
+        {"gt/{}.txt": "4,3,10,9,12,5,2,7\n" * 6}, ["--labels none"], "1,2,3,4,5,6,7,8"),
+}  # fmt: skip
+"""Documents of eight images, parts of the question in order, and what is not in it."""
+
+
+@pytest.mark.parametrize("case", _DOCUMENTS)
+def test_documents_that_can_be_read_in_several_ways_are_asked_about(
+    case: str, tmp_path: Path
+) -> None:
+    documents, parts, other = _DOCUMENTS[case]
     members = images(*(f"images/{i}.jpg" for i in range(8)))
-    members |= {f"labels/{i}.txt": line for i in range(8)}
-    members["data.yaml"] = b"names: [cat]\nkpt_shape: [2, 3]\n"
+    members |= {key.format(i): text.encode() for key, text in documents.items() for i in range(8)}
     error = asked(tmp_path, members)
-    assert "--points yolo (" in error
-    assert "--boxes yolo (" in error
+    places = [error.index(one) for one in parts]
+    assert places == sorted(places)
+    assert not other or other not in error

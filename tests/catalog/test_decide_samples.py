@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from shardprep.errors import QuestionError
-from tests.catalog.builders import catalog
+from shardprep.catalog.survey import survey_source
+from tests.catalog.builders import asked, catalog
+from tests.support.builders import write_folder
 from tests.support.layouts import expanded
 from tests.support.scenes import picture
 
@@ -17,13 +18,6 @@ def pictures(*patterns: str, kind: str = "view") -> dict[str, bytes]:
     """Return a picture for each key; those of a folder show one scene."""
     keys = [key for pattern in patterns for key in expanded(pattern)]
     return {key: picture(kind, key, key.rpartition("/")[0], SIZE) for key in keys}
-
-
-def asked(folder: Path, members: Mapping[str, bytes]) -> list[str]:
-    """Return the flags that the build offers."""
-    with pytest.raises(QuestionError) as error:
-        catalog(folder, members)
-    return [one.flags for one in error.value.choices]
 
 
 def classes_of(folder: Path, members: Mapping[str, bytes]) -> tuple[str, ...]:
@@ -180,3 +174,11 @@ def test_numbers_that_a_letter_marks_in_names_are_proposed_as_targets(tmp_path: 
     found = asked(tmp_path, members)
     number = r"(?P<label>(?:(?<=[_/])-)?\d+)H(?![A-Za-z])[^/]*$"
     assert f"--labels 'regex:{number}' --target regression" in found
+
+
+def test_folders_of_splits_with_numbered_files_are_no_samples(tmp_path: Path) -> None:
+    """Neither are they proposed as such by a survey."""
+    members = pictures("set/{images,annotations}/{training,test}/{0001..0004}.png")
+    source = write_folder(tmp_path / "source", members)
+    found = survey_source(source, tmp_path / "work", lambda _: None)
+    assert not any("stack" in one.options for one in found.rules)

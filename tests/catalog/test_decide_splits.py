@@ -34,6 +34,8 @@ def names(pattern: str, *words: str) -> list[str]:
         ("imagesTr", "imagesTs", "test"),
         ("traincrop", "testcrop", "test"),
         ("SET_train_HR", "SET_valid_HR", "validation"),
+        ("SET-TR", "SET-VD", "validation"),
+        ("images_background", "images_evaluation", "test"),
     ],
 )
 def test_a_word_in_the_name_of_a_folder_is_a_split_beside_others(
@@ -59,6 +61,7 @@ def test_a_folder_without_classes_beside_those_with_classes_is_not_a_class(tmp_p
         ("model_car", "model_train"),
         ("de", "te", "tr"),
         ("query", "reply"),
+        ("empty", "valid"),
     ],
 )
 def test_a_class_that_has_a_word_of_a_split_stays_a_class(
@@ -69,15 +72,34 @@ def test_a_class_that_has_a_word_of_a_split_stays_a_class(
     assert plan.label_names == classes
 
 
-def test_lists_named_by_splits_are_used_if_they_name_nearly_all_images(tmp_path: Path) -> None:
-    lists = {
-        "meta/train.txt": b"cat/0\ncat/1\ndog/0\ndog/1\n",
-        "meta/test.txt": b"cat/2\ncat/3\ndog/2\ndog/3\n",
-        "meta/classes.txt": b"cat\ndog\n",
+_EVERY = "cat/0 cat/1 cat/2 cat/3 dog/0 dog/1 dog/2 dog/3"
+
+
+@pytest.mark.parametrize(
+    ("lists", "expected", "note"),
+    [
+        ({"meta/train.txt": "cat/0 cat/1 dog/0 dog/1", "meta/test.txt": "cat/2 cat/3 dog/2 dog/3",
+          "meta/classes.txt": "cat dog"},
+         {"train": 4, "test": 4}, "list:train=meta/train.txt,test=meta/test.txt"),
+        ({"test_list.txt": "cat/2.jpg,0 dog/2.jpg,1"}, {"train": 6, "test": 2},
+         "train is the rest"),
+        ({"train.txt": "0.jpg 1.jpg", "test.txt": "2.jpg 3.jpg"}, {"train": 8},
+         "train.txt, test.txt not used as splits: id '0.jpg' fits several images"),
+        ({"train.txt": _EVERY, "test.txt": _EVERY}, {"train": 8},
+         "not used as splits: images/cat/0.jpg, images/cat/1.jpg and 6 more are in several lists"),
+    ],
+    ids=["lists of nearly all images", "a list of test leaves the others to train",
+         "names that several classes have", "lists that share images"],
+)  # fmt: skip
+def test_lists_named_by_splits_are_used_or_noted(
+    tmp_path: Path, lists: dict[str, str], expected: dict[str, int], note: str
+) -> None:
+    texts = {
+        name: text.replace(" ", "\n").replace(",", " ").encode() for name, text in lists.items()
     }
-    plan = planned(tmp_path, names("images/{}/{}.jpg", "cat", "dog"), lists)
-    assert splits(plan) == {"train": 4, "test": 4}
-    assert any("list:train=meta/train.txt,test=meta/test.txt" in one for one in plan.findings)
+    plan = planned(tmp_path, names("images/{}/{}.jpg", "cat", "dog"), texts)
+    assert splits(plan) == expected
+    assert any(note in one for one in plan.findings)
 
 
 @pytest.mark.parametrize("form", ["train/{}.xml", "{}.json", "labels/{}.txt"])
@@ -90,12 +112,6 @@ def test_lists_of_annotation_files_name_their_images(tmp_path: Path, form: str) 
     assert splits(planned(tmp_path / "1", keys, lists)) == {"train": 6, "test": 3}
     others = {name: text.replace(b".", b".mp") for name, text in lists.items()}
     assert splits(planned(tmp_path / "2", keys, others)) == {"train": 9}
-
-
-def test_a_list_of_test_images_leaves_the_others_to_train(tmp_path: Path) -> None:
-    lists = {"test_list.txt": b"cat/2.jpg 0\ndog/2.jpg 1\n"}
-    plan = planned(tmp_path, names("images/{}/{}.jpg", "cat", "dog"), lists)
-    assert splits(plan) == {"train": 6, "test": 2}
 
 
 def test_lists_are_used_with_stated_labels_too_and_noted_if_they_leave_images_out(
@@ -117,29 +133,6 @@ def test_lists_are_used_with_stated_labels_too_and_noted_if_they_leave_images_ou
     assert any(
         f"all images are in train; there may be splits: {rule}" in one for one in plan.findings
     )
-
-
-def test_lists_of_names_that_several_classes_have_are_noted(tmp_path: Path) -> None:
-    lists = {"train.txt": b"0.jpg\n1.jpg\n", "test.txt": b"2.jpg\n3.jpg\n"}
-    plan = planned(tmp_path, names("{}/{}.jpg", "cat", "dog"), lists)
-    assert splits(plan) == {"train": 8}
-    why = "train.txt, test.txt not used as splits: id '0.jpg' fits several images"
-    assert any(why in one for one in plan.findings)
-
-
-def test_valid_beside_empty_is_no_split(tmp_path: Path) -> None:
-    plan = planned(tmp_path, names("images/{}/{}.jpg", "valid", "empty"))
-    assert splits(plan) == {"train": 8}
-    assert plan.label_names == ("empty", "valid")
-
-
-def test_lists_that_share_images_are_not_used(tmp_path: Path) -> None:
-    every = b"cat/0\ncat/1\ncat/2\ncat/3\ndog/0\ndog/1\ndog/2\ndog/3\n"
-    lists = {"train.txt": every, "test.txt": every}
-    plan = planned(tmp_path, names("images/{}/{}.jpg", "cat", "dog"), lists)
-    assert splits(plan) == {"train": 8}
-    such = "images/cat/0.jpg, images/cat/1.jpg and 6 more are in several lists"
-    assert f"train.txt, test.txt not used as splits: {such}" in plan.findings
 
 
 def test_the_longest_lists_of_each_split_are_used_if_they_name_all_images_once(
@@ -250,17 +243,6 @@ def test_splits_below_a_folder_of_a_split_count_if_all_its_images_are_in_them(
     keys += [f"test/photos/test/{i}.jpg" for i in range(4)]
     found = outcome(write_folder(tmp_path, {key: picture("scene", key, key) for key in keys}), {})
     assert Counter(one["split"] for one in found.facts.values()) == expected, found.error
-
-
-@pytest.mark.parametrize(
-    ("folders", "split"),
-    [(("SET-TR", "SET-VD"), "validation"), (("images_background", "images_evaluation"), "test")],
-)
-def test_further_words_of_splits_beside_others(
-    tmp_path: Path, folders: tuple[str, str], split: str
-) -> None:
-    keys = [one for x in folders for one in names(x + "/{}/{}.jpg", "cat", "dog")]
-    assert splits(planned(tmp_path, keys)) == {"train": 8, split: 8}
 
 
 def test_lists_of_several_domains_are_used_together(tmp_path: Path) -> None:

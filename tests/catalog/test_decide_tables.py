@@ -1,7 +1,7 @@
 """Labels by tables: which columns `auto` uses, and when it asks."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -30,48 +30,108 @@ def _rows(*columns: str) -> list[str]:
     ]
 
 
-def test_columns_of_a_sample_submission_are_the_labels(tmp_path: Path) -> None:
+_FLAGS = (
+    "1 0 0 0 1 0 0 0",
+    "0 0 1 0 0 0 0 0",
+    "0 1 1 0 0 0 0 0",
+    "0 0 0 1 0 0 0 0",
+    "0 1 0 0 0 0 0 0",
+)
+_DAMAGES = "crack,root,sand,stone,leak"
+_POINTS = [f"{i}.5 {i + 3} {i + 9} {i + 11}" for i in range(8)]
+_NUMBERS = [" ".join(f"{i * i * n + 7.5}" for i in range(8)) for n in (3, 11, 29)]
+_SIZES = "3.5 4.5 2.25 1.5 0.5 9.5"
+_ASKED: dict[str, tuple[str, Sequence[str], Sequence[str]]] = {
+    "flags of which each image has one are several classes or one": (
+        "a,b", ["1 0", "0 1"], ["--labels {}:a,b (", "--labels {}:a,b --target class ("]),
+    "a column of flags that sums up the others is left out or not": (
+        f"{_DAMAGES},defect,normal", [*_FLAGS, "1 1 1 1 1 0 0 0", "0 0 0 0 0 1 1 1"],
+        [f"--labels {{}}:{_DAMAGES},defect,normal (", f"--labels {{}}:{_DAMAGES} ("]),
+    "individuals beside their species": (
+        "species,individual_id", ["whale whale dolphin dolphin", "a1 b2 c3 d4"],
+        ["--labels {}:species (", "--labels {}:individual_id ("]),
+    "flags beside a column of words": (
+        "rings,polish,scar,skin",
+        ["0 0 1 0", "1 0 0 0", "0 1 0 0", "fair dark medium fair dark medium light light"],
+        ["--labels {}:rings,polish,scar", "--labels {}:skin"]),
+    "facts about persons last": (
+        "gender,hand,skin", ["m f", "left right", "fair dark dark"],
+        ["--labels {}:hand", "--labels {}:skin", "--labels {}:gender"]),
+    "texts that recur as classes or texts": (
+        "latex,font", ["x y z", "A B"],
+        ["--labels {}:latex (", "--labels {}:latex --target text ("]),
+    "a price before other numbers": (
+        "bath,sqft,price,mood", [*_NUMBERS, "p p q q"],
+        ["--labels {}:price --target regression", "--labels {}:bath --target regression"]),
+    "many columns of numbers as points or a vector": (
+        "0,1,2,3,4,5,6,7", _POINTS,
+        ["--points {}:0,1,2,3,4,5,6,7 (", "--labels {}:0,1,2,3,4,5,6,7 --target vector ("]),
+    "two usual titles of different classes": (
+        "label,class", ["0 1", "2 5 7"], ["--labels {}:label (", "--labels {}:class ("]),
+    "a column about a split beside numbers that are no sizes": (
+        "weight,blood_test", [_SIZES, "positive negative"],
+        ["--labels {}:blood_test (", "--labels {}:weight --target regression ("]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", _ASKED)
+def test_readings_of_columns_are_asked_about_in_this_order(case: str, tmp_path: Path) -> None:
+    titles, columns, flags = _ASKED[case]
+    error = _outcome(tmp_path, _NAMES, {"train.csv": [f"id,{titles}", *_rows(*columns)]}).error
+    places = [error.index(one.format("csv:train.csv:id")) for one in flags]
+    assert places == sorted(places)
+
+
+_STORED: dict[str, tuple[str, Sequence[str], Mapping[str, str]]] = {
+    "flags are one label, also without a flag in any row": (
+        "plot,a,b,c", ["x", "1 0", "1 1", "0"], {"labels": "a,b"}),
+    "a column of flags that only resembles a sum is a class": (
+        f"{_DAMAGES},defect,normal", [*_FLAGS, "1 1 1 1 0 0 0 1", "0 0 0 0 0 1 1 1"],
+        {"labels": "crack,defect"}),
+    "facts about a patient are no labels beside a column of labels": (
+        "smoke,itch,biopsed,diagnostic",
+        ["True False", "False True", "True True False", "NEV MEL"], {"label": "NEV"}),
+    "numbers of classes are named by a column of words one to one": (
+        "letter,label", ["a b c d", "1 2 3 4"], {"label": "a"}),
+    "a column that says where images come from names no classes": (
+        "source,label", ["a b c d", "1 2 3 4"], {"label": "1"}),
+    "y numbers the classes beside their ids": ("category_id,y", ["24 83", "5 6"], {"label": "5"}),
+    "y is a coordinate beside x": ("category_id,y,x", ["24 83", "5 6", "7 9 3"], {"label": "24"}),
+    "two usual titles of the same classes are one": (
+        "label,class", ["0 1", "2 5"], {"label": "0"}),
+    "a word of the title decides, and cells may have several classes": (
+        "Finding Labels,Patient Age", ["a|b a b", "50 60"], {"labels": "a,b"}),
+    "a column about a split is no label beside another": (
+        "trunk,service_test", ["elm elm oak oak ash ash ash ash", "True False False"],
+        {"label": "elm"}),
+    "a column about a split is the label if it is the only likely one": (
+        "width,blood_test", [_SIZES, "positive negative"], {"label": "positive"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", _STORED)
+def test_columns_of_labels_are_stored_without_a_question(case: str, tmp_path: Path) -> None:
+    titles, columns, fact = _STORED[case]
+    found = _outcome(tmp_path, _NAMES, {"train.csv": [f"id,{titles}", *_rows(*columns)]})
+    assert found.facts.get("train/100.jpg") == {"split": "train", **fact}, found.error
+
+
+@pytest.mark.parametrize(
+    ("titles", "shown", "fact"),
+    [("eyes,score,view", "score", {"number": "63.0"}),
+     ("benign_malignant,target", "target", {"label": "0"})],
+)  # fmt: skip
+def test_columns_of_a_sample_submission_are_the_labels(
+    titles: str, shown: str, fact: Mapping[str, str], tmp_path: Path
+) -> None:
+    """Also if another column names their numbers."""
+    columns = {"score": ["0 1", "63 42 28 7", "a b"], "target": ["benign malignant", "0 1"]}[shown]
     tables = {
-        "train.csv": ["id,eyes,score,view", *_rows("0 1", "63 42 28 7", "a b")],
-        "sample_submission.csv": ["id,score", "900,12.5"],
+        "train.csv": [f"id,{titles}", *_rows(*columns)],
+        "sample_submission.csv": [f"id,{shown}", "900,12.5" if shown == "score" else "900,0"],
     }
     found = _outcome(tmp_path, _NAMES, tables)
-    assert found.facts["train/100.jpg"] == {"split": "train", "number": "63.0"}
-
-
-def test_columns_of_flags_are_one_label_and_a_column_without_a_flag_is_a_class(
-    tmp_path: Path,
-) -> None:
-    tables = {"train.csv": ["id,plot,a,b,c", *_rows("x", "1 0", "1 1", "0")]}
-    found = _outcome(tmp_path, _NAMES, tables)
-    assert found.facts["train/100.jpg"]["labels"] == "a,b"
-    assert "csv:train.csv:id:a,b,c" in " ".join(found.notes)
-
-
-def test_flags_of_which_each_image_has_one_are_several_classes_or_one(tmp_path: Path) -> None:
-    found = _outcome(tmp_path, _NAMES, {"train.csv": ["id,a,b", *_rows("1 0", "0 1")]})
-    assert "--labels csv:train.csv:id:a,b (" in found.error
-    assert "--labels csv:train.csv:id:a,b --target class (" in found.error
-
-
-def test_a_column_of_flags_that_sums_up_the_others_is_asked_about(tmp_path: Path) -> None:
-    flags = ["1 0 0 0 1 0 0 0", "0 0 1 0 0 0 0 0", "0 1 1 0 0 0 0 0", "0 0 0 1 0 0 0 0"]
-    flags.append("0 1 0 0 0 0 0 0")
-    rows = _rows(*flags, "1 1 1 1 1 0 0 0", "0 0 0 0 0 1 1 1")
-    title = "id,crack,root,sand,stone,leak,defect,normal"
-    error = _outcome(tmp_path / "sum", _NAMES, {"train.csv": [title, *rows]}).error
-    assert "--labels csv:train.csv:id:crack,root,sand,stone,leak (" in error
-    assert "--labels csv:train.csv:id:crack,root,sand,stone,leak,defect,normal (" in error
-    other = _rows(*flags, "1 1 1 1 0 0 0 1", "0 0 0 0 0 1 1 1")
-    found = _outcome(tmp_path / "own", _NAMES, {"train.csv": [title, *other]})
-    assert found.facts["train/100.jpg"]["labels"] == "crack,defect"
-
-
-def test_individuals_are_asked_about_beside_their_species(tmp_path: Path) -> None:
-    rows = _rows("whale whale dolphin dolphin", "a1 b2 c3 d4")
-    found = _outcome(tmp_path, _NAMES, {"train.csv": ["id,species,individual_id", *rows]})
-    assert "--labels csv:train.csv:id:species (" in found.error
-    assert "--labels csv:train.csv:id:individual_id (" in found.error
+    assert found.facts["train/100.jpg"] == {"split": "train", **fact}
 
 
 def test_counts_that_are_also_numbers_of_images_are_no_files(tmp_path: Path) -> None:
@@ -113,21 +173,6 @@ def test_copies_of_a_table_are_one_table_and_spacings_are_no_points(tmp_path: Pa
     assert "csv:t.csv:id:Finding Labels" in " ".join(found.notes)
 
 
-def test_a_column_that_says_whether_an_image_is_for_training_divides_them(tmp_path: Path) -> None:
-    names = [f"a/{i}.jpg" for i in range(100, 108)]
-    rows = _rows("cat dog", "1 1 1 0")
-    found = _outcome(tmp_path, names, {"t.csv": ["id,class,Train", *rows]})
-    assert [found.facts[key]["split"] for key in names] == [*["train"] * 3, "test"] * 2
-
-
-def test_many_columns_of_numbers_are_points_or_a_vector(tmp_path: Path) -> None:
-    rows = _rows(*(f"{i}.5 {i + 3} {i + 9} {i + 11}" for i in range(8)))
-    table = [f"file,{','.join(map(str, range(8)))}", *rows]
-    error = _outcome(tmp_path, _NAMES, {"places.csv": table}).error
-    assert "--points csv:places.csv:file:0,1,2,3,4,5,6,7 (" in error
-    assert "--labels csv:places.csv:file:0,1,2,3,4,5,6,7 --target vector (" in error
-
-
 def test_other_words_in_test_are_texts_if_the_pictures_are_wide(tmp_path: Path) -> None:
     names = [*_NAMES, "test/900.jpg", "test/901.jpg"]
     tables = {
@@ -144,18 +189,6 @@ def test_other_words_in_test_are_texts_if_the_pictures_are_wide(tmp_path: Path) 
 def test_a_table_of_a_tool_for_several_classes_has_several(tmp_path: Path) -> None:
     found = _outcome(tmp_path, _NAMES, {"train/_classes.csv": ["id,a,b", *_rows("1 0", "0 1")]})
     assert found.facts["train/100.jpg"] == {"split": "train", "labels": "a"}
-
-
-def test_a_column_about_a_split_is_no_label_beside_another(tmp_path: Path) -> None:
-    own = [*_rows("elm elm oak oak ash ash ash ash", "True False False")]
-    found = _outcome(tmp_path / "1", _NAMES, {"train.csv": ["id,trunk,service_test", *own]})
-    assert found.facts["train/100.jpg"] == {"split": "train", "label": "elm"}
-    own = [*_rows("3.5 4.5 2.25 1.5 0.5 9.5", "positive negative")]  # the only likely one
-    found = _outcome(tmp_path / "2", _NAMES, {"train.csv": ["id,width,blood_test", *own]})
-    assert found.facts["train/100.jpg"] == {"split": "train", "label": "positive"}
-    found = _outcome(tmp_path / "3", _NAMES, {"train.csv": ["id,weight,blood_test", *own]})
-    assert "--labels csv:train.csv:id:blood_test (" in found.error
-    assert "--labels csv:train.csv:id:weight --target regression (" in found.error
 
 
 @pytest.mark.parametrize("title", ["boneage", "age"])
@@ -192,12 +225,6 @@ def test_numbers_of_classes_in_rows_of_an_image_are_no_numbers_of_rows(tmp_path:
     assert "--labels csv:train.csv:image:thing --target multilabel" in found.error
 
 
-def test_a_word_of_the_title_decides_and_cells_may_have_several_classes(tmp_path: Path) -> None:
-    tables = {"train.csv": ["id,Finding Labels,Patient Age", *_rows("a|b a b", "50 60")]}
-    found = _outcome(tmp_path, _NAMES, tables)
-    assert found.facts["train/100.jpg"]["labels"] == "a,b"
-
-
 def test_two_columns_like_classes_are_asked(tmp_path: Path) -> None:
     tables = {"train.csv": ["id,race,mood,age", *_rows("x y", "p p q q", "30 40")]}
     error = _outcome(tmp_path, _NAMES, tables).error
@@ -215,14 +242,6 @@ def test_different_texts_are_no_classes_if_they_have_several_words(
     is_asked = "--labels csv:a.csv:id:formula_of (" in found.error
     assert is_asked or found.facts[_NAMES[0]] == {"split": "train", "text": "x = 100"}
     assert is_asked is (" " not in sign)
-
-
-def test_a_price_is_proposed_before_other_numbers(tmp_path: Path) -> None:
-    numbers = [" ".join(f"{i * i * n + 7.5}" for i in range(8)) for n in (3, 11, 29)]
-    tables = {"homes.csv": ["id,bath,sqft,price,mood", *_rows(*numbers, "p p q q")]}
-    error = _outcome(tmp_path, _NAMES, tables).error
-    price = error.index("csv:homes.csv:id:price --target regression")
-    assert price < error.index("csv:homes.csv:id:bath --target regression")
 
 
 @pytest.mark.parametrize("column", ["md5", "class", "width"])
@@ -304,13 +323,6 @@ def test_folders_are_the_labels_if_a_table_numbers_them(
         assert "--labels folder (the folders, which are other classes" in found.error
 
 
-def test_facts_about_a_patient_are_no_labels_beside_a_column_of_labels(tmp_path: Path) -> None:
-    facts = _rows("True False", "False True", "True True False", "NEV MEL")
-    tables = {"metadata.csv": ["id,smoke,itch,biopsed,diagnostic", *facts]}
-    found = _outcome(tmp_path, _NAMES, tables)
-    assert found.facts["train/100.jpg"] == {"split": "train", "label": "NEV"}
-
-
 @pytest.mark.parametrize("names", ["train/10{}.jpg", "train/{}.jpg"])
 def test_two_tables_that_disagree_are_asked_about(names: str, tmp_path: Path) -> None:
     images = [names.format(i) for i in range(8)]
@@ -324,17 +336,6 @@ def test_two_tables_that_disagree_are_asked_about(names: str, tmp_path: Path) ->
     assert "--labels csv:b.csv:id:label (" in found.error
     found = _outcome(tmp_path / "2", images, tables | {"b.csv": tables["b.csv"][:4]})
     assert "b.csv is not used; it gives 3 images another label" in found.notes
-
-
-def test_two_usual_titles_of_different_classes_are_asked_about(tmp_path: Path) -> None:
-    own = [*_rows("0 1", "2 5 7")]
-    found = _outcome(tmp_path / "1", _NAMES, {"train.csv": ["id,label,class", *own]})
-    assert "--labels csv:train.csv:id:label (" in found.error
-    assert "--labels csv:train.csv:id:class (" in found.error
-    found = _outcome(
-        tmp_path / "2", _NAMES, {"train.csv": ["id,label,class", *_rows("0 1", "2 5")]}
-    )
-    assert found.facts["train/100.jpg"]["label"] == "0"
 
 
 @pytest.mark.parametrize(
@@ -390,19 +391,21 @@ def test_a_column_that_states_splits_is_used_or_noted(title: str, tmp_path: Path
 _ALL = [name.replace("train", "all") for name in _NAMES]
 
 
-@pytest.mark.parametrize("title", ["split", "evaluation_status"])
-def test_a_column_of_words_of_splits_is_used_whatever_its_title(title: str, tmp_path: Path) -> None:
-    rows = _rows("a b", "train train query gallery")
-    found = _outcome(tmp_path, _ALL, {"meta.csv": [f"id,label,{title}", *rows]})
-    facts = [found.facts[name]["split"] for name in _ALL]
-    assert facts == 2 * ["train", "train", "query", "gallery"]
-
-
-def test_another_word_in_a_column_of_splits_is_a_split_of_its_own(tmp_path: Path) -> None:
-    rows = _rows("a b", "train id_val test ood_test")
-    found = _outcome(tmp_path, _ALL, {"meta.csv": ["id,label,split", *rows]})
-    facts = [found.facts[name]["split"] for name in _ALL]
-    assert facts == 2 * ["train", "id_val", "test", "ood_test"]
+@pytest.mark.parametrize(
+    ("title", "cells", "splits"),
+    [
+        ("split", "train train query gallery", "train train query gallery"),
+        ("evaluation_status", "train train query gallery", "train train query gallery"),
+        ("split", "train id_val test ood_test", "train id_val test ood_test"),
+        ("Train", "1 1 1 0", "train train train test"),
+    ],
+    ids=["usual title", "any title", "another word is a split of its own", "for training or not"],
+)
+def test_a_column_of_splits_divides_the_images(
+    title: str, cells: str, splits: str, tmp_path: Path
+) -> None:
+    found = _outcome(tmp_path, _ALL, {"meta.csv": [f"id,label,{title}", *_rows("a b", cells)]})
+    assert [found.facts[name]["split"] for name in _ALL] == 2 * splits.split()
 
 
 @pytest.mark.parametrize("cell", ["holdout", "Not-Sure"])
@@ -478,15 +481,6 @@ def test_a_list_of_names_classes_and_splits_divides_the_folders(tmp_path: Path) 
     found = _outcome(tmp_path, names, {"list_partition.txt": ["image item status", *rows]})
     assert [found.facts[name]["split"] for name in names] == words
     assert found.facts[names[0]]["label"] == "aaaa"
-
-
-@pytest.mark.parametrize(("more", "title"), [("", "y"), (",x", "category_id")])
-def test_y_numbers_the_classes_beside_their_ids_if_it_is_no_coordinate(
-    more: str, title: str, tmp_path: Path
-) -> None:
-    rows = _rows("24 83", "0 1", *(["7 9 3"] if more else []))
-    found = _outcome(tmp_path, _NAMES, {"meta.csv": [f"id,category_id,y{more}", *rows]})
-    assert found.facts["train/101.jpg"]["label"] == ("1" if title == "y" else "83")
 
 
 def test_a_table_with_labels_that_names_no_image_is_noted(tmp_path: Path) -> None:
@@ -631,15 +625,6 @@ def test_cells_of_four_numbers_are_boxes_and_another_cell_means_none(tmp_path: P
     assert "--boxes 'csv:train.csv:id:xyxy(spots)' --null none_here" in " ".join(found.notes)
 
 
-def test_columns_of_flags_are_compared_with_columns_of_words(tmp_path: Path) -> None:
-    columns = "0 0 1 0", "1 0 0 0", "0 1 0 0", "fair dark medium fair dark medium light light"
-    found = _outcome(
-        tmp_path, _NAMES, {"hands.csv": ["image,rings,polish,scar,skin", *_rows(*columns)]}
-    )
-    assert "--labels csv:hands.csv:image:rings,polish,scar" in found.error
-    assert "--labels csv:hands.csv:image:skin" in found.error
-
-
 def test_texts_beside_images_that_another_document_names_are_a_question(tmp_path: Path) -> None:
     words = ["on", "the", "way", "home", "we", "saw", "some", "people", "in", "rain"]
     texts = {
@@ -707,13 +692,6 @@ def test_names_composed_of_cells_have_their_row(tmp_path: Path) -> None:
     found = _outcome(tmp_path, names, {"patches.csv": ["patient,x_coord,tissue", *rows]})
     assert found.facts["p_12_x_31.png"] == {"split": "train", "label": "normal"}
     assert found.facts["p_12_x_64.png"] == {"split": "train", "label": "tumor"}
-
-
-def test_a_question_about_columns_shows_facts_about_persons_last(tmp_path: Path) -> None:
-    tables = {"t.csv": ["id,gender,hand,skin", *_rows("m f", "left right", "fair dark dark")]}
-    error = _outcome(tmp_path, _NAMES, tables).error
-    places = [error.index(f"--labels csv:t.csv:id:{one}") for one in ("hand", "skin", "gender")]
-    assert places == sorted(places)
 
 
 def test_a_table_of_one_of_two_pictures_of_each_sample_is_proposed(tmp_path: Path) -> None:
@@ -809,26 +787,6 @@ def test_flags_that_differ_among_the_images_of_a_folder_are_proposed_alone(tmp_p
     assert "--labels csv:train.csv:id:seen (" in error
 
 
-def test_numbers_of_classes_are_named_by_a_column_of_words_one_to_one(tmp_path: Path) -> None:
-    """Not if hardly any word recurs, or if a column says where images come from."""
-    tables = {"train.csv": ["file,letter,label", *_rows("a b c d", "1 2 3 4")]}
-    found = _outcome(tmp_path / "1", _NAMES, tables)
-    assert found.facts["train/101.jpg"] == {"split": "train", "label": "b"}
-    tables = {"train.csv": ["file,source,label", *_rows("a b c d", "1 2 3 4")]}
-    found = _outcome(tmp_path / "2", _NAMES, tables)
-    assert found.facts["train/101.jpg"] == {"split": "train", "label": "2"}
-
-
-def test_the_column_of_a_sample_submission_keeps_its_numbers_beside_their_names(
-    tmp_path: Path,
-) -> None:
-    tables = {
-        "train.csv": ["id,benign_malignant,target", *_rows("benign malignant", "0 1")],
-        "sample_submission.csv": ["id,target", "900,0"],
-    }
-    assert _outcome(tmp_path, _NAMES, tables).facts["train/101.jpg"]["label"] == "1"
-
-
 def test_cells_with_a_json_list_of_captions_are_texts(tmp_path: Path) -> None:
     lists = [[f"A dog runs in field {i}.", f"The dog of photo {i} runs."] for i in range(8)]
     cells = [json.dumps(one).replace('"', '""') for one in lists]
@@ -864,10 +822,3 @@ def test_folders_are_proposed_beside_tables_that_give_their_classes_other_names(
     error = _outcome(tmp_path, names, {"a.csv": [head, *rows], "rgb.csv": [head, *rows[:9]]}).error
     assert "--labels folder (the folders, with other names: " in error
     assert "--labels csv:a.csv:image:class" in error
-
-
-def test_texts_that_recur_are_asked_for_as_classes_or_texts(tmp_path: Path) -> None:
-    tables = {"a.csv": ["id,latex,font", *_rows("x y z", "A B")]}
-    error = _outcome(tmp_path, _NAMES, tables).error
-    assert "--labels csv:a.csv:id:latex (" in error
-    assert "--labels csv:a.csv:id:latex --target text (" in error

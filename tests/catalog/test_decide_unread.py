@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shardprep.errors import Choice, QuestionError
-from tests.catalog.builders import catalog
+from shardprep.errors import QuestionError
+from tests.catalog.builders import asked, catalog, choices
 from tests.support.builders import jpeg, write_folder
 from tests.support.first_contact import outcome
 from tests.support.scenes import picture
@@ -15,12 +15,6 @@ from tests.support.scenes import picture
 
 def pictures(*keys: str) -> dict[str, bytes]:
     return {key: jpeg(16, 16, i) for i, key in enumerate(keys)}
-
-
-def choices(folder: Path, members: dict[str, bytes]) -> list[Choice]:
-    with pytest.raises(QuestionError) as caught:
-        catalog(folder, members)
-    return [*caught.value.choices]
 
 
 def test_a_document_of_each_image_is_not_passed_over(tmp_path: Path) -> None:
@@ -35,34 +29,73 @@ def test_a_document_of_each_image_is_not_passed_over(tmp_path: Path) -> None:
     assert "not read" in caught.value.what
 
 
-@pytest.mark.parametrize("suffix", ["npy", "h5", "exr"])
-def test_an_array_of_each_image_is_not_passed_over(tmp_path: Path, suffix: str) -> None:
-    members = pictures(*(f"rgb/{i}.jpg" for i in range(6)))
-    members |= {f"depth/{i}.{suffix}": b"\x93NUMPY\x01\0" for i in range(6)}
-    [choice] = choices(tmp_path, members)
-    assert choice.flags == "--labels none"
-    assert f"depth/0.{suffix} is not read" in choice.why
+_ODD = [f"a{i}f-{i * 37}.jpg" for i in range(12)]
+_MARKED = [f"--labels 'regex:{x}' --target regression"
+           for x in (r"a(?P<label>\d+)[^/]*$", r"(?P<label>\d+)f(?![A-Za-z])[^/]*$")]  # fmt: skip
+_BOXED = [{"name": name, "labels": [{"box2d": {"x1": 1}}]} for name in _ODD]
+_LONG = [{"name": name, "notes": {"text": "rain " * 5_000}} for name in _ODD]
+_PETS = [f"{name}/{name}{i}.jpg" for name in ("cat", "dog") for i in range(4)]
+_FACES = [f"{start}{i}.jpg" for start in ("AF", "AM") for i in range(1031, 1035)]
+_ROWS = "".join(f"{i},1,4,3,21,16,1\n" for i in range(1, 9))
+_NAMED: dict[str, tuple[list[str], dict[str, str], str, list[str]]] = {
+    "an array of each image": (
+        [f"rgb/{i}.jpg" for i in range(6)], {f"depth/{i}.npy": "NUMPY" for i in range(6)},
+        "depth/0.npy is not read", ["--labels none"]),
+    "HDF5 of each image": (
+        [f"rgb/{i}.jpg" for i in range(6)], {f"depth/{i}.h5": "HDF" for i in range(6)},
+        "depth/0.h5 is not read", ["--labels none"]),
+    "EXR of each image": (
+        [f"rgb/{i}.jpg" for i in range(6)], {f"depth/{i}.exr": "v/1" for i in range(6)},
+        "depth/0.exr is not read", ["--labels none"]),
+    "texts of an unknown form, which may be texts": (
+        [f"images/{i:03}.jpg" for i in range(4)],
+        {f"label_2/{i:03}.txt": "Car 0.0 0 -1.5 1 2 9 8\nVan 0.1 0 2" for i in range(4)},
+        "label_2/", ["--labels none", "--labels 'text:label_2/{stem}.txt' --target text"]),
+    "a document that names the images": (
+        [f"images/{name}" for name in _ODD], {"det/train.json": json.dumps(_BOXED)},
+        "det/train.json", ["--labels none", *_MARKED]),
+    "a long document that names images": (
+        [f"images/{name}" for name in _ODD],
+        {"weather.ndjson": "\n".join(map(json.dumps, _LONG))}, "weather.ndjson",
+        ["--labels none", *_MARKED]),
+    "rows with the numbers of images": (
+        [f"frames/seq_{i:06}.jpg" for i in range(1, 9)], {"counts.txt": _ROWS}, "counts.txt",
+        ["--labels none"]),
+    "numbers beside the images of a folder": (
+        [f"clip{c}/img1/{i:06}.jpg" for c in (1, 2) for i in range(1, 9)],
+        {"clip1/gt/gt.txt": _ROWS, "clip2/gt/gt.txt": _ROWS}, "clip1/gt/gt.txt",
+        ["--labels none", "--labels folder:2"]),
+    "a list of splits by number": (
+        [f"images/{key}" for key in _PETS],
+        {"train_test_split.txt": "".join(f"{i} {int(i % 4 > 0)}\n" for i in range(1, 9))},
+        "train_test_split.txt", ["--labels folder"]),
+    "boxes in a text beside folders of classes": (
+        [f"images/{key}" for key in _PETS],
+        {"faces.txt": "".join(f"{key}\n1\n4 3 21 16 0 0\n" for key in _PETS)}, "faces.txt",
+        ["--labels none", "--labels folder"]),
+    "documents of single images with their suffix beside folders of classes": (
+        [f"images/{key}" for key in _PETS],
+        {f"truth/{key}.txt": "% form 3\n(4,3),(16,12),person" for key in _PETS}, "truth/",
+        ["--labels none", "--labels folder"]),
+    "documents of single images in one folder beside folders of classes": (
+        [f"images/{key}" for key in _PETS],
+        {f"truth/{key[4:-4]}.txt": "% form 3\n(4,3),(16,12),person" for key in _PETS}, "truth/",
+        ["--labels none", "--labels folder"]),
+    "values of images beside starts of their names": (
+        [f"faces/{name}" for name in _FACES],
+        {"scores.dat": "".join(f"{name} = 2.5\n" for name in _FACES)}, "scores.dat",
+        ["--labels none", "--labels prefix"]),
+}  # fmt: skip
+"""Images, documents, what the first reading says of these, and the flags of all readings."""
 
 
-def test_the_question_is_answered_by_its_flags(tmp_path: Path) -> None:
-    members = pictures(*(f"photos/IMG_{i}.jpg" for i in range(6)))
-    members |= {f"truth/GT_IMG_{i}.mat": b"MATLAB" for i in range(6)}
-    assert not catalog(tmp_path, members, labels="none").label_names
-
-
-def test_texts_of_an_unknown_form_can_be_stored_as_texts(tmp_path: Path) -> None:
-    members = pictures(*(f"images/{i:03}.jpg" for i in range(4)))
-    members |= {f"label_2/{i:03}.txt": b"Car 0.0 0 -1.5 1 2 9 8\nVan 0.1 0 2" for i in range(4)}
-    flags = [one.flags for one in choices(tmp_path, members)]
-    assert flags == ["--labels none", "--labels 'text:label_2/{stem}.txt' --target text"]
-
-
-def test_a_document_that_names_the_images_is_not_passed_over(tmp_path: Path) -> None:
-    names = [f"a{i}f-{i * 37}.jpg" for i in range(6)]
-    frames = [{"name": name, "labels": [{"box2d": {"x1": 1}}]} for name in names]
-    members = pictures(*(f"images/{name}" for name in names))
-    members["det/train.json"] = json.dumps(frames).encode()
-    assert "det/train.json" in choices(tmp_path, members)[0].why
+@pytest.mark.parametrize("case", _NAMED)
+def test_documents_about_the_images_are_not_passed_over(case: str, tmp_path: Path) -> None:
+    keys, documents, why, flags = _NAMED[case]
+    texts = {key: text.encode() for key, text in documents.items()}
+    found = choices(tmp_path, pictures(*keys) | texts)
+    assert why in found[0].why
+    assert [one.flags for one in found] == flags
 
 
 def test_rows_of_an_image_and_a_kind_are_not_passed_over(tmp_path: Path) -> None:
@@ -73,37 +106,6 @@ def test_rows_of_an_image_and_a_kind_are_not_passed_over(tmp_path: Path) -> None
     assert "stage_train.csv is not read" in choices(tmp_path / "1", members)[0].why
     members["stage_train.csv"] = rows.replace("ID_", "LX_").encode()
     assert "none found" in catalog(tmp_path / "2", members).labels_from
-
-
-def test_rows_with_the_numbers_of_images_are_not_passed_over(tmp_path: Path) -> None:
-    members = pictures(*(f"frames/seq_{i:06}.jpg" for i in range(1, 9)))
-    members["counts.txt"] = b"".join(b"%d,35,0.5\n" % i for i in range(1, 9))
-    assert [one.flags for one in choices(tmp_path, members)] == ["--labels none"]
-
-
-def test_numbers_beside_the_images_of_a_folder_are_of_these(tmp_path: Path) -> None:
-    members = pictures(*(f"clip{c}/img1/{i:06}.jpg" for c in (1, 2) for i in range(1, 5)))
-    members |= {
-        f"clip{c}/gt/gt.txt": b"".join(b"%d,1,4,3,21,16,1\n" % i for i in range(1, 5))
-        for c in (1, 2)
-    }
-    assert "clip1/gt/gt.txt" in choices(tmp_path, members)[0].why
-
-
-def test_a_list_of_splits_by_number_is_not_passed_over(tmp_path: Path) -> None:
-    members = pictures(*(f"images/{name}/{i}.jpg" for name in ("cat", "dog") for i in range(4)))
-    members["train_test_split.txt"] = b"".join(b"%d %d\n" % (i, i % 4 > 0) for i in range(1, 9))
-    [choice] = choices(tmp_path, members)
-    assert choice.flags == "--labels folder"
-    assert "train_test_split.txt" in choice.why
-
-
-def test_boxes_in_a_text_and_folders_of_classes_are_both_proposed(tmp_path: Path) -> None:
-    keys = [f"{name}/{name}{i}.jpg" for name in ("parade", "meeting") for i in range(4)]
-    members = pictures(*(f"images/{key}" for key in keys))
-    members["faces.txt"] = "".join(f"{key}\n1\n4 3 21 16 0 0\n" for key in keys).encode()
-    flags = [one.flags for one in choices(tmp_path, members)]
-    assert flags == ["--labels none", "--labels folder"]
 
 
 @pytest.mark.parametrize(
@@ -130,42 +132,13 @@ def test_lists_beside_folders_of_classes_ask_nothing(tmp_path: Path) -> None:
     assert any("sizes.txt is not read" in note for note in made.findings)
 
 
-def test_starts_of_file_names_are_not_certain_beside_a_document_that_names_the_images(
-    tmp_path: Path,
-) -> None:
-    names = [f"{start}{i}.jpg" for start in ("AF", "AM") for i in range(1031, 1035)]
-    members = pictures(*(f"faces/{name}" for name in names))
-    assert catalog(tmp_path / "alone", members).label_names == ("AF", "AM")
-    members["scores.dat"] = "".join(f"{name} = 2.5\n" for name in names).encode()
-    assert "--labels prefix" in [one.flags for one in choices(tmp_path / "scored", members)]
-
-
 def test_a_table_of_half_of_the_images_is_proposed(tmp_path: Path) -> None:
     members = pictures(*(f"{i}.jpg" for i in range(8)))
     members["labels.csv"] = "\n".join(
         ["id,label", *(f"{i},{'ab'[i % 2]}" for i in range(4))]
     ).encode()
-    flags = [one.flags for one in choices(tmp_path, members)]
+    flags = asked(tmp_path, members)
     assert flags == ["--labels csv:labels.csv:id:label", "--labels none"]
-
-
-def test_a_long_document_that_names_images_is_not_passed_over(tmp_path: Path) -> None:
-    names = [f"a{i}f-{i * 37}.jpg" for i in range(12)]
-    frames = [{"name": name, "notes": {"text": "rain " * 5_000}} for name in names]
-    members = pictures(*(f"images/{name}" for name in names))
-    members["weather.ndjson"] = "\n".join(map(json.dumps, frames)).encode()
-    assert "weather.ndjson" in choices(tmp_path, members)[0].why
-
-
-@pytest.mark.parametrize("place", ["truth/{}/{}.jpg.txt", "truth/{1}.txt"])
-def test_documents_of_single_images_are_not_passed_over_for_folders_of_classes(
-    tmp_path: Path, place: str
-) -> None:
-    pairs = [(name, f"{name}{i}") for name in ("cat", "dog", "elk") for i in range(4)]
-    members = pictures(*(f"images/{name}/{file}.jpg" for name, file in pairs))
-    members |= {place.format(*pair): b"% form 3\n(4,3),(16,12),person" for pair in pairs}
-    flags = [one.flags for one in choices(tmp_path, members)]
-    assert flags == ["--labels none", "--labels folder"]
 
 
 def test_numbers_that_divide_folders_of_images_are_not_passed_over(tmp_path: Path) -> None:

@@ -159,8 +159,9 @@ def test_sample_then_build_needs_no_argument(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The archive has fewer images than the command draws."""
-    archive = sample_archive._archive(120, 0)
-    monkeypatch.setattr(sample_archive, "_archive", lambda *_: archive)
+    monkeypatch.setattr(sample_archive, "NUM_IMAGES", 120)
+    archive = sample_archive._archive()
+    monkeypatch.setattr(sample_archive, "_archive", lambda: archive)
     sampled = ran("sample", cwd=tmp_path)
     assert "next: shardprep build --shards 20" in sampled.stdout
     assert run("sample", cwd=tmp_path).returncode == 0

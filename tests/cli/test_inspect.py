@@ -54,6 +54,18 @@ def test_inspect_shows_the_worst_findings_without_pixels(
     assert (done.returncode, "findings" in done.stdout) == (0, False)
 
 
+def test_inspect_names_missing_shards(
+    run: Callable[..., Done], whole: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(whole, tmp_path / "copy"))
+    shard = next(copy.glob("*.tfrecord*"))
+    shard.unlink()
+    done = run("inspect", copy)
+    assert done.returncode == 3
+    assert f"missing   1 shard is missing: {shard.name}" in done.stdout
+    assert json.loads(run("inspect", copy, "--json").stdout)["missing"] == [shard.name]
+
+
 # --- facts --------------------------------------------------------------------------------------
 
 
@@ -122,7 +134,7 @@ def test_a_damaged_shard_is_one_line_with_its_record(
     assert f"{shard.name}, record 0" in done.stderr
     shard.unlink()
     assert run("inspect", folder, "--boxes", "sheet.png").stderr.count("\n") == 1
-    assert run("inspect", folder).returncode == 0
+    assert run("inspect", folder).returncode == 3
 
 
 def pictured(folder: Path, number: int) -> Iterator[AnnotatedPicture]:

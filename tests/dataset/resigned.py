@@ -10,7 +10,6 @@ import hashlib
 import io
 import json
 import shutil
-import struct
 import tomllib
 import zlib
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ import pyarrow.parquet as pq
 
 from shardprep.dataset import example, tfrecord
 from shardprep.dataset.schema import parse_schema
+from tests.support.odd_images import png_by_hand
 from tests.support.paths import DATA
 
 if TYPE_CHECKING:
@@ -133,23 +133,11 @@ def _sha256(path: Path) -> str:
 
 def huge_png(width: int, height: int) -> bytes:
     """Return a PNG of one grey bit a pixel that is small as a file, and sound."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        )
-
     packer, line, out = zlib.compressobj(9), bytes(1 + -(-width // 8)), io.BytesIO()
     for _ in range(height):
         out.write(packer.compress(line))
     out.write(packer.flush())
-    head = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", head)
-        + chunk(b"IDAT", out.getvalue())
-        + chunk(b"IEND", b"")
-    )
+    return png_by_hand(width, height, 1, 0, b"", out.getvalue())
 
 
 Json = dict[str, Any]
@@ -187,26 +175,18 @@ def _every_name(make: Callable[[str], str]) -> Callable[[Json], Json]:
     return change
 
 
-def _swapped(shards: list[Json]) -> list[Json]:
-    return [shards[1], shards[0], *shards[2:]]
-
-
-def _other_split(splits: Json) -> Json:
-    return {"../../../x": splits["train"]}
-
-
 FIRST = "splits.train.shards.0"
 MANIFESTS: dict[str, tuple[str, Any]] = {
     **tomllib.loads((DATA / "manifests.toml").read_text(encoding="utf-8")),
     "a name of 10,000 letters": ("name", "a" * 10_000),
     "a version of 5,000 digits": ("version", "1" * 5000 + ".0.0"),
-    "a split that leaves the folder": ("splits", _other_split),
+    "a split that leaves the folder": ("splits", lambda splits: {"../../../x": splits["train"]}),
     "shards in another folder": ("splits", _every_name(lambda name: f"../{name}")),
     "shards of another dataset": ("splits", _every_name(lambda name: f"x{name}")),
     "a shard under its neighbour's name": (
         f"{FIRST}.name", lambda name: name.replace("00000", "00001", 1)
     ),
-    "two shards swapped": ("splits.train.shards", _swapped),
+    "two shards swapped": ("splits.train.shards", lambda some: [some[1], some[0], *some[2:]]),
     "one shard twice": ("splits.train.shards", lambda shards: [shards[0], shards[0], *shards[2:]]),
     "a hash of 64 dots and slashes": (f"{FIRST}.sha256", "../" * 21 + "x"),
     "a hash in capitals": (f"{FIRST}.sha256", str.upper),

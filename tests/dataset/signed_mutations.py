@@ -298,13 +298,9 @@ def _loaded(folder: Path) -> None:
         pass
 
 
-def _measured(folder: Path) -> None:
-    reader.mean_std(folder, _split(folder))
-
-
-_READS: dict[str, Callable[[Path], None]] = {
+_READS: dict[str, Callable[[Path], object]] = {
     "Dataset": _items,
     "Dataset.batches": _batches,
     "load": _loaded,
-    "mean_std": _measured,
+    "mean_std": lambda folder: reader.mean_std(folder, _split(folder)),
 }

@@ -14,6 +14,7 @@ import threading
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
 from multiprocessing import get_context
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -262,10 +263,6 @@ def test_a_dataset_replaced_at_any_time_is_never_mixed_with_its_successor(
     assert CHANGED in ends
 
 
-def _first(data: reader.Dataset) -> Any:
-    return data[0]
-
-
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
 def test_a_worker_that_opens_its_shards_late_does_not_read_the_successor(
     context: str, sets: Sets
@@ -275,7 +272,7 @@ def test_a_worker_that_opens_its_shards_late_does_not_read_the_successor(
     with Replacement(folder, other, at=-1) as replacement:
         replacement.replace()
     with ProcessPoolExecutor(1, get_context(context)) as pool:
-        error = pool.submit(_first, data).exception()
+        error = pool.submit(itemgetter(0), data).exception()
     assert isinstance(error, ShardprepError)
     assert CHANGED in str(error)
 

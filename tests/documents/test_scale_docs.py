@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Listener
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from shardprep.api.sample_archive import write_sample
+from shardprep.api import sample_archive
 from shardprep.source.limits import DEFAULT_LIMITS
 from shardprep.writer.plan.shard_plan import MAX_CHUNK_ITEMS
 from tests.documents import cluster
@@ -44,7 +45,8 @@ def commands(text: str) -> str:
 @pytest.fixture(scope="module", name="few")
 def _few(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     def make(folder: Path) -> None:
-        write_sample(folder, num_images=NUM_IMAGES)
+        with mock.patch.object(sample_archive, "NUM_IMAGES", NUM_IMAGES):
+            sample_archive.write_sample(folder)
 
     return tree(shared_folder(tmp_path_factory, "few", make))
 

@@ -172,8 +172,7 @@ def with_byte(data: bytes, at: int, value: int) -> bytes:
 
 def by_hand(width: int, height: int, colour: int, compressed: bytes) -> bytes:
     """Return a PNG of 8 bits whose pixels are compressed already."""
-    data = png_by_hand(width, height, 8, colour, b"")
-    return data[:HEADER_END] + png_chunk(b"IDAT", compressed) + TAIL
+    return png_by_hand(width, height, 8, colour, b"", compressed)
 
 
 def indexed(row: bytes) -> bytes:

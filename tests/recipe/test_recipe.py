@@ -77,7 +77,7 @@ def test_a_contradiction_names_where_it_came_from(
     keys: dict[str, Any], key: str, message: str
 ) -> None:
     assert said_of(keys).startswith(f"shardprep.toml: {key}: {message}")
-    assert said_of(keys, tuple(keys)).startswith(f"--{key}: {message}")
+    assert said_of(keys, tuple(keys)).startswith(f"--{key.replace('_', '-')}: {message}")
 
 
 def test_the_command_line_blames_what_was_given(here: Path) -> None:

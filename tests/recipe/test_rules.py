@@ -65,7 +65,7 @@ def test_a_malformed_rule_is_an_error_of_its_option(key: str, text: str) -> None
     assert str(error.value).startswith(f"shardprep.toml: {key}: ")
     with pytest.raises(shardprep.RecipeError) as error:
         make_recipe({}, "shardprep.toml", {"source": "x.zip", key: text})
-    assert str(error.value).removeprefix("--").startswith(f"{key}: ")
+    assert str(error.value).startswith(f"--{key.replace('_', '-')}: ")
 
 
 def test_other_words_for_splits_are_the_usual_names() -> None:
@@ -83,5 +83,12 @@ def test_other_words_for_splits_are_the_usual_names() -> None:
     rule = make_recipe({"source": "x.zip", "split": "roots:val=a,test=b"}, "t").rules.split
     assert rule.places == {"a": "validation", "b": "test"}
     assert rule.notes == ["--split: val is stored as the split validation"]
+
+
+def test_ratios_that_leave_no_image_in_train_are_a_note() -> None:
+    rule = make_recipe({"source": "x", "split": "validation=0.8,test=0.2"}, "x").rules.split
+    assert rule.notes == ["the ratios validation=0.8,test=0.2 leave no image in train"]
+    rule = make_recipe({"source": "x", "split": "validation=0.8,test=0.1"}, "x").rules.split
+    assert rule.notes == []
     with pytest.raises(RecipeError, match="name each split once"):
         make_recipe({"source": "x.zip", "split": "val=0.1,validation=0.1"}, "t")

@@ -13,11 +13,6 @@ from tests.support.command import error_of, invoke, run
 from tests.support.planted import file, photo
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
-
-
 def dataset(folder: Path, name: str, files: dict[str, bytes]) -> Path:
     source = write(folder / f"{name}.zip", zip_bytes(files))
     return build(source, folder / name, labels="none", size="64x64", fit="stretch").path

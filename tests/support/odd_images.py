@@ -51,13 +51,18 @@ def png_chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", crc)
 
 
-def png_by_hand(width: int, height: int, depth: int, colour: int, rows: bytes) -> bytes:
-    """Return a PNG of any kind; `rows` are the scan lines, each after its filter byte."""
+def png_by_hand(
+    width: int, height: int, depth: int, colour: int, rows: bytes, stream: bytes | None = None
+) -> bytes:
+    """Return a PNG of any kind; `rows` are the scan lines, each after its filter byte.
+
+    `stream` replaces them by compressed ones.
+    """
     header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
     return (
         b"\x89PNG\r\n\x1a\n"
         + png_chunk(b"IHDR", header)
-        + png_chunk(b"IDAT", zlib.compress(rows))
+        + png_chunk(b"IDAT", zlib.compress(rows) if stream is None else stream)
         + png_chunk(b"IEND", b"")
     )
 

@@ -17,8 +17,7 @@ from shardprep import reader
 from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import Schema
-from shardprep.errors import DatasetError, OptionError, QuestionError, RecipeError, SourceError
-from shardprep.recipe.recipe import make_recipe
+from shardprep.errors import DatasetError, QuestionError, RecipeError, SourceError
 from shardprep.recipe.rules import parse_stack_rule
 from shardprep.verifier.examples import ExampleCheck
 from tests.support.arrays import decoded
@@ -294,37 +293,6 @@ def test_a_pattern_names_the_sample_of_a_file(
     match = re.fullmatch(rule.pattern, key)
     assert (match and match["key"]) == sample
     assert (match["channel"] if match and rule.channels else None) == channel
-
-
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        "*.jpg",
-        "{red,green}.png",
-        "{}/*.jpg",
-        "{id}_{a,a}.png",
-        "{id}_{a,}.png",
-        "{id",
-        "{a,b}/{id}",
-    ],
-)
-def test_a_pattern_that_is_not_one_of_stacks_is_an_error(pattern: str) -> None:
-    with pytest.raises(OptionError, match="stack"):
-        parse_stack_rule(pattern)
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"boxes": "coco"}, "boxes: is not supported for stacks"),
-        ({"points": "csv:points.csv"}, "points: is not supported for stacks"),
-        ({"depth": 16, "format": "jpeg"}, "16 bits are stored as PNG"),
-        ({"depth": 12}, "must be 8 or 16"),
-    ],
-)
-def test_options_that_stacks_do_not_allow_are_errors(keys: dict[str, Any], message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
-        make_recipe({"source": "x.zip", "stack": "{id}/*.jpg", **keys}, "t")
 
 
 def test_errors_say_what_to_do(tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.dataset.annotated_pictures import annotated_pictures
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import Schema
-from shardprep.errors import DatasetError, RecipeError, SourceError
-from shardprep.recipe.recipe import make_recipe
+from shardprep.errors import DatasetError, SourceError
 from shardprep.verifier.examples import ExampleCheck
 from tests.support.arrays import decoded, npy
 from tests.support.builders import (
@@ -314,16 +313,6 @@ def test_folders_of_equal_pictures_are_not_decided(tmp_path: Path) -> None:
     source = write_folder(tmp_path / "source", members)
     survey = survey_source(source, tmp_path, lambda _: None)
     assert "\ntarget_image" not in recipe_text(survey)
-
-
-def test_options_that_do_not_go_with_target_images_are_errors() -> None:
-    for keys, message in (
-        ({"masks": "masks/{name}"}, "masks: is not supported with target images"),
-        ({"stack": "{id}/*.png"}, "target_image: is not supported for stacks"),
-        ({"target_image": "GT"}, "does not say which image a file belongs to"),
-    ):
-        with pytest.raises(RecipeError, match=message):
-            make_recipe({"source": "x.zip", "target_image": "GT/{name}", **keys}, "t")
 
 
 def test_target_images_that_an_option_leaves_out_are_an_error_with_a_count(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw, ImageOps
 import shardprep
 from shardprep.catalog.items import Item
 from shardprep.catalog.survey import survey_source
-from shardprep.errors import OptionError, RecipeError, SourceError
+from shardprep.errors import RecipeError, SourceError
 from shardprep.image.spec import ImageSpec
 from shardprep.image.tiles import windows
 from shardprep.recipe.recipe import make_recipe
@@ -542,25 +542,6 @@ def test_an_image_that_cannot_be_cut_is_one_rejection_with_its_key(tmp_path: Pat
         "images/lacks.tif": "undecodable",
     }
     assert "1 channels of float32" in rejected["images/floats.tif"]["reason"]
-
-
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
-        ({"tile": 64, "overlap": 64}, "must be smaller than --tile"),
-        ({"overlap": "4x4"}, "must be smaller than --tile"),
-        ({"tile": 64, "overlap": "none"}, "is not a number of pixels"),
-        ({"tile": "0x5"}, "^shardprep.toml: tile: '0x5' must have sides of 1 to 65,500 pixels$"),
-        ({"tile": 64, "stack": "{id}/*.png"}, "tile: is not supported for stacks"),
-        (
-            {"tile": 64, "target_image": "b/{stem}.png"},
-            "tile: is not supported with target images",
-        ),
-    ],
-)
-def test_options_that_contradict_tiles_are_errors(keys: dict[str, Any], said: str) -> None:
-    with pytest.raises((RecipeError, OptionError), match=said):
-        make_recipe({"source": "x", **keys}, "shardprep.toml")
 
 
 def test_tiles_are_stored_in_their_own_size_by_default() -> None:

@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from shardprep.catalog.decision.box_numbers import numbered_boxes
-from shardprep.catalog.decision.box_texts import boxes_of_texts
+from shardprep.catalog.candidates import tables_of_json
+from shardprep.catalog.decision.box_documents import boxes_of_texts, json_boxes, numbered_boxes
 from shardprep.catalog.decision.class_level import CUTS, class_folders, is_no_class
 from shardprep.catalog.decision.column_evidence import has_words, is_about
 from shardprep.catalog.decision.copies import apart
-from shardprep.catalog.decision.json_lists import json_boxes, tables_of_json
 from shardprep.catalog.decision.table_evidence import by_tables
 from shardprep.catalog.decision.view import Reading, View, head_of
 from shardprep.catalog.label_rules import auto_labels, label_keys
@@ -130,7 +129,7 @@ def unclear_objects(view: View) -> Sequence[Reading]:
 
     If the images have labels from another place, return a note, which asks no question.
     """
-    if not view.is_open(*_OBJECTS) or not view.has_documents or view.members.are_stacks.any():
+    if not view.is_open(*_OBJECTS) or not view.has_documents:
         return []
     signs = [] if view.signs else usual(view.all_signs)
     labels = by_tables(view) if signs else []
@@ -230,7 +229,7 @@ def _has_documents(view: View) -> bool:
         return False
     is_enough = 2 * len(view.documents.members(".txt")) >= len(view.members) > 0
     is_enough |= view.listing.columns is not None
-    if not (is_enough or view.documents.members(*_SHARED)) or view.members.are_stacks.any():
+    if not (is_enough or view.documents.members(*_SHARED)):
         return False
     return are_masks or not find_masks(view.index.keys).num_masks
 
@@ -331,8 +330,6 @@ def _plain(name: str) -> str:
 
 def _without_header(view: View) -> list[Reading]:
     """Return readings of a headerless table whose rows are an image, four numbers and a class."""
-    if not view.is_open("header"):
-        return []
     for table in view.documents.tables:
         cells = table.header
         sides = [i for i, cell in enumerate(cells, start=1) if _NUMBER.fullmatch(cell)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from shardprep.catalog.decision.box_numbers import numbered_boxes
+from shardprep.catalog.decision.box_documents import numbered_boxes
 from shardprep.catalog.decision.split_evidence import title_of_splits
 from shardprep.catalog.decision.view import Options
 from shardprep.catalog.labels import (

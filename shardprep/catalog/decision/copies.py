@@ -61,7 +61,7 @@ class _Folder(NamedTuple):
 def copies(view: View) -> Sequence[Reading]:
     """Return the reading that excludes copied folders, thumbnails, conversions and placeholders."""
     members = view.candidates
-    if not view.is_open("root", "dedup") or members.are_stacks.any():
+    if not view.is_open("root", "dedup"):
         return []
     counts = members.keys.folders.counts()
     globs, reasons = list[str](), list[str]()
@@ -228,7 +228,10 @@ def parts(view: View) -> list[Reading]:
     path_of = {top: _joined(start, f"/{top}") for top in below}
     deep = [top for top, rests in below.items() if "" not in rests and path_of[top] not in splits]
     of_masks = [path_of[top] for top in below if is_named_as_masks(top)]
-    if len(deep) + (len(deep) < len(below)) < 2 or any(_are_masks(view, top) for top in of_masks):
+    if len(deep) + (len(deep) < len(below)) < 2 or any(
+        view.pictures.are_masks(view.members[row] for row in _some_in(view, top)[1])
+        for top in of_masks
+    ):
         return []
     names = {top: {x.rpartition("/")[2] or top for x in rests} for top, rests in below.items()}
     found = list[Reading]()
@@ -267,10 +270,6 @@ def _is_again(view: View, top: str) -> bool:
     named = [one for one in stems if any(map(str.isalpha, one))]
     alike = [booleans(pc.match_substring(keys.array, f"/{one}.")) & ~is_in for one in named]
     return 2 * sum(bool(one.any()) for one in alike) > len(stems)
-
-
-def _are_masks(view: View, top: str) -> bool:
-    return view.pictures.are_masks(view.members[row] for row in _some_in(view, top)[1])
 
 
 def _some_in(view: View, top: str) -> tuple[NDArray[np.bool_], list[int]]:

@@ -62,7 +62,7 @@ def decide(view: View) -> View:
         return view.read_as(Reading(own, _of_export(view)))
     if readings := array_readings(view):  # only their flags open these files: no stage can follow
         raise _question(view, [_choice(one.options, one.why) for one in readings])
-    if view.listing.images.are_stacks.any():
+    if view.listing.images.are_stacks.any():  # stages that need `stack` open see no stack
         return view
     try:
         return _decided(view, STAGES)

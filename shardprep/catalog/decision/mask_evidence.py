@@ -37,8 +37,8 @@ from shardprep.catalog.objects.mask_files import matching, pair_masks
 from shardprep.catalog.objects.mask_values import (
     NUMBERED,
     UNSURE,
-    colour_files,
     hold_numbers,
+    naming_files,
     unnamed,
 )
 from shardprep.catalog.patterns import matched
@@ -86,8 +86,9 @@ def mask_files(view: View) -> Sequence[Reading]:
     usable = [one for one in sets if not one.is_drawn]
     if not usable or not pictures:
         return []
-    if any(one.colours for one in usable) and _are_panoptic(view):
-        return []
+    signs = (view.index, view.documents, view.candidates)
+    if any(one.colours for one in usable) and panoptic_signs(*signs):
+        return []  # documents describe the object that each colour means
     keys = list(members.keys)
     for one in usable:
         rest = [other for other in sets if other is not one]
@@ -144,11 +145,6 @@ def _apart(view: View, apart: Reading) -> Iterator[Reading]:
     for more in ([one for one in found if "masks" in one.options] or found)[:_MOST_RIVALS]:
         left = (*apart.options["exclude"], *more.options.get("exclude", ()))
         yield Reading({**more.options, "exclude": left}, apart.why)
-
-
-def _are_panoptic(view: View) -> bool:
-    """Return whether a document describes the object that each colour of a mask means."""
-    return bool(panoptic_signs(view.index, view.documents, view.candidates))
 
 
 def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
@@ -278,7 +274,7 @@ def _of_set(
         options["instances"] = True
     without = {"exclude": (*options.get("exclude", ()), one.glob)}
     if one.colours:
-        named = colour_files(one.colours, documents)
+        named = naming_files(one.colours, documents)
         options["mask_values"] = named[0] if named else unnamed(one.colours)
         why += "" if named else "; their colours have no names"
     is_whole = "exclude" not in options and members is view.listing.images

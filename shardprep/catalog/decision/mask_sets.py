@@ -319,8 +319,8 @@ def _patterns(one: MaskSet, pictures: Sequence[Kind], masks: Sequence[str]) -> I
     suffix = _suffix(masks)
     star = "*" if any(kind.has_number for kind in one.kinds) else ""
     parts = [kind.folder.split("/") for kind in one.kinds]
-    depth = one.folder.count("/") + 1
-    is_last = all(re.fullmatch(_glob_text(one.folder), "/".join(own[-depth:])) for own in parts)
+    depth, place = one.folder.count("/") + 1, re.escape(one.folder).replace(r"\*", ".*")
+    is_last = all(re.fullmatch(place, "/".join(own[-depth:])) for own in parts)
     places = [f"{one.folder}/" if one.folder else ""]
     if one.folder and not is_last:
         places = [f"{one.folder}/{{folder}}/", f"{one.folder}/**/"]
@@ -370,10 +370,6 @@ def _numbered(names: Sequence[str], others: Collection[str]) -> str:
         if all(one[0] in others and one[2].replace(sign, "").isdecimal() for one in starts):
             return sign
     return ""
-
-
-def _glob_text(text: str) -> str:
-    return re.escape(text).replace(r"\*", ".*")
 
 
 def _of_folders(one: MaskSet, pictures: Sequence[Kind]) -> Iterator[str]:

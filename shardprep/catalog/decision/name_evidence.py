@@ -20,7 +20,7 @@ from shardprep.catalog.decision.class_level import PIECE, as_numbers, is_kind, u
 from shardprep.catalog.decision.folder_evidence import CLEAR, are_photos, other_folders
 from shardprep.catalog.decision.name_fields import form_of, marked_numbers, name_fields
 from shardprep.catalog.decision.pairs import common_start
-from shardprep.catalog.decision.view import Reading, View, head_of
+from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.labels import ENOUGH, are_classes
 from shardprep.catalog.names import are_parts, find_masks, folder_splits, given_split, stem
 from shardprep.catalog.objects.formats.box_format import image_size
@@ -28,13 +28,10 @@ from shardprep.catalog.tables.key_index import SUBMISSION
 from shardprep.catalog.tables.row_matching import find_ids
 from shardprep.errors import SourceError, counted
 from shardprep.image.signatures import IMAGE_SUFFIXES
-from shardprep.source.members import Member
 from shardprep.source.names import without_archive_suffix
 
 _OTHERS = ("labels", "boxes", "masks", "points", "rows", "target_image", "target", "stack")
 _NUM_SAMPLES = 8
-_WORDS = re.compile(r"[^\s,;\"']+")
-_MOSTLY = 0.5
 _NUM_BLOCKS, _BLOCK = 8, 250
 """Number and size of the blocks of neighbouring names to read: a label recurs within a block."""
 _WIDE, _LEAST_SIGNS, _SAME_FORM = 2, 4, 0.75
@@ -288,26 +285,6 @@ def _sizes(view: View) -> set[tuple[int, int] | None]:
 def are_wide(view: View) -> bool:
     """Return whether images are at least twice as wide as high, as pictures of words are."""
     return all(size and size[1] >= _WIDE * size[0] for size in _sizes(view))
-
-
-def texts_or_none(view: View, texts: Reading) -> list[Reading]:
-    """Return `texts` and a reading without labels if another document names the images; or []."""
-    document = _naming_document(view)
-    if document is None:
-        return []
-    why = f"images alone; {document.key} names them and is not read"
-    return [texts, Reading({"labels": "none"}, why)]
-
-
-def _naming_document(view: View) -> Member | None:
-    """Return a document that names most images, but is not the text of an image; or None."""
-    own = {f"{key.rpartition('.')[0]}.txt" for key in view.members.keys}
-    keys = _sampled(view)
-    for document in view.documents.members(".txt", ".csv", ".tsv", ".json"):
-        words = {*_WORDS.findall(head_of(document))} if document.key not in own else set[str]()
-        if words and sum(stem(key) in words for key in keys) > _MOSTLY * len(keys):
-            return document
-    return None
 
 
 def _sampled(view: View) -> list[str]:

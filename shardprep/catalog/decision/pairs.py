@@ -135,9 +135,8 @@ def likeness(pairs: Sequence[tuple[Member, Member]], pictures: Pictures) -> Like
         first, second = pictures.of(one), pictures.of(other)
         if first is not None and second is not None and _are_proportional(first.size, second.size):
             seen.append((first, second))
-        if i + 1 == _FIRST_FEW and not seen:
-            break
-        if i + 1 == _FIRST_FEW and not _are_same(seen) and not any(b.is_mask for _, b in seen):
+        is_enough = i + 1 == _FIRST_FEW
+        if is_enough and not (seen and (_are_same(seen) or any(b.is_mask for _, b in seen))):
             break
     if not seen or 4 * len(seen) < 3 * min(len(pairs), _FIRST_FEW):
         return Likeness()
@@ -158,15 +157,12 @@ def _are_proportional(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 def _are_same(pairs: Sequence[tuple[Small, Small]]) -> bool:
     """Return whether pairs correlate clearly, or better than other pairs; False for copies."""
-    number = len(pairs)
-    if not number:
-        return False
     matrix = np.abs(np.stack([a.grey for a, _ in pairs]) @ np.stack([b.grey for _, b in pairs]).T)
     matrix /= _SIDE * _SIDE
     own = float(np.median(np.diag(matrix)))
     is_copy = all(a.crc32 == b.crc32 for a, b in pairs)
-    others = matrix[~np.eye(number, dtype=bool)]
-    contrast = own - float(np.median(others)) if number > 1 else 0.0
+    others = matrix[~np.eye(len(pairs), dtype=bool)]
+    contrast = own - float(np.median(others)) if len(pairs) > 1 else 0.0
     return not is_copy and (own >= _CLEAR or (own >= _LIKELY and contrast >= _CONTRAST))
 
 
@@ -241,6 +237,11 @@ class Relation(NamedTuple):
     ends: tuple[str, ...] = ()
     """Texts after the input's whole name in names of targets; () if inputs have the ids."""
 
+    @property
+    def has_whole_names(self) -> bool:
+        """Whether the names of one kind of picture start the names of the other."""
+        return self.target.start == self.input.start and not (self.target.end and self.input.end)
+
 
 def either_way(members: Members, targets: Rows, inputs: Rows) -> Relation | None:
     """Return the relation of two kinds of pictures, or None; either may have the longer names."""
@@ -306,7 +307,7 @@ def _inputs(
     rows = np.flatnonzero(has_start & are_inputs)[:_MOST_FOUND]
     if id_[-1:].isdigit():  # skip rows with a longer number, which are most of them
         ends = rf"(^|/){re.escape(start)}([^0-9/][^/]*)?$"
-        rows = rows[booleans(pc.match_substring_regex(keys.take(rows).array, ends))]
+        rows = rows[keys.take(rows).matching(ends)]
     boundary = r"\d" if id_[-1:].isdigit() else "(?!x[0-9])[^\\W\\d_]" if id_ else "(?!)"
     fits = re.compile(rf"{re.escape(start)}(?!{boundary})(.*){re.escape(kind.end)}").fullmatch
     found = {row: match[1] for row in rows.tolist() if (match := fits(stem(keys[row])))}

@@ -55,7 +55,7 @@ Folders = Mapping[str, Sequence[str]]
 def samples(view: View) -> list[Reading]:
     """Return the readings of a source whose folders seem to be samples, otherwise []."""
     options = "labels", "stack", "rows", "boxes", "points", "target_image"
-    if not view.is_open(*options) or view.members.are_stacks.any():
+    if not view.is_open(*options):
         return []
     files = _files_of_folders(Texts.of(view.members.keys))
     levels = [_names(files, depth) for depth in (1, 2, 3)]

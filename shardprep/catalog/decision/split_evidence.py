@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -306,16 +306,11 @@ def _rows_of(
         num_ids += len(ids)
         if not ids or 2 * (places >= 0).sum() < len(ids):
             return {}, 0, ""
-    both = [index.keys[at] for at in _in_several(found.values())]
+    images, counts = np.unique(np.concatenate([*found.values()]), return_counts=True)
+    both = [index.keys[at] for at in images[counts > 1].tolist()]
     if both:
         return {}, 0, f"{some_of(both, 2)} {'is' if len(both) == 1 else 'are'} in several lists"
     return found, num_ids, ""
-
-
-def _in_several(rows: Iterable[NDArray[np.int64]]) -> list[int]:
-    images, counts = np.unique(np.concatenate([*rows]), return_counts=True)
-    places: list[int] = images[counts > 1].tolist()
-    return places
 
 
 def _rule(lists: Mapping[str, str]) -> str:

@@ -24,7 +24,7 @@ from shardprep.catalog.decision.column_evidence import (
     may_be_target,
 )
 from shardprep.catalog.decision.copies import apart
-from shardprep.catalog.decision.name_evidence import are_wide, texts_or_none
+from shardprep.catalog.decision.name_evidence import are_wide
 from shardprep.catalog.decision.split_evidence import numbered_splits
 from shardprep.catalog.decision.table_splits import (
     TEXTS,
@@ -33,6 +33,7 @@ from shardprep.catalog.decision.table_splits import (
     with_splits,
     with_unclear_splits,
 )
+from shardprep.catalog.decision.unread_documents import documents_of_images
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.label_rules import auto_labels, label_keys
 from shardprep.catalog.labels import ENOUGH, Labelling
@@ -58,6 +59,8 @@ _MOST_SHOWN, _A_PAIR = 6, 2
 _BITS = 24
 """Bits of a code of cells or folders, which are combined with codes of tables in one integer."""
 _MOST_KEYS = 20_000
+_WITH_NAMES = (".txt", ".csv", ".tsv", ".json")
+"""Suffixes of documents that may name the images that texts describe."""
 _CHANNELS = re.compile(r"\{id\}_\{([^{}]+)\}(\.\w+)")
 _NAMED = 0.5
 """Minimum share of the images outside of test splits that a table must name to label them. It is
@@ -66,7 +69,7 @@ low, because a table may name only one of two pictures of a sample."""
 
 def by_tables(view: View) -> Sequence[Reading]:
     """Return the readings of labels in tables; [] if `auto` finds the same labels."""
-    if not (view.is_open(*_OPTIONS) and view.has_documents) or view.members.are_stacks.any():
+    if not (view.is_open(*_OPTIONS) and view.has_documents):
         return []
     readings = _of_tables(view, view.tables) or _of_channels(view)
     links = [*_of_links(view)]
@@ -80,8 +83,12 @@ def by_tables(view: View) -> Sequence[Reading]:
     if is_proved or rule not in ("none", "prefix", "folder") or _signs(view, view.automatic):
         return []
     if rule == "none" and (pattern := text_files(view.index.keys, view.documents)):
+        texts = {f"{key.rpartition('.')[0]}.txt" for key in view.members.keys}
+        others = [x for x in view.documents.members(*_WITH_NAMES) if x.key not in texts]
         own = Reading({"labels": f"text:{pattern}", "target": "text"}, "a text for each image")
-        return texts_or_none(view, own) or [own]
+        named = next(documents_of_images(view, others), None)
+        why = f"images alone; {named.key} names them and is not read" if named else ""
+        return [own, Reading({"labels": "none"}, why)] if named else [own]
     tables = other_tables(view)
     if rule != "none":  # skip the search for columns that form paths
         some = KeyIndex(view.index.keys[:: len(view.index.keys) // _MOST_SOUGHT + 1])
@@ -101,24 +108,31 @@ def _of_channels(view: View) -> list[Reading]:
     own = own if view.automatic.match is None else []
     pattern = next(iter(stack_patterns(keys, own) if own else ()), "")
     names = _CHANNELS.fullmatch(pattern)
-    index = KeyIndex(sample_keys(keys, pattern)) if names else view.index
-    for table in own if names else ():
+    if names is None:
+        return []
+    index = KeyIndex(sample_keys(keys, pattern))
+    for table in own:
         with contextlib.suppress(SourceError):
             match = match_ids(index, table)
             found = found_columns(match, index, tables)
-            best = max((one.strength for one in found), default=0)
-            found = [one for one in found if one.strength == best >= LIKELY]
-            if names and found and 2 * (match.row_of >= 0).sum() > len(index.keys):
-                stacks = {"stack": pattern, **found[0].options[0]}
-                return [Reading(stacks, f"{names[1]} as channels; {found[0].why}")] + [
-                    _of_channel(channel, names[2], found[0]) for channel in names[1].split(",")
-                ]
+            first = max(found, key=lambda one: one.strength, default=None)
+            is_most = 2 * (match.row_of >= 0).sum() > len(index.keys)
+            if first is not None and first.strength >= LIKELY and is_most:
+                stacks = {"stack": pattern, **first.options[0]}
+                readings = [Reading(stacks, f"{names[1]} as channels; {first.why}")]
+                for one in names[1].split(","):
+                    rule = table.label_rule(f"{{{match.id_column}}}_{one}", first.titles)
+                    more = {"labels": rule, "include": (f"*_{one}{names[2]}",)}
+                    readings.append(
+                        Reading({**first.options[0], **more}, f"{one} alone; {first.why}")
+                    )
+                return readings
     return []
 
 
 def labels_of_few(view: View) -> Sequence[Reading]:
     """Return readings of tables that label only some images, if no rule labels images."""
-    if not view.is_open(*_OPTIONS) or view.members.are_stacks.any():
+    if not view.is_open(*_OPTIONS):
         return []
     found: list[LabelColumns] = []
     is_test = view.index.splits.fit(lambda one: one == "test")
@@ -186,12 +200,6 @@ def unlabelled_tests(view: View) -> Sequence[Reading]:
     why = f"{counted(int(is_test.sum()), 'image')} of test have no label but -1"
     null = (*view.recipe.null, "-1")
     return [Reading({"null": null}, why)] if (is_none == is_test).all() else []
-
-
-def _of_channel(channel: str, suffix: str, one: LabelColumns) -> Reading:
-    rule = one.match.table.label_rule(f"{{{one.match.id_column}}}_{channel}", one.titles)
-    options = {**one.options[0], "labels": rule, "include": (f"*_{channel}{suffix}",)}
-    return Reading(options, f"{channel} alone; {one.why}")
 
 
 def _has_ids(index: KeyIndex, table: Table) -> bool:
@@ -266,7 +274,8 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
     if is_by_path and best < SHARED and any(_are_same(one, automatic) for one in likely):
         return []
     rivals = [one for one in found if best == LIKELY and may_be_target(one)]
-    others = [one for one in found if one.strength < LIKELY and _has_words(one)]
+    weak = [one for one in found if one.strength < LIKELY and len(one.titles) == 1]
+    others = [one for one in weak if has_words(one.match, one.titles[0])]
     found = [one for one in found if one.strength >= LIKELY or one in rivals]
     first = [one for one in found if one.strength == best]
     first = [one for one in first if not _is_of_split(one)] or first
@@ -304,10 +313,6 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
         readings.append(Reading({"labels": "none"}, f"all images, also {num_rows:,} without a row"))
     readings = unclear if len(readings) == 1 else readings
     return readings[:_MOST_SHOWN]
-
-
-def _has_words(one: LabelColumns) -> bool:
-    return len(one.titles) == 1 and has_words(one.match, one.titles[0])
 
 
 def _is_word(view: View, one: LabelColumns) -> bool:

@@ -13,10 +13,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from shardprep.catalog.candidates import path_candidates, table_candidates
+from shardprep.catalog.candidates import path_candidates, table_candidates, tables_of_json
 from shardprep.catalog.decision.class_level import unproved
 from shardprep.catalog.decision.column_evidence import is_about
-from shardprep.catalog.decision.json_lists import tables_of_json
 from shardprep.catalog.decision.name_evidence import numbers_of_names
 from shardprep.catalog.decision.split_evidence import PARTITION
 from shardprep.catalog.decision.view import HEAD, Options, Reading, View, head_of
@@ -122,10 +121,7 @@ def _of_documents(view: View) -> Sequence[Reading]:
     is_target = "target_image" in view.decided and view.is_open(*_BESIDE_TARGETS)
     has_splits = {"split", "join"} <= view.decided and view.is_open(*({*_OPTIONS} - {"join"}))
     is_masked = "masks" in view.decided and view.is_open(*({*_OPTIONS} - {"masks"}))
-    if (
-        not (is_target or is_masked or has_splits or view.is_open(*_OPTIONS))
-        or view.members.are_stacks.any()
-    ):
+    if not (is_target or is_masked or has_splits or view.is_open(*_OPTIONS)):
         return []
     recipe = view.recipe
     own = recipe.split, *recipe.join, recipe.exclude_list, recipe.class_map, recipe.group
@@ -136,11 +132,13 @@ def _of_documents(view: View) -> Sequence[Reading]:
         if not _ABOUT.search(one.key) and one.key.rpartition("/")[2] not in used
     ]
     if is_target:
-        documents = [one for one in _of_images(view, documents) if not _are_pairs(view, one)]
+        documents = [
+            one for one in documents_of_images(view, documents) if not _are_pairs(view, one)
+        ]
         whys = map(_unread, documents[:1])
         return [Reading({"labels": "none"}, why, is_certain=False) for why in whys]
     if is_masked:
-        return _beside_masks(view, next(_of_images(view, documents), None))
+        return _beside_masks(view, next(documents_of_images(view, documents), None))
     automatic = view.automatic
     lists = next(_of_splits(view, documents), None)
     if lists is not None and automatic.rule != "none":
@@ -149,7 +147,7 @@ def _of_documents(view: View) -> Sequence[Reading]:
     is_open = automatic.rule in ("none", "prefix", "folder") and not automatic.unclear
     if not (documents and is_open) or view.all_signs:
         return []
-    document = next(_of_images(view, documents), None)
+    document = next(documents_of_images(view, documents), None)
     return _compared(view, document, automatic) if document else []
 
 
@@ -283,7 +281,7 @@ def _of_one_form(view: View, document: Member) -> list[str]:
     return [x.key for x in beside if _KEYS.findall(head_of(x))[:_FEW_KEYS] == form]
 
 
-def _of_images(view: View, documents: Sequence[Member]) -> Iterator[Member]:
+def documents_of_images(view: View, documents: Sequence[Member]) -> Iterator[Member]:
     """Yield documents that pair with most images by name, then documents that name most images."""
     keys = view.members.keys
     is_test = folder_splits(keys).fit(lambda split: split == "test")

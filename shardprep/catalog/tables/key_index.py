@@ -389,15 +389,24 @@ def unused_entries(where: str, lost: Sequence[str], number: int, keys: Iterable[
     names, few = sorted((key.rpartition("/")[2].lower(), key) for key in keys if lost), []
     for text in lost[:_MOST_SHOWN]:
         key = _nearest_key(text, _beside(text, names)) or _nearest_key(text, names)
-        ends = (f"/{one}".lower() for one in (key, key.removesuffix(f".{key.rpartition('.')[2]}")))
-        is_case = any(one.endswith(f"/{text}".lower()) for one in ends)
-        nearest = f"{shown(key)} differs only in case" if is_case else ""
-        nearest = nearest or (f"the nearest key is {shown(key)}" if key else "")
-        few.append(f"{shown(text)}{f' ({nearest})' if nearest else ''}")
+        nearest = other_case(text, [key]) or (f" (the nearest key is {shown(key)})" if key else "")
+        few.append(f"{shown(text)}{nearest}")
     share = len(lost) / max(1, number)
     what = f"{where}: {len(lost):,} of {number:,} entries ({share:.0%}) fit no image"
     warning = "warning: " if share >= MANY else ""
     return [f"{warning}{what}, such as {', '.join(few)}"] if lost else []
+
+
+def other_case(text: str, keys: Iterable[str]) -> str:
+    """Return in brackets the first key that differs from an id only in case; "" without one."""
+    end = f"/{text}".lower()
+    for key in keys:
+        whole = f"/{key}".lower()
+        if whole.endswith(end) or whole.removesuffix(f".{key.lower().rpartition('.')[2]}").endswith(
+            end
+        ):
+            return f" ({shown(key)} differs only in case)"
+    return ""
 
 
 def _beside(text: str, names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

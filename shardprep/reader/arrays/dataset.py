@@ -29,6 +29,7 @@ from shardprep.reader.config import (
     LoaderOptions,
     ReadConfig,
     seed_of,
+    warn_of_no_batch,
 )
 from shardprep.reader.decode.features import ExampleReader, FeatureDecoder, middle_image
 from shardprep.reader.decode.targets import check_options, element_names, target_of
@@ -390,6 +391,8 @@ class Dataset:
     def _batch_source(self, options: BatchOptions) -> BatchSource:
         self._check_batches(options)
         order = self._order(options)
+        if not order.num_batches(drop=options.drop_remainder):
+            warn_of_no_batch(order.batches.size, order.batches.num_places)
         records = self._subset.records[order.own]
         names = element_names(self.schema, as_supervised=options.as_supervised)
         num_rows = min(options.batch_size, len(order))

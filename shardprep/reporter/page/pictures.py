@@ -79,6 +79,8 @@ class Overlay:
     """WebP of the masks in colour, transparent elsewhere; b"" without masks."""
     size: tuple[int, int]
     """Width and height of the overlay in pixels."""
+    image_size: tuple[int, int]
+    """Width and height of the image in pixels."""
     points: tuple[tuple[str, str], ...] = ()
     """Colour and SVG path of the keypoints, for each object and for the image."""
     num_points: int = 0
@@ -182,7 +184,8 @@ def draw_overlay(picture: AnnotatedPicture, schema: Schema, side: int = SIDE) ->
         path += "".join(f"M{x:g} {y:g}{_CROSS if hidden else _RING}" for (x, y), hidden in dots)
         points.append(("#{:02x}{:02x}{:02x}".format(*colour), path))
         num_points += len(dots)
-    return Overlay(labels, drawn, _painted(picture, schema, size), size, tuple(points), num_points)
+    mask, of_image = _painted(picture, schema, size), (width, height)
+    return Overlay(labels, drawn, mask, size, of_image, tuple(points), num_points)
 
 
 def _painted(picture: AnnotatedPicture, schema: Schema, size: tuple[int, int]) -> bytes:

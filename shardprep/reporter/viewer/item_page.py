@@ -14,6 +14,7 @@ from shardprep.reporter.findings.copies import Copies
 from shardprep.reporter.page import charts
 from shardprep.reporter.page.html import Html, code, joined, key, pairs, section, table, tag
 from shardprep.reporter.page.pictures import (
+    Overlay,
     classes_of,
     copy_facts,
     copy_group,
@@ -24,7 +25,7 @@ from shardprep.reporter.page.pictures import (
 from shardprep.reporter.record_columns import Contents
 from shardprep.reporter.viewer.item_list import Filter, ItemList
 from shardprep.reporter.viewer.list_page import PAGE_ITEMS, document, list_address, step, tile
-from shardprep.reporter.viewer.pictures import Drawing, RecordContent, RecordPictures
+from shardprep.reporter.viewer.pictures import RecordContent, RecordPictures
 
 _LEAST_SIDE = 512
 """Smaller pictures are enlarged so that the longer side has about this many CSS pixels."""
@@ -75,38 +76,38 @@ def _record(items: ItemList, pictures: RecordPictures, number: int) -> Iterator[
         record = pictures.record(number)
     except ShardprepError as error:
         record = RecordContent(None, None, error.what)
-    drawing, marked, size = record.drawing, None, None
+    overlay, size = record.overlay, None
     parts = []
-    if drawing:
-        marked = drawing.overlay
-        size = "stored", f"{drawing.size[0]:,} × {drawing.size[1]:,} pixels"
-        parts.append(_picture(contents, number, drawing))
+    if overlay:
+        width, height = overlay.image_size
+        size = "stored", f"{width:,} × {height:,} pixels"
+        parts.append(_picture(contents, number, overlay))
     if record.problem:
         parts.append(tag("p", record.problem, class_="problem", role="alert"))
-    listed = pairs([*facts(contents, number, marked, size), *_found(items, number)])
+    listed = pairs([*facts(contents, number, overlay, size), *_found(items, number)])
     yield tag("div", tag("div", *parts), listed, class_="one")
     if record.features is not None:
-        if drawing:
-            yield from _objects(contents.schema, record.features, drawing)
+        if overlay:
+            yield from _objects(contents.schema, record.features, overlay.image_size)
         yield _features(contents.schema, record.features)
     yield from _copies(items, number)
 
 
-def _picture(contents: Contents, number: int, drawing: Drawing) -> Html:
+def _picture(contents: Contents, number: int, overlay: Overlay) -> Html:
     schema, alt = contents.schema, contents.place(number).title
-    width, height = drawing.size
+    width, height = overlay.image_size
     scale = max(1, round(_LEAST_SIDE / max(width, height)))
     sizes = {"width": width * scale, "height": height * scale}
     layers = [tag("img", src=f"/image/{number}", alt=alt, **sizes,
                   class_="tiny" if scale >= _PIXELATED else None)]  # fmt: skip
-    if drawing.overlay.mask:
+    if overlay.mask:
         layers.append(tag("img", src=f"/mask/{number}", alt="its masks", **sizes, class_="over"))
-    if drawing.overlay.boxes or drawing.overlay.points:
-        layers.append(drawn_boxes(schema, drawing.overlay, drawing.overlay.size))
+    if overlay.boxes or overlay.points:
+        layers.append(drawn_boxes(schema, overlay, overlay.size))
     shot = tag("div", *layers, class_="shot large")
     if not schema.annotations:
         return shot
-    return joined(shot, switch(schema, classes_of(contents, number, drawing.overlay)))
+    return joined(shot, switch(schema, classes_of(contents, number, overlay)))
 
 
 def _found(items: ItemList, number: int) -> Iterator[tuple[str, Html]]:
@@ -120,11 +121,11 @@ def _found(items: ItemList, number: int) -> Iterator[tuple[str, Html]]:
             yield "findings", tag("ul", *links, class_="legend")
 
 
-def _objects(schema: Schema, features: Features, drawing: Drawing) -> Iterator[Html]:
+def _objects(schema: Schema, features: Features, size: tuple[int, int]) -> Iterator[Html]:
     boxes = np.array(features.get(BOX, ()), np.float64)
     if not len(boxes) or len(boxes) % 4:
         return
-    width, height = drawing.size
+    width, height = size
     pixels = np.nan_to_num(boxes.reshape(-1, 4)).clip(-1, 2) * (height, width, height, width)
     names = schema.features[BOX_LABEL].labels if BOX_LABEL in schema.features else ()
     labels, crowds = features.get(BOX_LABEL, ()), features.get(CROWD, ())

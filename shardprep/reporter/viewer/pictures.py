@@ -19,10 +19,10 @@ import numpy as np
 from shardprep.dataset import example
 from shardprep.dataset.annotated_pictures import annotated_picture
 from shardprep.dataset.example import Features
-from shardprep.dataset.schema import MASK, TARGET_IMAGE, Schema
+from shardprep.dataset.schema import MASK, TARGET_IMAGE
 from shardprep.dataset.stored_size import stored_codec
 from shardprep.errors import RecordError, ShardprepError
-from shardprep.image.drawing import AnnotatedPicture, Legend, draw_marked, thumbnail
+from shardprep.image.drawing import Legend, draw_marked, thumbnail
 from shardprep.image.jpeg_header import is_common
 from shardprep.image.png import encoded_png
 from shardprep.reader.records.records import Places
@@ -44,20 +44,13 @@ _RUN = 15
 """Maximum number of records of a shard that are read together."""
 
 
-class Drawing(NamedTuple):
-    """The size of a record's image, and its overlay."""
-
-    size: tuple[int, int]
-    """Width and height of the image in pixels."""
-    overlay: Overlay
-
-
 class RecordContent(NamedTuple):
     """Parsed content of a record."""
 
     features: Features | None
     """Features of the record, or None if it is not a valid Example."""
-    drawing: Drawing | None
+    overlay: Overlay | None
+    """Overlay of its image, or None if the image cannot be drawn."""
     problem: str
     """Fault of the image or its masks, or ""."""
 
@@ -120,10 +113,11 @@ class RecordPictures:
         except Exception as error:  # decoders raise any type of exception
             return RecordContent(features, None, images.damaged(record, error).what)
         try:
-            return RecordContent(features, _drawing(picture, images.schema), "")
+            return RecordContent(features, draw_overlay(picture, images.schema, _OVERLAY_SIDE), "")
         except Exception as error:
-            bare = _drawing(replace(picture, mask=b"", masks=()), images.schema)
-            return RecordContent(features, bare, images.damaged(record, error).what)
+            bare = replace(picture, mask=b"", masks=())
+            overlay = draw_overlay(bare, images.schema, _OVERLAY_SIDE)
+            return RecordContent(features, overlay, images.damaged(record, error).what)
 
     def tile(self, number: int) -> bytes:
         return self.request_tiles((number,))[0].result()
@@ -180,11 +174,6 @@ class RecordPictures:
         # staging_bytes=0: do not copy the shard to the local disk.
         records = open_records(contents.dataset, places, staging_bytes=0)
         return StoredImages(records, contents.schema)
-
-
-def _drawing(picture: AnnotatedPicture, schema: Schema) -> Drawing:
-    height, width = picture.pixels.shape[:2]
-    return Drawing((width, height), draw_overlay(picture, schema, _OVERLAY_SIDE))
 
 
 def _tile(images: StoredImages, payload: Any) -> bytes:

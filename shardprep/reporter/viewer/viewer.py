@@ -182,10 +182,10 @@ class Site:
             return self._pictures.tile(number), "image/webp"
         if what == "image":
             return self._pictures.image(number)
-        drawing = self._pictures.record(number).drawing
-        if drawing is None or not drawing.overlay.mask:
+        overlay = self._pictures.record(number).overlay
+        if overlay is None or not overlay.mask:
             raise ShardprepError("", "this record has no mask")
-        return drawing.overlay.mask, "image/webp"
+        return overlay.mask, "image/webp"
 
 
 def _nothing() -> Answer:

@@ -191,7 +191,7 @@ def cut_tiles(
     num_workers: int,
     watcher: Watch,
 ) -> tuple[Items, list[str]]:
-    """Write tiles into `work_dir`; return an item for each tile, with `TILE_COLUMNS`, and remarks.
+    """Write tiles into `work_dir`; return an item for each tile, with its y and x, and remarks.
 
     `form` describes the annotations in the source. An image that is not larger than a tile keeps
     its key. An image that cannot be cut becomes one item, which is rejected with the reason.
