@@ -112,7 +112,7 @@ _PROPOSED: dict[str, tuple[Sequence[str], Mapping[str, Sequence[str]], Sequence[
         [*_NAMES, "test/1_l.jpg", "test/1_r.jpg"],
         {"train.csv": ["id,level", *_rows("0 1")],
          "solution.csv": ["id,level,Usage", "1_l,0,Public", "1_r,1,Private"]},
-        ["csv:train.csv,solution.csv:id:level --split column:Usage:Public=validation,Private=test (",
+        [",solution.csv:id:level --split column:Usage:Public=validation,Private=test (",
          "--labels csv:train.csv,solution.csv:id:level ("]),
     "ids with an image for each channel are stacks or one channel": (
         [f"train/{100 + i}_{c}.png" for i in range(8) for c in ("red", "green")],
