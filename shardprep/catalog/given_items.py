@@ -35,7 +35,7 @@ from shardprep.errors import OptionName, RecipeError, SourceError, shown, some_o
 from shardprep.recipe.recipe import Recipe, make_recipe
 from shardprep.source.listing import Skipped, in_order
 from shardprep.source.members import Member, Members
-from shardprep.source.string_column import Coded, Lookup, Texts, booleans, release
+from shardprep.source.string_column import Coded, Lookup, Texts, release
 from shardprep.storage.url import is_url
 
 Ints = NDArray[np.int64]
@@ -64,9 +64,7 @@ def source_of(file: str) -> str:
     """
     items = read_titled(make_recipe({"source": ".", "items": file}, ""))
     cells = items.columns["image"]
-    if odd := next(
-        iter(cells.where(booleans(pc.match_substring_regex(cells.array, _ELSEWHERE)))), ""
-    ):
+    if odd := next(iter(cells.where(cells.matching(_ELSEWHERE))), ""):
         what = f"{items.name}: {shown(odd, MOST_SHOWN)!r} is neither relative nor starts with /"
         hint = f"name the folder of the images as {OptionName('SOURCE')}, or write paths of files"
         raise RecipeError(OptionName("items"), what, hint)
@@ -335,7 +333,7 @@ class _Finder:
     def images(self) -> Ints:
         """Return the position of each row's image, or −1. Empty cells and repeats are faults."""
         cells, items = self._items.columns["image"], self._items
-        for row in np.flatnonzero(booleans(pc.equal(cells.array, ""))).tolist():
+        for row in np.flatnonzero(cells.lengths() == 0).tolist():
             items.refuse(row, "image", "names no image")
         found = self._find(cells, np.arange(len(cells)), "image")
         rows = np.flatnonzero(found >= 0)
@@ -420,7 +418,7 @@ class _Finder:
             if pc.any(is_below).as_py():
                 shorter = pc.utf8_slice_codeunits(cells.array, len(prefix))
                 cells = Texts(pc.if_else(is_below, shorter, cells.array))
-        odd = np.flatnonzero(booleans(pc.match_substring_regex(cells.array, _ODD)))
+        odd = np.flatnonzero(cells.matching(_ODD))
         keys = list[str]()
         for at in odd.tolist():
             path = given[at].replace("\\", "/")

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 
 from shardprep.catalog.items_file import LISTS, SINGLE, WRITE_LISTS, GivenItems, cell_list
 from shardprep.catalog.names import given_split
@@ -26,7 +25,7 @@ from shardprep.catalog.targets import find_separator
 from shardprep.errors import OptionName, SourceError, counted, shown
 from shardprep.recipe.options import BUILD_DEFAULTS
 from shardprep.recipe.recipe import Recipe
-from shardprep.source.string_column import Texts, booleans
+from shardprep.source.string_column import Texts
 
 NUMBER = r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*"
 _BESIDE = ("box_labels", "segmentation", "keypoints", "iscrowd")
@@ -72,7 +71,7 @@ def _with_lists(items: GivenItems, recipe: Recipe) -> GivenItems:
         columns[title] = Texts.of(cells)
     if not recipe.separator and recipe.target == BUILD_DEFAULTS["target"]:
         for title in {"label", "labels"} & items.columns.keys():
-            if pc.any(pc.match_substring_regex(items.columns[title].array, "[|;, ]")).as_py():
+            if items.columns[title].matching("[|;, ]").any():
                 _check_separators(items, title)
     return replace(items, columns=columns)
 
@@ -84,7 +83,7 @@ def _with_vectors(items: GivenItems, recipe: Recipe) -> GivenItems:
     titles = {*items.targets, *(of_labels if recipe.target in _OF_VECTORS else ())}
     for title in (titles - {*SINGLE, *LISTS}) & columns.keys():
         cells, rows, vectors = columns[title], list[int](), list[str]()
-        for row in np.flatnonzero(booleans(pc.starts_with(cells.array, "["))).tolist():
+        for row in np.flatnonzero(cells.matching(r"^\[")).tolist():
             found = cell_list(cells[row])
             if {*map(type, found)} <= {int, float}:
                 rows.append(row)
@@ -99,7 +98,7 @@ def _check_printed(items: GivenItems) -> None:
     """Raise a SourceError for a list as Python or NumPy prints it, as in a CSV of pandas."""
     for title in filter(items.columns.__contains__, (*LISTS, "label", *items.targets)):
         cells = items.columns[title]
-        rows = np.flatnonzero(booleans(pc.match_substring_regex(cells.array, _PRINTED)))
+        rows = np.flatnonzero(cells.matching(_PRINTED))
         for row in rows[:_MOST_CELLS].tolist():
             if isinstance(cell_list(cells[row]), tuple):
                 cell = shown(cells[row], MOST_SHOWN)
@@ -138,8 +137,7 @@ def _check_separators(items: GivenItems, title: str) -> None:
 
 def _check_single(items: GivenItems, recipe: Recipe) -> None:
     for title in filter(items.columns.__contains__, SINGLE):
-        are_several = pc.match_substring_regex(items.columns[title].array, r"^[\[{]")
-        for row in np.flatnonzero(booleans(are_several)).tolist():
+        for row in np.flatnonzero(items.columns[title].matching(r"^[\[{]")).tolist():
             is_list = items.columns[title][row].startswith("[")
             hint = ": call the column labels" if title == "label" and is_list else ""
             items.refuse(row, title, f"is not a single value{hint}")
@@ -192,7 +190,7 @@ def _check_boxes(items: GivenItems) -> None:
     first = "boxes" if items.has_boxes else "segmentation"
     columns = [items.columns[one] for one in ("boxes", *beside)]
     joints = items.columns.get("keypoints", Texts.of([]))
-    have_names = pc.any(pc.match_substring(joints.array, "{")).as_py()
+    have_names = joints.matching(r"\{").any()
     for row, cells in enumerate(zip(*columns, strict=True)):
         boxes, *others = map(cell_list, cells)
         try:
@@ -281,6 +279,5 @@ def _points_of(items: GivenItems, row: int) -> dict[str | int, tuple[Any, ...]]:
 
 def share(pattern: str, cells: Texts) -> float:
     """Return the share, 0 to 1, of non-empty cells that match a regular expression."""
-    number = len(cells) - int(np.count_nonzero(booleans(pc.equal(cells.array, ""))))
-    fit = booleans(pc.match_substring_regex(cells.array, rf"^({pattern})$"))
-    return int(np.count_nonzero(fit)) / max(1, number)
+    fit = np.count_nonzero(cells.matching(rf"^({pattern})$"))
+    return int(fit) / max(1, int(np.count_nonzero(cells.lengths())))

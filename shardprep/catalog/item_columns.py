@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 
 from shardprep.catalog.item_cells import NUMBER, checked, share
 from shardprep.catalog.items_file import (
@@ -142,7 +141,7 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
     ]
     columns = dict(zip(names, items.columns.values(), strict=True))
     _check_partners(items, roles, recipe)
-    if pc.any(pc.match_substring(columns["image"].array, "\0")).as_py():
+    if columns["image"].matching(r"\x00").any():
         what = f"column {roles['image']!r} has bytes, not paths"
         raise SourceError(items.name, what, "give the paths of the images")
     targets = [one.removeprefix(TARGET) for one in items.columns if one.startswith(TARGET)]
@@ -198,14 +197,14 @@ def _unfit(title: str, cells: Texts) -> str:
     """Return why a column is not stored, or "" if cells are texts or single numbers."""
     if title.partition("/")[0] in RESERVED and not title.startswith(ROWS):
         return "the name of a feature: rename it"
-    if not pc.any(pc.not_equal(cells.array, "")).as_py():
+    if not cells.lengths().any():
         return "all cells are empty"
     if _are_lists(cells):
         return ""
-    are_nested = pc.any(pc.match_substring_regex(cells.array, r"^[\[{]")).as_py()
+    are_nested = cells.matching(r"^[\[{]").any()
     if are_nested and any(isinstance(cell_list(x), tuple) for x in cells if x.startswith("[")):
         return "lists that are not JSON"
-    if are_nested and not pc.any(pc.starts_with(cells.array, "[")).as_py():
+    if are_nested and not cells.matching(r"^\[").any():
         return "JSON objects"
     return "lists" if are_nested or share(_NUMBERS, cells) > _HALF else ""
 
@@ -296,18 +295,13 @@ def _without_meaning(
             what, none = f"states no {meant}: is {title!r} meant?", OptionName("labels", "none")
             raise SourceError(name, what, f"call it {meant}, or give {none} to store it unchanged")
     what = "the table states no labels, boxes, masks or target images"
-    others = [
-        one for one in others if not _unfit(one, columns[one]) and not _has_lists(columns[one])
-    ]
+    fit = [one for one in others if not _unfit(one, columns[one])]
+    others = [one for one in fit if not columns[one].matching(r"^[\[{(]").any()]
     if flags := flags_in({one: columns[one] for one in others}):
         flag = OptionName("labels", f"column:{','.join(flags)}")
         return [f"{what}; {flag} uses {counted(len(flags), 'column')} of 1 and 0"]
     flag = OptionName("labels", f"column:{others[0]}") if others else OptionName("labels")
     return [f"{what}; {flag} uses the first of {some_of(others)}" if others else what]
-
-
-def _has_lists(cells: Texts) -> bool:
-    return bool(pc.any(pc.match_substring_regex(cells.array, r"^[\[{(]")).as_py())
 
 
 def _title_of_images(items: GivenItems, titles: Mapping[str, str]) -> str:

@@ -41,10 +41,6 @@ class Item(NamedTuple):
     """Mask files of the image, or its target image."""
 
     @property
-    def is_labelled(self) -> bool:
-        return self.target is not None or self.annotation is not None
-
-    @property
     def label(self) -> int:
         """The class index, or −1 if the target is not a class index."""
         return self.target if isinstance(self.target, int) else UNLABELLED

@@ -222,6 +222,10 @@ class Texts(ColumnView[str]):
         """Return the length of each text in characters."""
         return integers(pc.utf8_length(self.array))
 
+    def matching(self, pattern: str) -> NDArray[np.bool_]:
+        """Return which texts have a match of a regular expression in RE2's syntax, bool[n]."""
+        return booleans(pc.match_substring_regex(self.array, pattern))
+
     def where(self, is_one: NDArray[np.bool_]) -> Texts:
         return self if is_one.all() else self.take(np.flatnonzero(is_one))
 

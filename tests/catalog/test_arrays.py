@@ -19,8 +19,7 @@ import shardprep
 from shardprep.catalog.arrays import arrow_file
 from shardprep.catalog.source_images import list_images
 from shardprep.catalog.survey import recipe_text, survey_source
-from shardprep.dataset import example, item_table, tfrecord
-from shardprep.dataset.folder import ITEMS_FILE
+from shardprep.dataset import example, tfrecord
 from shardprep.errors import QuestionError, RecipeError, ShardprepError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.finalize import BuildResult
@@ -35,7 +34,7 @@ from tests.support.builders import (
     write_folder,
     zip_bytes,
 )
-from tests.writer.records import records
+from tests.writer.records import records, rows
 
 Array = NDArray[Any]
 GREY = np.random.default_rng(1).integers(0, 256, (7, 9, 12), np.uint8)
@@ -49,22 +48,19 @@ def built(source: Path, out: Path, **options: Any) -> BuildResult:
 
 
 def stored(made: BuildResult) -> dict[str, Array]:
-    return {
-        key: decoded(features["image"][0]) for key, features in records(Path(made.location)).items()
-    }
+    return {key: decoded(features["image"][0]) for key, features in records(made.path).items()}
 
 
 def labels(made: BuildResult) -> dict[str, str]:
     names = made.manifest.labels.names
     return {
         key: "" if features["label"] == [-1] else names[features["label"][0]]
-        for key, features in records(Path(made.location)).items()
+        for key, features in records(made.path).items()
     }
 
 
 def statuses(made: BuildResult) -> dict[str, tuple[str, str]]:
-    rows = item_table.read_items(Path(made.location) / ITEMS_FILE, ("key", "status", "reason"))
-    return {row["key"]: (row["status"], row["reason"] or "") for row in rows.to_pylist()}
+    return {key: (row["status"], row["reason"] or "") for key, row in rows(made.path).items()}
 
 
 def idx(array: Array) -> bytes:
@@ -184,7 +180,7 @@ def test_encoded_images_keep_their_bytes_and_labels(form: str, tmp_path: Path) -
     name, data = FILES[form]
     made = built(write(tmp_path / name, data()), tmp_path / "out", format="keep")
     keys = [f"{name}/{i:06d}" for i in range(7)]
-    found = records(Path(made.location))
+    found = records(made.path)
     assert [found[key]["image"] for key in keys] == [[photo] for photo in PHOTOS]
     assert labels(made) == dict(zip(keys, map(str, LABELS), strict=True))
     assert set(statuses(made)) == set(keys)
@@ -385,7 +381,7 @@ def test_flower_records_of_tensorflow_are_read_in_place(tmp_path: Path) -> None:
                 writer.write(one.SerializeToString())
     keys = {"format": "keep", "labels": "column:class", "columns": "id", "images": "*.tfrec:image"}
     made = built(tmp_path / "flowers", tmp_path / "out", **keys)
-    found = records(Path(made.location))
+    found = records(made.path)
     for split in ("train", "test"):
         for i, photo in enumerate(PHOTOS):
             one = found[f"{split}/00-8x8-7.tfrec/{i:06d}"]
@@ -400,7 +396,7 @@ def test_a_source_with_other_images_is_read_as_before(tmp_path: Path) -> None:
     members = {f"{i}.jpg": photo for i, photo in enumerate(PHOTOS)}
     files = {**members, "features.parquet": parquet({"x": GREY.tolist()}), "e.npy": npy(GREY)}
     made = built(write_folder(tmp_path / "photos", files), tmp_path / "out")
-    assert records(Path(made.location)).keys() == members.keys()
+    assert records(made.path).keys() == members.keys()
 
 
 @pytest.mark.parametrize(
@@ -476,7 +472,7 @@ def test_init_names_all_files_that_hold_a_sample_each(ending: str, tmp_path: Pat
 def test_a_dataset_of_shardprep_is_repacked_not_built(tmp_path: Path) -> None:
     made = built(write(tmp_path / "a.npy", npy(GREY)), tmp_path / "out")
     with pytest.raises(SourceError, match="shardprep repack"):
-        built(Path(made.location), tmp_path / "again")
+        built(made.path, tmp_path / "again")
 
 
 # --- rows and files that are not as they should be ---
@@ -647,7 +643,7 @@ def test_a_damaged_npz_of_one_sample_is_rejected(tmp_path: Path) -> None:
 def test_a_set_of_arrays_is_verified_repaired_reused_and_compared(tmp_path: Path) -> None:
     source = write(tmp_path / "a.h5", hdf5({"x": COLOUR, "y": LABELS}))
     made = built(source, tmp_path / "out", shards=2)
-    folder = Path(made.location)
+    folder = made.path
     whole = tree(folder)
     checked = shardprep.verify(folder)
     assert not checked.problems
@@ -675,7 +671,7 @@ def test_real_records_and_depth_images_are_read_as_by_their_libraries(tmp_path: 
         path.unlink()
     keys = {"format": "keep", "images": "*.tfrecord:image/encoded", "labels": "none"}
     made = built(tmp_path / "modern" / "tfrecords", tmp_path / "out", **keys)
-    found = records(Path(made.location))
+    found = records(made.path)
     for name in ("train", "val", "test"):
         data = (tmp_path / "modern" / "tfrecords" / f"{name}.tfrecord").read_bytes()
         photo = data[data.index(b"\xff\xd8") : data.index(b"\xff\xd9") + 2]  # the only JPEG

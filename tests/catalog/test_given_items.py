@@ -926,14 +926,16 @@ def test_a_column_of_paths_needs_items() -> None:
         shardprep.build("set", masks="paths:mask", dry_run=True)
 
 
-def test_an_interrupted_build_goes_on_with_the_same_rows() -> None:
+def test_a_dataset_is_of_the_same_rows_or_another_frame_is_said() -> None:
     write_folder(Path("set"), PHOTOS)
     first = shardprep.build("set", items=ROWS, workers=1, size=16)
     again = shardprep.build("set", items=[dict(row) for row in ROWS], workers=1, size=16)
     assert again.manifest.fingerprint == first.manifest.fingerprint
     other = [{**ROWS[0], "label": "y"}, *ROWS[1:]]
-    with pytest.raises(ShardprepError, match="already"):
+    with pytest.raises(BuildError, match=r"built with other items \(its content\); add"):
         shardprep.build("set", items=other, workers=1, size=16)
+    with pytest.raises(BuildError, match=r"items \(a table of Python, now not given\)"):
+        shardprep.build("set", labels="folder", workers=1, size=16)
 
 
 def test_the_records_are_those_of_the_same_rules() -> None:
@@ -1081,12 +1083,20 @@ def test_a_misspelt_target_is_an_error_unless_it_is_stored_or_another_is_stated(
     assert planned([{**row, "label": "x"} for row in rows]).labels == ["x"]
 
 
-def test_a_text_among_numbers_as_labels_is_said() -> None:
-    rows = [{"image": f"{i}.jpg", "label": one} for i, one in enumerate((3, 4, 4, "n/a"))]
-    what = "the numbers in column 'label' are classes: 1 value is no number, such as 'n/a'; "
+@pytest.mark.parametrize(
+    ("labels", "what", "classes"),
+    [
+        ((3, 4, 4, "n/a"), "the numbers in column 'label' are classes: 1 value is no number", "34"),
+        (("c", "NA", "d", "NA"), "class 'NA' of 2 images: if it means no label, --null NA", "cd"),
+    ],
+)
+def test_a_label_that_may_mean_a_missing_one_is_said(
+    labels: tuple[Any, ...], what: str, classes: str
+) -> None:
+    rows = [{"image": f"{i}.jpg", "label": one} for i, one in enumerate(labels)]
     assert any(one.startswith(what) for one in planned(rows).plan.findings)
-    without = planned(rows, null="n/a").plan
-    assert without.schema.labels == ("3", "4")
+    without = planned(rows, null=labels[3]).plan
+    assert without.schema.labels == (*classes,)
     assert not any(one.startswith(what) for one in without.findings)
 
 
@@ -1127,13 +1137,6 @@ def test_decimal_commas_are_refused_as_labels() -> None:
         planned(rows, photos)
     assert len(planned(rows, target="class").labels) == 30
     assert planned(rows, target="multilabel").plan.schema.target == "labels"
-
-
-def test_a_class_whose_name_may_mean_no_label_is_said() -> None:
-    rows = [{"image": f"{i}.jpg", "label": one} for i, one in enumerate(("cat", "NA", "dog", "NA"))]
-    notes, what = planned(rows).plan.findings, "class 'NA' of 2 images: if it means no label, "
-    assert f"{what}--null NA makes it empty" in notes
-    assert planned(rows, null="NA").plan.schema.labels == ("cat", "dog")
 
 
 def test_a_column_of_patients_that_ratios_may_divide_is_said() -> None:
@@ -1187,16 +1190,6 @@ def test_an_index_of_pandas_is_never_the_id_of_labels(tmp_path: Path) -> None:
     assert sorted(labels_of(shardprep.build("set", labels=by_name, dry_run=True)).values()) == [
         "a", "a", "b",
     ]  # fmt: skip
-
-
-def test_a_dataset_of_another_frame_is_said_without_the_names_of_its_copies() -> None:
-    write_folder(Path("set"), PHOTOS)
-    rows = [{"image": f"{i}.jpg", "label": "ab"[i % 2]} for i in range(4)]
-    shardprep.build("set", "out", items=rows, workers=1)
-    with pytest.raises(BuildError, match=r"built with other items \(its content\); add"):
-        shardprep.build("set", "out", items=rows[:3], workers=1)
-    with pytest.raises(BuildError, match=r"items \(a table of Python, now not given\)"):
-        shardprep.build("set", "out", labels="folder", workers=1)
 
 
 def test_a_recipe_without_items_is_not_for_a_table() -> None:
@@ -1383,11 +1376,13 @@ def test_durations_and_periods_are_texts_and_not_numbers_without_a_unit() -> Non
     assert items_of(planned("items.parquet"))["a/0.jpg"].columns == ("0:01:30",)
 
 
-def test_a_dict_of_numbers_is_a_table_of_labels() -> None:
+def test_a_dict_of_labels_is_a_table() -> None:
     source = write_folder(Path("set"), PHOTOS)
-    for values in ([0, 1], [np.int64(0), np.int64(1)], [False, True]):
-        labels: Any = {key: values[at % 2] for at, key in enumerate(sorted(PHOTOS))}
-        assert len(shardprep.build(source, labels=labels, dry_run=True).labels) == 2
+    for values in ([0, 1], [np.int64(0), np.int64(1)], [False, True], [*"xy"]):
+        labels: Any = {Path(key).stem: values[at % 2] for at, key in enumerate(WANTED)}
+        made = shardprep.build(source, labels=labels, dry_run=True)
+        wanted = {key: str(values[at % 2]).lower() for at, key in enumerate(WANTED)}
+        assert labels_of(made) == wanted
 
 
 def test_frames_with_views_and_categories_of_arrow_are_tables_of_every_option() -> None:
@@ -1650,12 +1645,6 @@ def test_a_dict_that_is_no_table_is_an_error(option: str, value: Any, fault: str
     given: dict[str, Any] = {"items": ROWS, option: value}
     with pytest.raises(ShardprepError, match=f"(--)?{fault}"):
         shardprep.build(write_folder(Path("set"), PHOTOS), dry_run=True, **given)
-
-
-def test_a_dict_of_labels_is_a_table() -> None:
-    source = write_folder(Path("set"), PHOTOS)
-    labels: Any = {Path(key).stem: name for key, name in WANTED.items()}
-    assert labels_of(shardprep.build(source, labels=labels, dry_run=True)) == WANTED
 
 
 def test_an_id_in_another_case_is_named_with_its_image() -> None:

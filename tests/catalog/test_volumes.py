@@ -26,7 +26,6 @@ import shardprep
 from shardprep import reader
 from shardprep.catalog.source_images import list_images
 from shardprep.catalog.survey import recipe_text, survey_source
-from shardprep.dataset.item_table import read_items
 from shardprep.errors import ShardprepError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.finalize import BuildResult
@@ -34,7 +33,7 @@ from tests.support.arrays import decoded, hdf5, nifti, npy, paged_tiff, tiff
 from tests.support.builders import SHARED_DATA, build, png, write, write_folder, zip_bytes
 from tests.support.dicom import SHIPPED as DICOMS
 from tests.support.dicom import dicom, sequence
-from tests.writer.records import records
+from tests.writer.records import records, rows
 
 Array = NDArray[Any]
 RNG = np.random.default_rng(5)
@@ -52,14 +51,13 @@ def built(source: Path, out: Path, **options: Any) -> BuildResult:
 def volumes(made: BuildResult) -> dict[str, Array]:
     return {
         key: np.stack([*map(decoded, features["images"])])
-        for key, features in records(Path(made.location)).items()
+        for key, features in records(made.path).items()
     }
 
 
 def rejections(made: BuildResult) -> dict[str, tuple[str, str]]:
-    rows = read_items(Path(made.location) / "items.parquet", ["key", "status", "kind", "reason"])
-    bad = [row for row in rows.to_pylist() if row["status"] == "rejected"]
-    return {row["key"]: (row["kind"], row["reason"]) for row in bad}
+    bad = {key: row for key, row in rows(made.path).items() if row["status"] == "rejected"}
+    return {key: (row["kind"], row["reason"]) for key, row in bad.items()}
 
 
 def grey(volume: Array) -> Array:
@@ -124,7 +122,7 @@ def test_voxels_are_those_of_nibabel(name: str, tmp_path: Path) -> None:
     made = built(source, tmp_path / "out", depth=16, depth_range=f"{low},{high}")
     assert np.array_equal(volumes(made)[name], deep(planes(values), low, high))
     x, y, z = image.header.get_zooms()[:3]
-    (record,) = records(Path(made.location)).values()
+    (record,) = records(made.path).values()
     assert [record[f"spacing/{axis}"][0] for axis in "tyx"] == [z, y, x]
 
 
@@ -383,7 +381,7 @@ def test_volumes_of_a_case_become_one_stack_and_classes_come_from_a_table(tmp_pa
 def test_a_dataset_of_volumes_is_read_verified_reused_and_compared(tmp_path: Path) -> None:
     source = write_folder(tmp_path / "src", {f"{i}.nii": nifti(BYTES[i].T) for i in range(2)})
     made = built(source, tmp_path / "out", depth=16)
-    folder = Path(made.location)
+    folder = made.path
     checked = shardprep.verify(folder, decode=True)
     assert not checked.problems
     again = built(source, tmp_path / "again", depth=16, reuse=folder)
@@ -612,7 +610,7 @@ def test_a_circle_of_pages_is_not_followed_where_one_page_is_used(tmp_path: Path
     files = {"a.tif": circle(slide), "b.tif": tiff(PLANES["0"][:1]), "c.tif": tiff(PLANES["1"][:1])}
     source = write_folder(tmp_path / "src", files)
     made = built(source, tmp_path / "out")
-    assert sorted(records(Path(made.location))) == ["a.tif", "b.tif", "c.tif"]
+    assert sorted(records(made.path)) == ["a.tif", "b.tif", "c.tif"]
     made = built(source, tmp_path / "tiles", tile=8)
     assert [*rejections(made)] == ["a.tif"]
 
@@ -620,7 +618,7 @@ def test_a_circle_of_pages_is_not_followed_where_one_page_is_used(tmp_path: Path
 def test_nifti_files_of_two_axes_are_images(tmp_path: Path) -> None:
     files = {f"{i}.nii": nifti(one[0].T) for i, one in PLANES.items()}
     made = built(write_folder(tmp_path / "src", files), tmp_path / "out")
-    for key, features in records(Path(made.location)).items():
+    for key, features in records(made.path).items():
         stored = decoded(features["image"][0])
         assert np.abs(stored[..., 0].astype(int) - PLANES[key[0]][0]).max() <= 1
     mixed = write_folder(tmp_path / "mixed", {**files, "v.nii": nifti(PLANES["0"].T)})

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from shardprep.catalog.survey import recipe_text, survey_source
-from shardprep.dataset.item_table import read_items
 from shardprep.errors import SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.source.byte_range import MemberError, PlainExtent
@@ -17,6 +16,7 @@ from shardprep.writer.originals import save_rejected
 from shardprep.writer.plan.fingerprint import make_fingerprint
 from tests.support.builders import animals, build, jpeg, tree, write, write_folder, zip_bytes
 from tests.support.command import run
+from tests.writer.records import rows
 
 SECRET = b"a secret of this machine, of the person who builds"
 
@@ -52,8 +52,8 @@ def test_links_that_lead_outside_are_skipped_counted_and_named(
     made = build(photos, tmp_path / "out", size="16x16")
     assert made.manifest.totals.num_written == 10
     assert made.manifest.totals.skipped == {LEADS_OUTSIDE: len(OUTSIDE)}
-    rows = read_items(made.path / "items.parquet", ("key", "status", "reason")).to_pylist()
-    assert {row["key"] for row in rows if row["reason"] == LEADS_OUTSIDE} == OUTSIDE
+    reasons = {key: row["reason"] for key, row in rows(made.path).items()}
+    assert {key for key, reason in reasons.items() if reason == LEADS_OUTSIDE} == OUTSIDE
     assert SECRET[:8] not in b"".join(tree(tmp_path / "out").values())
 
 

@@ -307,7 +307,7 @@ def _inputs(
     rows = np.flatnonzero(has_start & are_inputs)[:_MOST_FOUND]
     if id_[-1:].isdigit():  # skip rows with a longer number, which are most of them
         ends = rf"(^|/){re.escape(start)}([^0-9/][^/]*)?$"
-        rows = rows[booleans(pc.match_substring_regex(keys.take(rows).array, ends))]
+        rows = rows[keys.take(rows).matching(ends)]
     boundary = r"\d" if id_[-1:].isdigit() else "(?!x[0-9])[^\\W\\d_]" if id_ else "(?!)"
     fits = re.compile(rf"{re.escape(start)}(?!{boundary})(.*){re.escape(kind.end)}").fullmatch
     found = {row: match[1] for row in rows.tolist() if (match := fits(stem(keys[row])))}
