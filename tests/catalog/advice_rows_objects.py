@@ -141,7 +141,7 @@ OF_OBJECTS = [
         {f"y/{name}": CORNERS for name in ABC},
     ),
     Row(
-        "name the columns: --points …",
+        "name the columns: --… …",
         pics("a.jpg") | {"t.csv": table("id,p,q", "a,11,12")},
         {"points": "csv:t.csv"},
         {"points": Own("csv:t.csv:id:p,q")},

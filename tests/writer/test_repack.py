@@ -334,6 +334,15 @@ def test_a_dataset_that_is_there_stays_unless_it_is_to_be_replaced(
     assert unsigned(there) == unsigned(pets)
 
 
+def test_a_dataset_is_not_the_folder_of_another_one(pets: Path, tmp_path: Path) -> None:
+    """In Python the second argument is the folder, not a dataset to merge."""
+    other = made(tmp_path, animals(4), name="other", shards=1)
+    before = tree(other)
+    with pytest.raises(shardprep.RecipeError, match=r"^--out: .*1\.0\.0 is a dataset; give the"):
+        shardprep.repack(pets, other)
+    assert tree(other) == before
+
+
 def test_a_dataset_may_be_repacked_in_its_own_place(pets: Path, tmp_path: Path) -> None:
     there = shutil.copytree(pets, tmp_path / "out/pets/1.0.0")
     shardprep.repack(there, tmp_path / "out", shards=11, overwrite=True)

@@ -37,8 +37,8 @@ from shardprep.catalog.objects.mask_files import matching, pair_masks
 from shardprep.catalog.objects.mask_values import (
     NUMBERED,
     UNSURE,
-    colour_files,
     hold_numbers,
+    naming_files,
     unnamed,
 )
 from shardprep.catalog.patterns import matched
@@ -274,7 +274,7 @@ def _of_set(
         options["instances"] = True
     without = {"exclude": (*options.get("exclude", ()), one.glob)}
     if one.colours:
-        named = colour_files(one.colours, documents)
+        named = naming_files(one.colours, documents)
         options["mask_values"] = named[0] if named else unnamed(one.colours)
         why += "" if named else "; their colours have no names"
     is_whole = "exclude" not in options and members is view.listing.images

@@ -57,8 +57,8 @@ def objects_of(sign: Sign, documents: Documents, images: Members) -> Found | Non
 
 def usual(signs: Sequence[Sign]) -> list[Sign]:
     """Return the signs, without panoptic masks if there is another sign."""
-    is_panoptic = [one.key == "masks" and one.option.startswith("coco:") for one in signs]
-    return [one for one, is_out in zip(signs, is_panoptic, strict=True) if not is_out] or [*signs]
+    others = [one for one in signs if one.key != "masks" or not one.option.startswith("coco:")]
+    return others or [*signs]
 
 
 def recognised(

@@ -143,9 +143,9 @@ _FEW = 0.01
 
 
 def _with_hint(values: MaskValues, documents: Documents) -> MaskValues:
-    files = naming_files(values.present, documents)
-    known = sorted({one for several in values.present for one in several} - {0})
-    if files:
+    present = {one for several in values.present for one in several}
+    known = sorted(present - {0})
+    if files := naming_files(present, documents):
         flags = " or ".join(str(OptionName("mask_values", file)) for file in files[:2])
         hint = f"classes of masks are called by their values; {flags} names them"
     elif known and max(known) > _MOST_SPARSE * len(known):

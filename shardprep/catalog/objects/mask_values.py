@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -196,7 +196,7 @@ def hold_numbers(masks: Iterable[Seen | None], documents: Documents) -> int:
         num_odd += is_odd
     number = are_numbers(seen) if num_odd <= _MOST_ODD * len(seen) else 0
     number = min(number, UNSURE) if num_odd else number
-    present = [values - {_NO_VALUE, _NO_WIDE_VALUE} for values in seen]
+    present = frozenset[int]().union(*seen) - {_NO_VALUE, _NO_WIDE_VALUE}
     return 0 if number and naming_files(present, documents) else number
 
 
@@ -206,25 +206,18 @@ def unnamed(colours: Collection[Colour]) -> str:
     return ",".join(f"{text}={text[1:]}" for text in texts)
 
 
-def naming_files(masks: Iterable[Collection[int]], documents: Documents) -> list[str]:
-    """Return keys of the documents that name the values of all masks, for `--mask-values`."""
-    present = {value for mask in masks for value in mask}
-    return [key for key, values in _named_values(documents) if present <= values]
-
-
-def colour_files(colours: Collection[Colour], documents: Documents) -> list[str]:
-    """Return keys of the documents that name these colours, for `--mask-values`."""
-    return [key for key, values in _named_values(documents) if values.issuperset(colours)]
-
-
-def _named_values(documents: Documents) -> Iterator[tuple[str, set[Any]]]:
-    """Yield the key of each document that names values or colours of masks, and these values."""
+def naming_files(present: Collection[int | Colour], documents: Documents) -> list[str]:
+    """Return keys of the documents that name all these values or colours, for `--mask-values`."""
     members = documents.members(".yaml", ".yml", ".csv", ".txt")
     likely = [one for one in members if _NAME_FILE.search(one.key)]
     small = [one.key for one in likely if one.extent.num_bytes <= _MOST_NAME_BYTES]
+    found = list[str]()
     for key in small[:_MOST_NAME_FILES]:
         with contextlib.suppress(SourceError, RecipeError):  # not a table, or an ambiguous name
-            yield key, set(given_values(key, documents.read).values or {})
+            found += (
+                [key] if {*present} <= {*(given_values(key, documents.read).values or ())} else []
+            )
+    return found
 
 
 def _value(text: str) -> int | Colour:

@@ -217,21 +217,13 @@ class Documents:
 
         JSON is returned as UTF-8. SourceError if no or several files fit, or it is not a text.
         """
-        key, data = self._find(file)
-        check_text(data, file)
-        return key, data
-
-    def _find(self, file: str) -> tuple[str, bytes]:
         found, is_json = self._members(file), file.lower().endswith(_JSON)
-        if len(found) == 1:
-            data = _read(found[0])
-            return found[0].key, as_utf8(data) if is_json else data
-        if found:
+        if len(found) > 1:
             keys = some_of([member.key for member in found], 3)
             what = f"fits several files: {keys}"
             raise SourceError(file, what, "give the whole path of one file")
         try:
-            data = read_table(file, self._recipe.max_member_size)
+            data = _read(found[0]) if found else read_table(file, self._recipe.max_member_size)
         except OSError as error:
             there = [m.key for m in self.members(*((".json",) if is_json else TABLE_SUFFIXES))]
             form = "document" if is_json else "label table or list"
@@ -241,7 +233,9 @@ class Documents:
             hint = f"name a file on disk, or one of the source: {some_of(there, 5)}"
             hint = hint if there else "name a file on disk"
             raise SourceError(file, what, hint) from error
-        return without_cache(file), as_utf8(data) if is_json else data
+        data = as_utf8(data) if is_json else data
+        check_text(data, file)
+        return found[0].key if found else without_cache(file), data
 
     def members(self, *suffixes: str) -> list[Member]:
         """Return the members that are not images and whose key ends in one of `suffixes`."""

@@ -50,6 +50,7 @@ class TableMatch:
     row_of: Ints
     """First row of each key, or −1 without a row."""
     key_of: Ints
+    """Position of the key of each row, or −1 without an image."""
     id_column: str
     """The column of ids, or the path template that combines columns to ids."""
     rows_without_image: tuple[str, ...]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shardprep.catalog.tables.long_rows import REMEDY, LongRows
 from shardprep.dataset.card import from_cell
-from shardprep.errors import SourceError, use_one_of
+from shardprep.errors import OptionName, SourceError, use_one_of
 from shardprep.source.string_column import Coded, ColumnView, Texts, release
 from shardprep.storage.cache import DATA_FRAME
 from shardprep.storage.text_file import WHOLE, CsvRows, text_lines
@@ -75,15 +75,11 @@ class Rows(ColumnView[list[str]]):
 
 
 class UnsureCellsError(SourceError):
-    """It is not sure which cells a column has."""
+    """It is not sure which cells a column has: a quote is open, or two columns have its title."""
 
 
 class OpenQuoteError(UnsureCellsError):
     """A quote is not closed: a cell that is needed spans several lines, or rows are missing."""
-
-
-class TwoColumnsError(UnsureCellsError):
-    """Two columns with one title have different cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +112,11 @@ class Table:
         """Return the value of `--labels` that names columns of this table."""
         names = ",".join(columns)
         return f"column:{names}" if self.is_own else f"csv:{self.files}:{id_column}:{names}"
+
+    def naming(self, option: str, columns: str) -> str:
+        """Return the hint to name columns of this table, such as x,y, with an option."""
+        rule = "column" if self.is_own else "csv:FILE:ID"
+        return f"name the columns: {OptionName(option, f'{rule}:{columns}')}"
 
     @property
     def is_frame(self) -> bool:
@@ -214,7 +215,7 @@ class Table:
                 place = known.index(one)
                 if self.has_twins(title := self.header[place]):
                     what = f"has two columns {title!r}"
-                    raise TwoColumnsError(self.name, what, "rename or drop one")
+                    raise UnsureCellsError(self.name, what, "rename or drop one")
                 return place
         hint = use_one_of(name, [*dict.fromkeys(titles)], len(titles))
         raise SourceError(self.name, f"has no column {name!r}", hint)

@@ -18,6 +18,7 @@ from shardprep.dataset.folder import (
     INCOMPLETE_SUFFIX,
     ITEMS_FILE,
     SCHEMA_FILE,
+    has_manifest,
     inventory,
     is_own,
     read_schema,
@@ -25,7 +26,14 @@ from shardprep.dataset.folder import (
 from shardprep.dataset.item_table import columns_of, read_items, rows_by_shard
 from shardprep.dataset.locate import VERSION_FOLDER, below, versions_below
 from shardprep.dataset.manifest import Fingerprint, Manifest, fingerprint_differences
-from shardprep.errors import BuildError, DatasetError, OptionName, ShardprepError, some_of
+from shardprep.errors import (
+    BuildError,
+    DatasetError,
+    OptionName,
+    RecipeError,
+    ShardprepError,
+    some_of,
+)
 from shardprep.recipe.recipe import Recipe
 from shardprep.storage.folder import LocalFolder, ObjectFolder
 from shardprep.storage.regular_file import sha256_of
@@ -55,8 +63,12 @@ from shardprep.writer.workspace.remote import ObjectWorkspace
 
 
 def workspace_of(recipe: Recipe) -> Workspace:
-    """Return the workspace for the dataset of a recipe."""
-    return _at(parse_place(recipe.out), (recipe.dataset_name, recipe.version))
+    """Return the workspace for the dataset of a recipe; RecipeError if `out` is a dataset."""
+    root = parse_place(recipe.out)
+    if isinstance(root, Path) and has_manifest(root):
+        what, hint = f"{root} is a dataset", "give the folder in which the new dataset will be"
+        raise RecipeError(OptionName("out"), what, hint)
+    return _at(root, (recipe.dataset_name, recipe.version))
 
 
 def find_workspace(where: str) -> Workspace:

@@ -128,6 +128,16 @@ def test_four_of_more_corners_and_other_columns_are_boxes_as_before(tmp_path: Pa
     assert made.rows(found)["a.png"] == [("object", (4, 3, 12, 8))] * 2
 
 
+def test_a_stated_form_takes_columns_in_the_order_in_which_they_stand(tmp_path: Path) -> None:
+    """Their names may be wrong: `x2` has the top side here. y before x is an error."""
+    made = table(tmp_path, "id,x1,x2,y1,y2", "a,4,3,12,8", "a,4,3,12,8")
+    found = made.read("csv:t.csv:id:xyxy(x1,x2,y1,y2)")
+    assert made.rows(found)["a.png"] == [("object", (4, 3, 12, 8))] * 2
+    assert made.signs() == ["csv:t.csv:id:xyxy(x1,x2,y1,y2)"]
+    with pytest.raises(RecipeError, match=r"write xyxy\(x1,y1,x2,y2\)"):
+        made.read("csv:t.csv:id:xyxy(y1,x1,y2,x2)")
+
+
 def random_boxes(number: int, *, corners: bool, scale: float = 1.0) -> list[str]:
     rng = np.random.default_rng(number)
     first, size = rng.uniform(0, [25, 18], (number, 2)), rng.uniform(2, [14, 11], (number, 2))
@@ -135,29 +145,24 @@ def random_boxes(number: int, *, corners: bool, scale: float = 1.0) -> list[str]
     return [str(list(map(float, row))) for row in (np.hstack((first, second)) * scale).round(4)]
 
 
-@pytest.mark.parametrize("corners", [True, False])
-@pytest.mark.parametrize("sizes", ["", ",40,30"])
-def test_the_form_of_four_numbers_is_detected(tmp_path: Path, sizes: str, *, corners: bool) -> None:
+@pytest.mark.parametrize("form", ["xyxy", "xywh"])
+@pytest.mark.parametrize(
+    ("sizes", "scale", "unit"), [("", 1, "pixels"), (",40,30", 1, "pixels"), ("", 0.025, "shares")]
+)
+def test_the_form_of_four_numbers_is_detected(
+    tmp_path: Path, sizes: str, scale: float, unit: str, form: str
+) -> None:
     """By the heads of the images, or by the sizes that the table states."""
     header = "image_id,bbox" + (",width,height" if sizes else "")
-    cells = random_boxes(60, corners=corners)
-    made = table(
-        tmp_path, header, *(f'{"ab"[i % 2]},"{cell}"{sizes}' for i, cell in enumerate(cells))
-    )
+    cells = random_boxes(60, corners=form == "xyxy", scale=scale)
+    rows = (f'{"ab"[i % 2]},"{cell}"{sizes}' for i, cell in enumerate(cells))
+    made = table(tmp_path, header, *rows)
     found = made.read("csv:t.csv:image_id:bbox")
-    assert ("(xyxy)" if corners else "(xywh)") + ", detected from the data, in pixels" in found.how
-    forced = made.read(f"csv:t.csv:image_id:{'xyxy' if corners else 'xywh'}(bbox)")
+    assert f"({form}), detected from the data, in {unit}" in found.how
+    forced = made.read(f"csv:t.csv:image_id:{form}(bbox)")
     assert made.rows(found) == made.rows(forced)
     assert made.of(found, "a.png").size == ((30, 40) if sizes else None)
-
-
-@pytest.mark.parametrize("corners", [True, False])
-def test_shares_of_the_sides_are_detected(tmp_path: Path, *, corners: bool) -> None:
-    cells = random_boxes(60, corners=corners, scale=0.025)
-    made = table(tmp_path, "id,box", *(f'a,"{cell}"' for cell in cells))
-    found = made.read("csv:t.csv:id:box")
-    assert ("(xyxy)" if corners else "(xywh)") + ", detected from the data, in shares" in found.how
-    assert made.of(found, "a.png").is_relative
+    assert made.of(found, "a.png").is_relative == (unit == "shares")
 
 
 @pytest.mark.parametrize("box", ["[1, 1, 20, 20]", "[30, 20, 25, 15]"])

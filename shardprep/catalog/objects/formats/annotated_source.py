@@ -245,10 +245,13 @@ def by_sample(
     is_one: Callable[[bytes], bool],
     option: str,
     title: str,
-) -> list[Sign]:
-    """Return the `Sign` of a format with a document per image; [] if under half of a sample fit."""
+) -> tuple[list[Sign], list[bytes]]:
+    """Return the `Sign` of a format with a document per image, and the contents of a sample.
+
+    Without a sign if less than half of the sample fits.
+    """
     named = coverage(source.index, [member.key for member in members])
-    fit = [not text.fault and is_one(text.data) for text in read_each(sampled(members))]
-    if sum(fit) < ENOUGH * len(fit):
-        return []
-    return named.signs(Sign("boxes", option, f"{title}: a file for {named}"))
+    sample = [*read_each(sampled(members))]
+    num_fit = sum(not text.fault and is_one(text.data) for text in sample)
+    signs = named.signs(Sign("boxes", option, f"{title}: a file for {named}"))
+    return signs if num_fit >= ENOUGH * len(sample) else [], [text.data for text in sample]

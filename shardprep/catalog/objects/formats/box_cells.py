@@ -49,6 +49,7 @@ class CellBoxes:
         self._values = array("d")
 
     def add(self, row: int, cells: Iterable[str | float], label: str | None = None) -> None:
+        """Add a box of four numbers in the form of the table, or count it as malformed."""
         try:
             self._values.fromlist([float(cell) for cell in cells])
         except ValueError:
@@ -66,6 +67,7 @@ class CellBoxes:
             self.add(row, cells)
 
     def add_polygon(self, row: int, words: Sequence[str]) -> None:
+        """Add the box around x, y, x, y, …; the word POLYGON of WKT before them is left out."""
         try:
             points = np.array(words[len(words) % 2 :], np.float64).reshape(-1, 2)
         except ValueError:

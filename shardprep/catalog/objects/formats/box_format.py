@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardprep.catalog.objects.object_table import MOST_SIDE, Found
+from shardprep.catalog.objects.object_table import Found
 from shardprep.errors import OptionName, SourceError, shown
 from shardprep.image.annotation_types import Floats, Polygons, Runs
 from shardprep.recipe.object_rules import BoxForm
@@ -245,10 +245,10 @@ def _boxes(found: Found, size_of: SizeOf) -> _Boxes:
     ]
     are_shares = any(one.is_relative for _, one in listed)
     sizes = {i: (1, 1) if are_shares else one.size for i, one in listed}
-    unknown = [i for i, size in sizes.items() if size is None or not _is_size(size)]
+    unknown = [i for i, size in sizes.items() if size is None]
     for i in unknown[:: -(-len(unknown) // _MOST_HEADS) or 1]:
         sizes[i] = size_of(i)
-    known = [(i, one.boxes, size) for i, one in listed if (size := sizes[i]) and _is_size(size)]
+    known = [(i, one.boxes, size) for i, one in listed if (size := sizes[i])]
     counts = [len(boxes) for _, boxes, _ in known]
     images = np.repeat(np.array([i for i, _, _ in known], np.int64), counts)
     each = np.array([size for _, _, size in known], np.float64).reshape(-1, 2)
@@ -257,10 +257,6 @@ def _boxes(found: Found, size_of: SizeOf) -> _Boxes:
     return _Boxes(
         whole[are_boxes], images[are_boxes], each.repeat(counts, 0)[are_boxes], are_shares
     )
-
-
-def _is_size(size: tuple[int, int]) -> bool:
-    return min(size) >= 1 and max(size) < MOST_SIDE
 
 
 def _better(found: Found, boxes: _Boxes, values: Floats, size_of: SizeOf) -> _Reading | None:
@@ -308,28 +304,23 @@ def rectangle(x1: float, y1: float, x2: float, y2: float) -> Floats:
 
 
 def pasted_runs(
-    starts: NDArray[np.int64],
-    stops: NDArray[np.int64],
-    place: tuple[int, int, int],
-    size: tuple[int, int],
+    pixels: NDArray[np.bool_], left: int, top: int, size: tuple[int, int]
 ) -> tuple[tuple[float, ...], Runs]:
-    """Return the box and the runs, in the whole image, of a mask inside a rectangle.
+    """Return the box and the runs of a mask, bool[h, w], at a place in an image.
 
-    `starts` and `stops` number the rectangle's pixels by rows, from 0. `place` is its left, top and
-    width; `size` is the height and width of the image. ValueError for no pixel or too many runs.
+    `size` is the height and width of the image. ValueError for a mask without a pixel, with too
+    many runs, or outside of the image.
     """
-    left, top, width = place
-    rows = starts // width
-    num_rows = (stops - 1) // width + 1 - rows
-    if not 0 < num_rows.sum() <= _MOST_RUNS:
+    bottom, right = top + pixels.shape[0], left + pixels.shape[1]
+    if min(left, top) < 0 or bottom > size[0] or right > size[1]:
+        raise ValueError("a mask outside of its image")
+    edges = np.diff(pixels, axis=1, prepend=False, append=False)
+    rows, columns = np.nonzero(edges)
+    if not 0 < len(rows) <= 2 * _MOST_RUNS:
         raise ValueError("no pixel, or more runs than a mask has")
-    behind = np.cumsum(num_rows)
-    row = np.arange(behind[-1]) + np.repeat(rows - behind + num_rows, num_rows)
-    first = np.maximum(np.repeat(starts, num_rows) - row * width, 0)
-    last = np.minimum(np.repeat(stops, num_rows) - row * width, width)
-    pixels = (row + top) * size[1] + left + first + 1
-    runs = np.stack((pixels, last - first), axis=1).ravel().tolist()
-    box = left + first.min(), top + row.min(), left + last.max(), top + row.max() + 1
+    rows, starts, stops = rows[::2] + top, columns[::2] + left, columns[1::2] + left
+    runs = np.stack((rows * size[1] + starts + 1, stops - starts), axis=1).ravel().tolist()
+    box = starts.min(), rows.min(), stops.max(), rows.max() + 1
     return tuple(map(float, box)), Runs(" ".join(map(str, runs)), "row")
 
 

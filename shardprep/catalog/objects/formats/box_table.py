@@ -52,7 +52,7 @@ from shardprep.catalog.tables.object_lists import object_rows, unfolded
 from shardprep.catalog.tables.row_matching import TableMatch, clear_ids, match_table, row_ids
 from shardprep.catalog.tables.table import Table, table_of
 from shardprep.catalog.tables.united_tables import united
-from shardprep.errors import OptionName, SourceError, shown
+from shardprep.errors import SourceError, shown
 from shardprep.image.annotation_types import IS_CROWD, Floats, Skeleton
 from shardprep.recipe.object_rules import (
     NUM_CORNERS,
@@ -162,7 +162,7 @@ def _boxes_of(table: Table, places: Sequence[int], source: AnnotatedSource) -> C
 def _unread(table: Table, columns: BoxColumns, boxes: CellBoxes, rule: FormatRule) -> SourceError:
     row = min(boxes.malformed)
     cell = ", ".join(table.rows[row][table.column(name)] for name in columns.names)
-    noun, hint = "boxes", "name the columns of boxes: csv:FILE:ID:x,y,w,h"
+    noun, hint = "boxes", table.naming(rule.option, "x,y,w,h")
     if rule.option == "masks":
         noun, hint = "outlines", "call a column of mask files mask, in items, or give a pattern"
     what = f"has no {noun} in {', '.join(columns.names)}, but {shown(cell)!r}"
@@ -329,9 +329,7 @@ def _find_columns(table: Table, option: str = "boxes") -> BoxColumns:
         ):
             return BoxColumns((title,))
     what = f"no columns are recognized as boxes (columns: {', '.join(table.header)})"
-    rule = "column:" if table.is_own else "csv:FILE:ID:"
-    flag = OptionName(option, f"{rule}x,y,w,h")
-    raise SourceError(table.name, what, f"name the columns: {flag}")
+    raise SourceError(table.name, what, table.naming(option, "x,y,w,h"))
 
 
 def _find_label(table: Table, columns: BoxColumns, id_column: str, lists: Sequence[str]) -> str:
@@ -415,14 +413,24 @@ def _rule_of(table: Table, source: AnnotatedSource, documents: str = "") -> tupl
     boxes = _boxes_of(sample, [*map(table.column, columns.names)], source)
     if (documents and not lists) or (boxes.malformed and not boxes.rows):
         return "", "", False
+    names = ",".join(columns.names)
+    if columns.form == "xyxy" and _are_turned(boxes):
+        in_order = sorted(columns.names, key=table.column)
+        others = _boxes_of(sample, [*map(table.column, in_order)], source)
+        names = names if _are_turned(others) else f"xyxy({','.join(in_order)})"
     label = _find_label(table, columns, ids, lists)
     if label and _says_whether(table, columns, label):
         label = ""
     form = _FORMS.get(source.documents.export_layout) if lists and not columns.form else None
-    names = ",".join(columns.names)
     is_odd = ":" in names + label or (":" in ids and "{" not in ids)
     rule = start + ":".join(filter(None, [f"{form}({names})" if form else names, label]))
     return ("" if is_odd else rule, ids, is_once)
+
+
+def _are_turned(boxes: CellBoxes) -> bool:
+    """Return whether most boxes have a right side before the left, or a bottom above the top."""
+    values = boxes.array()
+    return bool(2 * np.count_nonzero((values[:, 2:4] <= values[:, :2]).any(1)) > len(values))
 
 
 def _says_whether(table: Table, columns: BoxColumns, label: str) -> bool:

@@ -46,6 +46,8 @@ _NO_AREAS = ("polyline", "points", "cuboid", "skeleton")
 _HEAD_BYTES = 1 << 20
 """Bytes to search for the first image, which follows the labels."""
 _PIECE = 1 << 16
+_MOST_PIXELS = 1 << 28
+"""Maximum number of pixels of a mask."""
 _HINT = "export it again from CVAT, as 'CVAT for images 1.1'"
 
 
@@ -216,16 +218,9 @@ def _mask(
 ) -> tuple[tuple[float, ...], Outline]:
     """Return box and runs of a mask, whose counts follow the rows of its box, background first."""
     left, top, width, height = (int(facts[one]) for one in ("left", "top", "width", "height"))
-    if size is None or not (
-        0 <= left < left + width <= size[1] and 0 <= top < top + height <= size[0]
-    ):
-        raise ValueError("a mask outside of its image")
     counts = [int(count) for count in facts["rle"].split(",")]
-    if min(counts) < 0 or sum(counts) > width * height:
+    rest = width * height - sum(counts)
+    if size is None or min(counts) < 0 or rest < 0 or width * height > _MOST_PIXELS:
         raise ValueError("run lengths that do not fit the mask")
-    ends = np.cumsum(np.array(counts, np.int64))
-    stops = ends[1::2]
-    starts = ends[: 2 * len(stops) : 2]
-    is_run = stops > starts
-    starts, stops = starts[is_run], stops[is_run]
-    return pasted_runs(starts, stops, (left, top, width), size)
+    pixels = np.repeat(np.arange(len(counts)) % 2 == 1, counts)
+    return pasted_runs(np.pad(pixels, (0, rest)).reshape(height, width), left, top, size)

@@ -27,7 +27,6 @@ from shardprep.catalog.objects.formats.annotated_source import (
     named_as_images,
     no_documents,
     read_each,
-    sampled,
 )
 from shardprep.catalog.objects.formats.box_format import box_of, ellipse, pasted_runs, rectangle
 from shardprep.catalog.objects.formats.pairing import Pairing
@@ -44,9 +43,11 @@ _SHAPES = ("polygon", "rectangle", "oriented_rectangle", "circle", "mask")
 _SHAPED = re.compile(rb'"shapes"\s*:\s*\[\s*\{')
 _OUTLINED = re.compile(rb'"shape_type"\s*:\s*"(polygon|mask|circle)"')
 _OF_SHAPES = re.compile(rb'"shapes"\s*:\s*\[\s*(\]|\{[^][{}]*"(label|points)"\s*:)')
-Rows = dict[str, int]
+_Rows = dict[str, int]
 _Part = tuple[tuple[float, ...], Outline]
 """Box, as x, y, x, y in pixels, and outline of a shape or an object."""
+_Objects = dict[tuple[str, object], _Part]
+"""Label and group → object."""
 _DAMAGE = (ValueError, TypeError, KeyError, OverflowError, AttributeError)
 
 
@@ -64,10 +65,21 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     table = ObjectTable(len(source.index.keys), outlines=source.outlines)
     poses = _Poses()
     for file in _files(source, pairing, rule.flag):
+        fault, objects, bad = file.fault, _Objects(), Counter[str]()
+        try:
+            objects, bad = _objects(file.document)
+        except _DAMAGE:
+            fault = fault or "has shapes that LabelMe does not write"
         if file.image is None:
-            table.missing[file.key] = _num_objects(file.document)
-        elif reason := file.fault or _add(table, file.image, file.document, poses):
-            table.fault(file.image, f"{file.key} {reason}")
+            table.missing[file.key] = len(objects) + bad.total()
+        elif fault:
+            table.fault(file.image, f"{file.key} {fault}")
+        else:
+            table.list_image(file.image, _size(file.document))
+            for reason, count in bad.items():
+                table.drop(file.image, reason, count)
+            rows = _add(table, file.image, objects)
+            poses.take(table, file.image, _points_of(file.document), rows)
     findings = pairing.findings
     if poses.num_points and not source.keypoints:
         how = "" if poses.are_of_objects else f" instead of {OptionName('boxes')}"
@@ -176,7 +188,7 @@ class _Poses:
     def are_of_objects(self) -> bool:
         return bool(self._rows)
 
-    def take(self, table: ObjectTable, image: int, points: Sequence[_Point], rows: Rows) -> None:
+    def take(self, table: ObjectTable, image: int, points: Sequence[_Point], rows: _Rows) -> None:
         """Add the points of an image. `rows` maps a `group_id` to the row of its object."""
         self.num_points += len(points)
         of_row: dict[int, dict[int, tuple[float, float]]] = {}
@@ -202,8 +214,7 @@ class _Poses:
 def recognise(source: AnnotatedSource) -> list[Sign]:
     """Return the `Sign` of LabelMe files that are named like images, or []."""
     members = named_as_images(source, ".json")
-    signs = by_sample(source, members, is_labelme, "labelme", "LabelMe")
-    texts = [text.data for text in read_each(sampled(members) if signs else ())]
+    signs, texts = by_sample(source, members, is_labelme, "labelme", "LabelMe")
     has_outlines = any(map(_OUTLINED.search, texts))
     have_shapes = any(map(_SHAPED.search, texts))
     return [replace(one, has_outlines=has_outlines) for one in signs if have_shapes]
@@ -221,37 +232,22 @@ def _parsed(text: Text) -> tuple[dict[str, Any], str]:
     return document, text.fault
 
 
-def _add(table: ObjectTable, image: int, document: dict[str, Any], poses: _Poses) -> str:
-    try:
-        objects, bad = _objects(document)
-    except _DAMAGE:
-        return "has shapes that LabelMe does not write"
-    table.list_image(image, _size(document))
-    for reason, count in bad.items():
-        table.drop(image, reason, count)
-    rows: Rows = {}
+def _add(table: ObjectTable, image: int, objects: _Objects) -> _Rows:
+    """Add objects to the table, and return the row of the first object of each `group_id`."""
+    rows: _Rows = {}
     for (label, group), (box, outline) in objects.items():
         if isinstance(group, str):
             rows.setdefault(group, len(table))
         table.add(image, box, table.number_of(label), outline=outline)
-    poses.take(table, image, _points_of(document), rows)
-    return ""
+    return rows
 
 
 def _size(document: dict[str, Any]) -> tuple[int, int] | None:
     return stated_size(document.get("imageHeight"), document.get("imageWidth"))
 
 
-def _num_objects(document: dict[str, Any]) -> int:
-    try:
-        objects, bad = _objects(document)
-    except _DAMAGE:
-        return 0
-    return len(objects) + bad.total()
-
-
-def _objects(document: dict[str, Any]) -> tuple[dict[tuple[str, object], _Part], Counter[str]]:
-    """Return (label, group) → object, and the number of dropped shapes by reason."""
+def _objects(document: dict[str, Any]) -> tuple[_Objects, Counter[str]]:
+    """Return the objects, and the number of dropped shapes by reason; an error in `_DAMAGE`."""
     objects: dict[tuple[str, object], list[_Part]] = {}
     bad: Counter[str] = Counter()
     size = _size(document)
@@ -293,13 +289,10 @@ def _mask(shape: dict[str, Any], points: Floats, size: tuple[int, int] | None) -
     """Return box and runs of a mask; `points` are x, y of its top left and bottom right pixel."""
     left, top, right, bottom = map(int, (*points.min(0), *points.max(0)))
     pixels = decode_mask(base64.b64decode(shape["mask"])).pixels
-    if pixels.shape[:2] != (bottom - top + 1, right - left + 1) or min(left, top) < 0:
+    if size is None or pixels.shape[:2] != (bottom - top + 1, right - left + 1):
         raise ValueError("the size of a mask differs from its points")
-    if size is None or bottom >= size[0] or right >= size[1]:
-        raise ValueError("a mask outside of its image")
-    flat = pixels.reshape(pixels.shape[0] * pixels.shape[1], -1).any(axis=1)
-    edges = np.flatnonzero(np.diff(flat, prepend=False, append=False))
-    return pasted_runs(edges[::2], edges[1::2], (left, top, pixels.shape[1]), size)
+    inside = np.asarray(pixels.reshape(*pixels.shape[:2], -1).any(axis=2))
+    return pasted_runs(inside, left, top, size)
 
 
 def _joined(parts: Sequence[_Part], size: tuple[int, int]) -> _Part:

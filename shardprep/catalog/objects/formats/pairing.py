@@ -19,7 +19,7 @@ _ABSOLUTE = re.compile(r"^([A-Za-z]:)?/|(^|(?<=/))\.{1,2}/")
 
 
 class Pairing:
-    """Finds the image that a document describes.
+    """Find the image that a document describes.
 
     These folders are searched in turn: the folder of the document; its path with one folder left
     out or replaced by a folder of images (`labels/a/1.txt`, `images/a/1.jpg`); its last folders;
@@ -92,6 +92,7 @@ class Pairing:
         return None
 
     def claim(self, image: int, document: str) -> None:
+        """Record which document describes an image; SourceError if it has another one already."""
         if (other := self.documents.setdefault(image, document)) != document:
             what = f"{self._index.keys[image]} is also annotated in {other}"
             folder = document.rpartition("/")[0]

@@ -57,9 +57,8 @@ def with_panoptic(recipe: Recipe, members: Sequence[Member], documents: Document
     if not keys or any(is_coco(documents.read(one.key)) for one in texts if one.key not in keys):
         return recipe
     text = f"coco:{','.join(keys)}"
-    if recipe.boxes == recipe.masks:
-        return recipe.with_rules(masks=text, boxes=text)
-    return recipe.with_rules(masks=text)
+    is_both = recipe.boxes == recipe.masks
+    return recipe.with_rules(masks=text, **({"boxes": text} if is_both else {}))
 
 
 def _named_as(document: str, members: Sequence[Member]) -> list[Member]:
@@ -81,15 +80,12 @@ def masks_of_segments(
     """
     of_image: list[tuple[Member, ...]] = [()] * num_images
     for image, (document, name) in found.segments.items():
-        of_document = masks.get(document)
-        positions = of_document.names.find(name) if of_document is not None else ()
-        if of_document is not None and len(positions) > 1:
-            one, two = (of_document.members[i].key for i in positions[:2])
-            raise SourceError(
-                document, f"mask {shown(name)!r} fits {one} and {two}", "remove one file"
-            )
-        if of_document is not None and positions:
-            of_image[image] = (of_document.members[positions[0]],)
+        own = masks.get(document)
+        files = [own.members[i] for i in own.names.find(name)] if own is not None else []
+        if len(files) > 1:
+            what = f"mask {shown(name)!r} fits {files[0].key} and {files[1].key}"
+            raise SourceError(document, what, "remove one file")
+        of_image[image] = tuple(files)
     if found.segments and not any(of_image):
         document, name = next(iter(found.segments.values()))
         what = f"none of its masks, such as {shown(name)}, is in the source"

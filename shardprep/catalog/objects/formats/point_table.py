@@ -62,7 +62,7 @@ def read(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
     if not len(points):
         columns = ", ".join(name for pair in pairs.values() for name in pair)
         what = f"has no keypoints in {shown(columns, _MOST_SHOWN)}"
-        raise SourceError(table.name, what, "name the columns: csv:FILE:ID:x,y")
+        raise SourceError(table.name, what, table.naming("points", "x,y"))
     findings = _depths(table, pairs)
     if not points.are_shares:
         images, are_shares = points.units()
@@ -127,8 +127,7 @@ def _pairs_of(rule: PointRule, table: Table) -> dict[str, tuple[str, str]]:
         return {name or known.get(pair, pair[0]): pair for pair, name in named.items()}
     if not pairs:
         what = f"it is not clear which columns are x and y: {', '.join(table.header)}"
-        option = OptionName("points", "column:x,y" if table.is_own else "csv:FILE:ID:x,y")
-        raise SourceError(table.name, what, f"name the columns: {option}")
+        raise SourceError(table.name, what, table.naming("points", "x,y"))
     return pairs
 
 

@@ -11,7 +11,6 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -45,37 +44,30 @@ _WORDS = {
 }
 
 
-class _Objects(NamedTuple):
-    cells: list[str]
-    ids: list[str]
-    labels: list[str]
-    how: str
-
-
 def read_runs(rule: RunTableRule, source: AnnotatedSource, order: RunOrder | None = None) -> Found:
     """Return the masks in a table, an object for each row; `order` None means to detect it.
 
     SourceError if no id is of an image.
     """
     table, index = source.documents.table(rule.files), source.index
-    objects = _objects(table, rule, index)
-    images = find_rows(index, table, rule.id_column, Texts.of(objects.ids)).tolist()
+    ids, cells, labels, facts = _objects(table, rule, index)
+    images = find_rows(index, table, rule.id_column, Texts.of(ids)).tolist()
     if max(images, default=-1) < 0:
-        such = some_of(objects.ids, 1) or "the table has no rows"
+        such = some_of(ids, 1) or "the table has no rows"
         what = f"no id of column {rule.id_column!r} fits an image ({such})"
         raise SourceError(table.name, what, f"write ids such as {index.keys[0]}")
     findings: list[str] = []
     if order is None:
         of_image: defaultdict[int, list[str]] = defaultdict(list)
-        for image, cell in zip(images, objects.cells, strict=True):
+        for image, cell in zip(images, cells, strict=True):
             if image >= 0 and cell not in _NO_RUNS:
                 of_image[image].append(cell)
         order, why = tell_order(of_image, source.size_of)
         if why:
             findings.append(why)
     found_objects = ObjectTable(len(index.keys))
-    numbers = found_objects.numbers_of(objects.labels or [ONE_CLASS] * len(objects.ids))
-    for image, text, cell, number in zip(images, objects.ids, objects.cells, numbers, strict=True):
+    numbers = found_objects.numbers_of(labels or [ONE_CLASS] * len(ids))
+    for image, text, cell, number in zip(images, ids, cells, numbers, strict=True):
         if image < 0:
             found_objects.missing[text] += cell not in _NO_RUNS
             continue
@@ -83,14 +75,19 @@ def read_runs(rule: RunTableRule, source: AnnotatedSource, order: RunOrder | Non
         if cell not in _NO_RUNS:
             found_objects.add(image, NO_BOX, number, outline=Runs(cell, order))
     return found_objects.found(
-        f"run lengths {_WORDS[order]}, {table.name}, {objects.how}",
+        f"run lengths {_WORDS[order]}, {table.name}, {facts}",
         table.file_names,
         findings=findings,
     )
 
 
-def _objects(table: Table, rule: RunTableRule, index: KeyIndex) -> _Objects:
-    """Return ids, cells and labels of all rows; the id "x.jpg_3" may mean image x.jpg, class 3."""
+def _objects(
+    table: Table, rule: RunTableRule, index: KeyIndex
+) -> tuple[list[str], list[str], list[str], str]:
+    """Return ids, cells and labels of all rows, and how they were read; labels may be [].
+
+    The id "x.jpg_3" may mean image x.jpg, class 3.
+    """
     title, texts = row_ids(table, rule.id_column)
     place = table.column(rule.run_column)
     ids, cells = list(texts), list(table.cells(place))
@@ -98,15 +95,15 @@ def _objects(table: Table, rule: RunTableRule, index: KeyIndex) -> _Objects:
     if rule.label_column:
         column = table.column(rule.label_column)
         table.check_quotes(table.header[column])
-        labels = list(table.cells(column))
-        return _Objects(cells, ids, labels, f"{how}, classes by {table.header[column]!r}")
+        how = f"{how}, classes by {table.header[column]!r}"
+        return ids, cells, list(table.cells(column)), how
     sample = ids[:: max(1, len(ids) // _SAMPLE_ROWS)]
     without_end = [text.rpartition("_")[0] for text in sample]
     if not any(map(index.find, sample)) and any(map(index.find, without_end)):
         split = [text.rpartition("_") for text in ids]
         how = f"{how}, which ends in the class"
-        return _Objects(cells, [s[0] for s in split], [s[2] for s in split], how)
-    return _Objects(cells, ids, [], how)
+        return [one[0] for one in split], cells, [one[2] for one in split], how
+    return ids, cells, [], how
 
 
 def tell_order(cells: Mapping[int, Sequence[str]], size_of: SizeOf) -> tuple[RunOrder, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from xml.etree import ElementTree as ET
 
@@ -59,17 +59,24 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     keys: list[str] = []
     unreadable: list[str] = []
     findings: list[str] = []
-    for key, content in _parsed(read_each(source.documents.members(".xml"))):
+    for key, data, fault in read_each(source.documents.members(".xml")):
+        try:
+            file = VocFile(fault=fault) if fault else parse_voc(data)
+        except NotVocError:
+            continue
+        except VocError as error:
+            file = VocFile(fault=str(error))
         keys.append(key)
-        image = pairing.of_document(key, content.filename if isinstance(content, VocFile) else "")
-        if image is not None:
-            pairing.claim(image, key)
-            _add(table, image, key, content, numbers=source.numbers)
-        elif isinstance(content, str):
-            unreadable.append(f"{key} {content}")
-            table.missing[key] = 0
+        image = pairing.of_document(key, file.filename)
+        if image is None:
+            unreadable += [f"{key} {file.fault}"] if file.fault else []
+            table.missing[key] = len(file.names)
+            continue
+        pairing.claim(image, key)
+        if file.fault:
+            table.fault(image, f"{key} {file.fault}")
         else:
-            table.missing[key] = len(content.names)
+            _add(table, image, file, numbers=source.numbers)
     if not pairing.documents:
         raise no_documents(source, rule.flag, ".xml", *keys[:1])
     if unreadable:
@@ -89,28 +96,13 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
     """Return the `Sign` of XML files with boxes that are named like images, or []."""
-    return by_sample(source, named_as_images(source, ".xml"), is_voc, "voc", "Pascal VOC")
+    return by_sample(source, named_as_images(source, ".xml"), is_voc, "voc", "Pascal VOC")[0]
 
 
-def _parsed(documents: Iterable[Text]) -> Iterator[tuple[str, VocFile | str]]:
-    for key, data, fault in documents:
-        try:
-            yield key, fault or parse_voc(data)
-        except NotVocError:
-            continue
-        except VocError as error:
-            yield key, str(error)
-
-
-def _add(
-    table: ObjectTable, image: int, key: str, content: VocFile | str, *, numbers: bool
-) -> None:
+def _add(table: ObjectTable, image: int, file: VocFile, *, numbers: bool) -> None:
     """Add the objects of an image; with `numbers`, object n (from 1) gets the segment n."""
-    if isinstance(content, str):
-        table.fault(image, f"{key} {content}")
-        return
-    table.list_image(image, content.size)
-    for number, (name, box) in enumerate(zip(content.names, content.boxes, strict=True), 1):
+    table.list_image(image, file.size)
+    for number, (name, box) in enumerate(zip(file.names, file.boxes, strict=True), 1):
         if numbers:
             table.add(image, box or NO_BOX, table.number_of(name), outline=Segment(number))
         elif box is None:
@@ -172,6 +164,8 @@ class VocFile:
     names: list[str] = field(default_factory=list)
     boxes: list[tuple[float, ...] | None] = field(default_factory=list)
     """Box of each object as written: xmin, ymin, xmax, ymax; None if a number is missing."""
+    fault: str = ""
+    """Why the file cannot be read, or ""."""
 
 
 def is_voc(data: bytes) -> bool:

@@ -18,8 +18,8 @@ from shardprep.catalog.objects.formats.annotated_source import (
     named_as_images,
     no_documents,
     read_each,
-    sampled,
 )
+from shardprep.catalog.objects.formats.box_cells import is_number
 from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.formats.yolo_names import (
     NameFile,
@@ -158,9 +158,8 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
         shape = pose or _ANY_POSE
         is_one = functools.partial(is_yolo, shape=shape)
         title = f"YOLO, classes of {names.key}" if names else "YOLO, classes without names"
-        found = by_sample(source, members, is_one, option, title)
-        texts = read_each(sampled(members) if found else ())
-        objects = [one for text in texts for one in _read_lines(text.data, shape).objects]
+        found, texts = by_sample(source, members, is_one, option, title)
+        objects = [one for data in texts for one in _read_lines(data, shape).objects]
         has_outlines = 2 * sum(map(_is_outline, objects)) > len(objects)
         has_points = pose is not None and is_sound
         signs += [replace(one, has_points=has_points, has_outlines=has_outlines) for one in found]
@@ -230,13 +229,10 @@ def _read_lines(data: bytes, shape: PoseForm, most: float = math.inf) -> _Lines:
 
 def _reason(words: Sequence[str], error: Exception) -> str:
     """Return why a line is malformed."""
-    for word in words:
-        try:
-            float(word)
-        except ValueError:
-            what = shown(word, _MOST_SHOWN)
-            return f"{what!r} is no number" + (", blanks separate numbers" * ("," in word))
-    return str(error)
+    odd = next((word for word in words if not is_number(word)), None)
+    if odd is None:
+        return str(error)
+    return f"{shown(odd, _MOST_SHOWN)!r} is no number" + ", blanks separate numbers" * ("," in odd)
 
 
 def _add(table: ObjectTable, image: int, lines: _Lines, key: str, *, keypoints: bool) -> str:
