@@ -139,6 +139,13 @@ def interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def begin_worker() -> None:
+    """Let Ctrl-C end this worker process without a message."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):  # SIGINT was blocked when the process started
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
 def _shorten_sockets() -> None:
     """Put `multiprocessing` sockets in /tmp if their paths would exceed 107 bytes (unix(7))."""
     before = tempfile.gettempdir()

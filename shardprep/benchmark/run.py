@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor, wait
@@ -22,7 +21,13 @@ from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import load_manifest
 from shardprep.errors import DatasetError, ShardprepError, use_one_of
 from shardprep.machine import usable_cores
-from shardprep.processes import SpawnedContext, die_with_parent, interrupts_blocked, silence_stderr
+from shardprep.processes import (
+    SpawnedContext,
+    begin_worker,
+    die_with_parent,
+    interrupts_blocked,
+    silence_stderr,
+)
 from shardprep.reader.diagnosis.steps import images_of
 
 _MOST_BYTES = 1 << 30
@@ -114,9 +119,7 @@ def _begin() -> None:
     """Let Ctrl-C or the end of the parent end this process, without a message."""
     die_with_parent()
     silence_stderr()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if hasattr(signal, "pthread_sigmask"):  # SIGINT was blocked when the process started
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    begin_worker()
     os.environ.update(_QUIET)
 
 

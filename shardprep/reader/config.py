@@ -71,7 +71,7 @@ def warn(line: str, category: type[Warning] = Advice) -> None:
 
 
 def warn_of_no_batch(size: int, num_records: int) -> None:
-    """Warn that `drop_remainder` drops all records; `size` is that of a global batch."""
+    """Warn that `drop_remainder` drops all records; `size` is the length of a global batch."""
     what = f"batches of {size:,} with drop_remainder=True yield nothing, because an epoch has "
     warn(f"{what}{counted(num_records, 'record')}; give a smaller batch_size")
 
@@ -231,8 +231,9 @@ class ReadConfig:
         num_parallel_calls_for_decode: Number of images decoded concurrently. None: one per core,
             or one per thread of the pipeline if each image is decoded by a call of its own.
         num_workers: Number of processes that fill batches, or 0 for none. None: the number that
-            `Dataset.batches` has by default; 0 for single elements, and where TensorFlow's graph
-            decodes small images without annotations faster than threads.
+            `Dataset.batches` has by default; 0 for single elements, and for batches that
+            TensorFlow's graph decodes: whole images without annotations, if they have fewer than
+            8,192 pixels per core, or if there are more than 8 cores (3 for raw images).
         shuffle_reshuffle_each_iteration: True for another order in each epoch. With a seed, the
             orders of all epochs are the same in every run.
         image_size: (height, width) in pixels to which each whole image is stretched, antialiased.

@@ -53,7 +53,7 @@ _OTHER_NAMES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("filter", "query", "condition", "fold"), ("where",)),
     **dict.fromkeys(("classes", "class_name", "label_name"), ("label",)),
 }  # fmt: skip
-"""Name that other libraries use → our names, of which a call may have one."""
+"""Name that other libraries use → our names; a call has at most one of them."""
 _CONDITIONS = {"where", "label", "keys"}
 """Arguments of `reader.select`, whose result other calls take as a split."""
 MERGE_HINT = "merge the datasets of the mix with shardprep.repack([…]), and give its result"

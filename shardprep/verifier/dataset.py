@@ -25,13 +25,13 @@ from shardprep.dataset.locate import DatasetFiles, unfinished_error
 from shardprep.dataset.manifest import Shard
 from shardprep.dataset.remote_files import DRAFT_PREFIX, RemoteFiles
 from shardprep.errors import DatasetError, OptionName
-from shardprep.processes import SpawnedContext, interrupts_blocked
+from shardprep.processes import SpawnedContext, begin_worker, interrupts_blocked
 from shardprep.progress import Watch
 from shardprep.verifier.documents import CheckedDocuments, index_problem, read_document
 from shardprep.verifier.examples import ExampleCheck
 from shardprep.verifier.problem import Problem, Verification
 from shardprep.verifier.record_rows import index_rows
-from shardprep.verifier.shard import ShardReport, ShardTask, StoredObject, begin_worker, check_shard
+from shardprep.verifier.shard import ShardReport, ShardTask, StoredObject, check_shard
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import signal
 import tempfile
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -221,13 +220,6 @@ def _measured(
     if num_records not in (None, expected.num_records):
         what = f"has {counted(num_records, 'record')}, the manifest says {expected.num_records:,}"
         yield Problem("count", name, what)
-
-
-def begin_worker() -> None:
-    """Let Ctrl-C end this worker process without a message."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if hasattr(signal, "pthread_sigmask"):  # SIGINT was blocked when the process started
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 class _Search:

@@ -1,11 +1,13 @@
 """Masks and splits in files of arrays, which a question shows as flags."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shardprep.catalog.survey import recipe_text, survey_source
+from shardprep.dataset import example, tfrecord
 from tests.support.arrays import npy, npz
 from tests.support.builders import write_folder
 from tests.support.first_contact import outcome
@@ -57,3 +59,23 @@ def test_two_arrays_of_classes_are_asked_about_and_y_is_the_label(tmp_path: Path
     made = outcome(source, {})
     assert made.facts["d.npz/x.npy/000001"]["label"] == "1"
     assert any("--labels column:y is decided" in note for note in made.notes)
+
+
+def test_one_of_several_sizes_of_records_is_asked_for_and_ids_are_no_classes(
+    tmp_path: Path,
+) -> None:
+    """The sample submission has the title `id`, too. Other numbers of images are other images."""
+    members: dict[str, bytes] = {"sample_submission.csv": b"id,label\nid0,0\n"}
+    for size, i in itertools.product((16, 32), range(4)):
+        photo = picture("scene", "a.jpg", str(i), (size, size))
+        own: dict[str, Any] = {"image": [photo], "id": [b"id%d" % i], "class": [i % 2]}
+        examples = [own, *({**own, "id": [b"id%d" % (i + k)]} for k in (4, 8))]
+        frames = [tfrecord.frame(example.encode(one)) for one in examples]
+        members[f"set-{size}x{size}/train/{i:02d}-{size}x{size}-3.tfrec"] = b"".join(frames)
+    asked = _asked(tmp_path / "a", members)
+    assert "--root set-16x16 (set-16x16, set-32x32 differ only in a size" in asked
+    assert "--root set-32x32 (" in asked
+    del members["set-32x32/train/03-32x32-3.tfrec"]
+    found = outcome(write_folder(tmp_path / "b", members), {})
+    assert {one["label"] for one in found.facts.values()} == {"0", "1"}
+    assert len(found.facts) == 21

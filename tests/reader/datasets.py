@@ -143,6 +143,23 @@ def epoch_keys(dataset: Any) -> list[str]:
     return [key.decode() for batch in found for key in batch]
 
 
+def by_load(
+    place: Any, split: Any = "train", *, part: tuple[int, int] = (0, 1), **options: Any
+) -> Any:
+    """Return the batches of `reader.iterate` for a host: its number, and the number of hosts."""
+    config = reader.ReadConfig(shard_index=part[0], num_shards=part[1])
+    options = {"batch_size": 10, "as_supervised": False, "read_config": config, **options}
+    return reader.iterate(place, split, **options)
+
+
+def by_dataset(
+    place: Any, split: Any = "train", *, part: tuple[int, int] = (0, 1), **options: Any
+) -> Any:
+    """Return the batches of `Dataset.batches` for a host, like `by_load`."""
+    options = {"batch_size": 10, "as_supervised": False, **options}
+    return reader.Dataset(place, split).batches(shard_index=part[0], num_shards=part[1], **options)
+
+
 def merged(hosts: Sequence[list[list[str]]]) -> list[list[str]]:
     """Return the global batches of which each host has read its part."""
     parts = itertools.zip_longest(*hosts, fillvalue=[])

@@ -51,11 +51,6 @@ def _sets(tmp_path_factory: pytest.TempPathFactory) -> Set:
     return {form: of_form(tmp_path_factory, form) for form in PLAIN}
 
 
-@pytest.fixture(name="copied")
-def _copied(sets: Set, tmp_path: Path) -> Path:
-    return shutil.copytree(sets["jpeg"], tmp_path / "set")
-
-
 def place(folder: Path, key: str) -> dict[str, Any]:
     return next(row for row in written(folder) if row["key"] == key)
 

@@ -151,22 +151,6 @@ def test_a_box_is_resampled_as_pillow_does(size: tuple[int, int]) -> None:
         assert np.abs(image.astype(int) - np.asarray(expected).astype(int)).max() <= 1
 
 
-def test_a_box_that_does_not_get_smaller_is_resampled_as_tensorflow_does() -> None:
-    """`crop_and_resize` aligns the middles of the corner pixels, and knows no antialiasing."""
-    images, size = batch(3), (24, 32)
-    boxes = np.array([[0.1, 0.2, 0.9, 0.8], [0.3, 0.1, 0.7, 0.9], [0.2, 0.5, 0.6, 0.8]], np.float32)
-    half = (boxes[:, 2:] - boxes[:, :2]) / np.array(size) / 2
-    pixel = np.array([HEIGHT, WIDTH])
-    corners = [
-        ((boxes[:, :2] + half) * pixel - 0.5) / (pixel - 1),
-        ((boxes[:, 2:] - half) * pixel - 0.5) / (pixel - 1),
-    ]
-    aligned = np.concatenate(corners, axis=1).astype(np.float32)
-    expected = tf.image.crop_and_resize(images, aligned, range(3), size).numpy()
-    out = op.resample(images, tf.constant(boxes), size).numpy()
-    assert np.abs(out - expected).max() < 0.51
-
-
 def test_the_whole_image_in_its_own_size_is_itself() -> None:
     images = batch()
     crop = augment.RandomResizedCrop((HEIGHT, WIDTH), (1.0, 1.0), (4 / 3, 4 / 3))

@@ -383,9 +383,6 @@ RECIPE = augment.Compose(
     jit_compile=False,
 )
 
-ALONE = augment.Compose(RECIPE.ops[1:], jit_compile=False)
-"""A recipe that needs no neighbour."""
-
 
 @pytest.mark.thorough
 def test_load_augments_boxes_and_masks_by_seed(folder: Path) -> None:
@@ -421,14 +418,6 @@ def test_load_augments_boxes_and_masks_by_seed(folder: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_one_image_is_augmented_with_its_boxes(folder: Path) -> None:
-    for image, target in reader.load(folder, augment=ALONE, seed=1).take(3):
-        assert image.shape == (32, 40, 3)
-        assert target["boxes"].shape[0] == target["masks"].shape[0]
-        assert (target["labels"].numpy() >= 0).all()
-
-
-@pytest.mark.thorough
 def test_a_custom_augmentation_gets_relative_boxes(folder: Path) -> None:
     """Keras layers get the box format once, independent of the format that `load` yields."""
     flip = keras.layers.RandomFlip("horizontal", bounding_box_format="rel_yxyx", seed=1)
@@ -447,9 +436,3 @@ def test_a_custom_augmentation_gets_relative_boxes(folder: Path) -> None:
         assert target["boxes"].shape == (len(target["labels"]), 4, 4)
         assert target["boxes"].max() <= 64.01
     assert seen[0] == ["boxes", "crowds", "labels", "masks", "segmentation_mask"]
-
-
-def test_mixing_in_load_is_refused_in_one_line(folder: Path) -> None:
-    recipe = augment.Compose([augment.MixUp(num_classes=2)])
-    said = refused(lambda: reader.load(folder, batch_size=8, augment=recipe))
-    assert "boxes and masks cannot be mixed" in said

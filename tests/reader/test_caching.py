@@ -365,15 +365,6 @@ def test_the_next_good_record_replaces_a_bad_one(folder: Path, options: dict[str
     assert {str(one).count("offset") for one in bad} == {1}
 
 
-def test_the_first_record_replaces_a_bad_last_one(folder: Path, plain: dict[str, Any]) -> None:
-    damage(folder, 59)
-    config = ReadConfig(on_error="skip")
-    found = load(folder, read_config=config, shuffle=False, batch_size=None)
-    for one in found.as_numpy_iterator():
-        assert np.array_equal(one["image"], plain[one["image/filename"].decode()])
-    assert one["image/filename"].decode() == rows(folder)[0]["key"]
-
-
 def test_skipped_records_are_named_once_in_the_log(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,6 +18,7 @@ from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, IMAGE, MASK, OBJECT_
 from shardprep.reader.config import CenterCrop, CropWindow, RandomResizedCrop
 from shardprep.reader.decode import crop as crops
 from tests.reader.datasets import put, refused
+from tests.reader.worker_processes import all_same
 from tests.support.annotated import CLASSES, HEIGHT, WIDTH, Marked, annotated
 from tests.support.builders import build, encoded, jpeg, png, write, zip_bytes
 from tests.support.object_store import Bucket
@@ -77,15 +78,6 @@ def cropped(
 
 def arrays(batches: Any) -> list[list[Any]]:
     return [[np.asarray(one) for one in tf.nest.flatten(batch)] for batch in batches]
-
-
-def same(some: Any, others: Any) -> bool:
-    pairs = list(zip(arrays(some), arrays(others), strict=True))
-    return bool(pairs) and all(
-        np.array_equal(one, other)
-        for left, right in pairs
-        for one, other in zip(left, right, strict=True)
-    )
 
 
 def torchvisions(rng: Any, height: int, width: int, scale: Any, ratio: Any) -> Any:
@@ -202,8 +194,8 @@ def test_crops_of_images_of_different_sizes_are_batched(photos: Path) -> None:
     options: dict[str, Any] = {"seed": 5, "random_resized_crop": SIZE}
     batches = list(reader.Dataset(photos).batches(4, **options))
     assert [images.shape for images, _ in batches] == [(4, *SIZE, 3), (4, *SIZE, 3), (1, *SIZE, 3)]
-    assert same(batches, reader.load(photos, batch_size=4, **options))
-    assert same(batches, reader.load(photos, **options).batch(4))
+    assert all_same(batches, reader.load(photos, batch_size=4, **options))
+    assert all_same(batches, reader.load(photos, **options).batch(4))
     # A cache has whole images. They differ from images that were decoded at a smaller scale.
     cached = arrays(reader.load(photos, batch_size=4, cache="memory", **options))
     for (images, labels), (others, same_labels) in zip(arrays(batches), cached, strict=True):
@@ -217,7 +209,7 @@ def test_one_number_is_the_side_of_a_square(photos: Path) -> None:
     for name, crop in (("random_resized_crop", reader.RandomResizedCrop), ("center_crop", None)):
         options: tuple[dict[str, Any], ...] = {name: (9, 9)}, {name: square}
         one, two = (list(dataset.batches(4, seed=5, **given)) for given in options)
-        assert same(one, two)
+        assert all_same(one, two)
         made: Any = crop
         assert made is None or made(9) == made((9, 9))
     whole: Any = reader.ReadConfig
@@ -231,7 +223,7 @@ def test_the_seed_decides_the_crops_in_every_reader_and_cache(marked: Path, tmp_
     options: dict[str, Any] = {"seed": 2, **crop}
     epochs = list(reader.Dataset(marked).batches(4, epochs=2, **options))
     first, second = epochs[:4], epochs[4:]
-    assert not same(first, second)
+    assert not all_same(first, second)
     load = {"batch_size": 4, **options}
     one_by_one = reader.load(marked, repeat=2, **options).batch(NUM_TRAIN).take(1)
     for others in (
@@ -240,8 +232,8 @@ def test_the_seed_decides_the_crops_in_every_reader_and_cache(marked: Path, tmp_
         reader.load(marked, cache=tmp_path / "cache", **load),
         reader.load(marked, read_config=reader.ReadConfig(on_error="skip"), **load),
     ):
-        assert same(first, others)
-        assert same(second, others)  # the next epoch
+        assert all_same(first, others)
+        assert all_same(second, others)  # the next epoch
     hosts = [
         reader.Dataset(marked).batches(2, num_shards=2, shard_index=host, **options)
         for host in range(2)
@@ -258,7 +250,7 @@ def test_the_seed_decides_the_crops_in_every_reader_and_cache(marked: Path, tmp_
         reader.Dataset(marked).batches(4, **crop),
     ):
         again.load_state_dict(begun.state_dict())
-        assert same(first[2:], again)
+        assert all_same(first[2:], again)
 
 
 @pytest.mark.thorough
@@ -266,8 +258,8 @@ def test_crops_in_object_storage_are_the_same_as_in_a_folder(marked: Path, bucke
     options: dict[str, Any] = {"seed": 2, "random_resized_crop": CROP}
     here = list(reader.Dataset(marked).batches(4, **options))
     there = put(bucket, marked)
-    assert same(here, reader.Dataset(there).batches(4, **options))
-    assert same(here, reader.load(there, batch_size=4, **options))
+    assert all_same(here, reader.Dataset(there).batches(4, **options))
+    assert all_same(here, reader.load(there, batch_size=4, **options))
 
 
 def test_a_record_that_is_drawn_again_has_another_crop(marked: Path) -> None:
@@ -275,7 +267,7 @@ def test_a_record_that_is_drawn_again_has_another_crop(marked: Path) -> None:
     options: dict[str, Any] = {"seed": 1, "weights": weights, "random_resized_crop": (9, 9)}
     (batch,) = reader.Dataset(marked).batches(NUM_TRAIN, **options)
     assert len({image.tobytes() for image in batch[0]}) > NUM_TRAIN // 2
-    assert same([batch], reader.load(marked, batch_size=NUM_TRAIN, **options))
+    assert all_same([batch], reader.load(marked, batch_size=NUM_TRAIN, **options))
 
 
 @pytest.mark.parametrize(
@@ -344,8 +336,8 @@ def test_a_flip_is_the_same_in_both_readers_and_from_a_cache(marked: Path, tmp_p
     crop = replace(CROP, flip=0.5)
     options: dict[str, Any] = {"seed": 2, "max_boxes": 3, "random_resized_crop": crop}
     batches = list(reader.Dataset(marked).batches(4, **options))
-    assert same(batches, reader.load(marked, batch_size=4, **options))
-    assert same(batches, reader.load(marked, batch_size=4, cache=tmp_path / "cache", **options))
+    assert all_same(batches, reader.load(marked, batch_size=4, **options))
+    assert all_same(batches, reader.load(marked, batch_size=4, cache=tmp_path / "cache", **options))
     plain = list(reader.Dataset(marked).batches(4, **{**options, "random_resized_crop": CROP}))
     one, other = (np.concatenate([images for images, _ in some]) for some in (batches, plain))
     is_mirrored = (one != other).any((1, 2, 3))

@@ -13,6 +13,7 @@ import pytest
 from shardprep import reader
 from shardprep.errors import DatasetError, RecordError
 from tests.reader.datasets import flip, keys_of
+from tests.support.examples import thorough
 from tests.support.paths import ROOT
 
 PAGES = ("without_tensorflow", "keras")
@@ -83,9 +84,7 @@ def test_the_submission_of_the_page_has_the_order_of_the_sample(
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch forks a process with threads
-@pytest.mark.parametrize(
-    "options", [{}, {"num_workers": 2}, pytest.param(SPAWNED, marks=pytest.mark.thorough)]
-)
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, thorough(SPAWNED)])
 def test_a_data_loader_reads_every_item_once(
     folder: Path, torch: Any, options: dict[str, Any]
 ) -> None:
@@ -132,9 +131,7 @@ def _hurt(folder: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch forks a process with threads
-@pytest.mark.parametrize(
-    "context", ["fork", pytest.param("forkserver", marks=pytest.mark.thorough)]
-)
+@pytest.mark.parametrize("context", ["fork", thorough("forkserver")])
 def test_an_error_of_a_worker_keeps_its_type_and_text(hurt: Path, torch: Any, context: str) -> None:
     with pytest.raises(RecordError) as error:
         read_all(reader.Dataset(hurt.parent), torch, context)

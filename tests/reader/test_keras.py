@@ -13,6 +13,7 @@ from shardprep import reader
 from shardprep.dataset.schema import BOX, BOX_LABEL
 from tests.reader.datasets import numbered, of_form, refused, saved
 from tests.support.annotated import annotated
+from tests.support.examples import thorough
 from tests.support.processes import Program
 from tests.support.torchvision import need_module
 
@@ -150,8 +151,8 @@ def numbers(batches: Any) -> list[list[int]]:
     "backend",
     [
         "tensorflow",
-        pytest.param("torch", marks=pytest.mark.thorough),
-        pytest.param("jax", marks=pytest.mark.thorough),
+        thorough("torch"),
+        thorough("jax"),
     ],
 )
 def test_fit_trains_on_the_batches_in_order_and_resumes(

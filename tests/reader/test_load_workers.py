@@ -1,7 +1,6 @@
 """Threads and worker processes fill the batches of `reader.load` that the graph decodes."""
 
 import gc
-import hashlib
 import os
 import shutil
 import signal
@@ -19,17 +18,13 @@ from shardprep.reader import ReadConfig
 from shardprep.reader.arrays.team import Team
 from shardprep.reader.tf import decode, pipeline
 from tests.reader.datasets import FORMS, HEIGHT, WIDTH, change_image, damage, flip, put
-from tests.reader.worker_processes import WAYS, gone, let_workers_fill_all, run, worker_sets
+from tests.reader.worker_processes import WAYS, digests, gone, run, worker_sets
 from tests.support.builders import png
 from tests.support.object_store import Bucket
 
 Set = dict[str, Any]
 """Form → folder of a dataset, or a mix."""
-
-
-@pytest.fixture(autouse=True, name="_all_by_workers")
-def _all_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    let_workers_fill_all(monkeypatch)
+pytestmark = pytest.mark.usefixtures("by_workers")
 
 
 @pytest.fixture(name="teams")
@@ -57,20 +52,6 @@ def _sets(tmp_path_factory: pytest.TempPathFactory) -> Set:
 def load(place: Any, num_workers: int | None, **options: Any) -> Any:
     config = ReadConfig(num_workers=num_workers, **options.pop("config", {}))
     return reader.load(place, **{"batch_size": 5, "seed": 5, **options}, read_config=config)
-
-
-def digests(dataset: Any) -> list[str]:
-    """Return the SHA-256 of each batch."""
-    found = []
-    for batch in dataset:
-        digest = hashlib.sha256(repr(tf.nest.map_structure(tf.rank, batch)).encode())
-        for one in tf.nest.flatten(batch):
-            digest.update(f"{one.dtype}{one.shape}".encode())
-            values = one.numpy()
-            has_texts = one.dtype == tf.string
-            digest.update(repr(values.tolist()).encode() if has_texts else values.tobytes())
-        found.append(digest.hexdigest())
-    return found
 
 
 def processes(teams: list[Any]) -> list[int]:
@@ -200,10 +181,7 @@ def test_slots_are_used_again_when_tensors_are_released(sets: Set, teams: list[A
 # Errors
 
 
-def test_bad_records_are_replaced_as_by_threads_and_reported_once(
-    sets: Set, tmp_path: Path
-) -> None:
-    copied = shutil.copytree(sets["jpeg"], tmp_path / "set")
+def test_bad_records_are_replaced_as_by_threads_and_reported_once(copied: Path) -> None:
     names = damage(copied, 12, 40)
     found, bad = [], list[reader.BadRecord]()
     for number in (2, 0):
@@ -214,8 +192,7 @@ def test_bad_records_are_replaced_as_by_threads_and_reported_once(
     assert found[0] == found[1]
 
 
-def test_a_damaged_record_is_the_error_of_threads(sets: Set, tmp_path: Path) -> None:
-    copied = shutil.copytree(sets["jpeg"], tmp_path / "set")
+def test_a_damaged_record_is_the_error_of_threads(copied: Path) -> None:
     damage(copied, 12, 40)
     lines = []
     for number in (2, 0):
@@ -240,9 +217,8 @@ def worn(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("change", [small_png, worn])
 def test_images_that_only_tensorflow_decodes_have_its_pixels(
-    sets: Set, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[bytes], bytes]
+    sets: Set, copied: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[bytes], bytes]
 ) -> None:
-    copied = shutil.copytree(sets["jpeg"], tmp_path / "set")
     change_image(copied, 12, change)
     with pytest.raises(RecordError, match="record"):
         list(reader.Dataset(copied))
@@ -298,9 +274,10 @@ def test_workers_end_with_the_dataset_and_its_iterators(sets: Set, teams: list[A
     assert len(batch[0]) == 5
 
 
-def test_a_program_ends_though_it_holds_endless_iterators(sets: Set, tmp_path: Path) -> None:
+def test_a_program_ends_though_it_holds_endless_iterators(
+    sets: Set, tmp_path: Path, copied: Path
+) -> None:
     """Of workers that fill batches or start, of threads, from memory, and past errors."""
-    copied = shutil.copytree(sets["jpeg"], tmp_path / "set")
     damage(copied, 12)
     code = f"""
         import multiprocessing, sys

@@ -20,7 +20,18 @@ from shardprep import reader
 from shardprep.reader.order.epoch import BlockShuffle
 from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.order import MixedDraws, Order
-from tests.reader.datasets import batch_keys, damage, keys_of, merged, pets, put, refused, saved
+from tests.reader.datasets import (
+    batch_keys,
+    by_dataset,
+    by_load,
+    damage,
+    keys_of,
+    merged,
+    pets,
+    put,
+    refused,
+    saved,
+)  # fmt: skip
 from tests.support.builders import animals, jpeg
 from tests.support.examples import examples
 from tests.support.object_store import Bucket, Proxy
@@ -56,19 +67,6 @@ def _sets(tmp_path_factory: pytest.TempPathFactory) -> Sets:
             for name, number in SIZES.items()
         )
     )
-
-
-def by_dataset(mix: Any, part: tuple[int, int] = (0, 1), **options: Any) -> Any:
-    size = options.pop("batch_size", 10)
-    return reader.Dataset(mix).batches(
-        size, as_supervised=False, shard_index=part[0], num_shards=part[1], **options
-    )
-
-
-def by_load(mix: Any, part: tuple[int, int] = (0, 1), **options: Any) -> Any:
-    config = reader.ReadConfig(shard_index=part[0], num_shards=part[1])
-    options = {"batch_size": 10, **options}
-    return reader.iterate(mix, as_supervised=False, read_config=config, **options)
 
 
 def flat(batches: Iterable[list[str]]) -> list[str]:
@@ -130,19 +128,6 @@ def test_every_dataset_has_its_share_and_each_record_once_per_pass(order: Order,
                 assert read == [*range(len(read))]
 
 
-def test_each_thousand_records_have_exactly_the_shares() -> None:
-    every = tuple(
-        BlockShuffle(num_records=number, block_length=8, group_width=4, shuffle=True)
-        for number in (3000, 700, 40)
-    )
-    within = MixedDraws(blocks=every, shares=(617, 333, 50))
-    order = Order(within, GlobalBatches(len(within), 64), seed=1)
-    stream = np.concatenate([order.tags(epoch, 0, len(within)) for epoch in range(4)])
-    of_dataset = np.searchsorted([3000, 3700, 3740], stream % 3740, side="right")
-    for start in range(0, len(stream) - 999, 1000):
-        assert np.bincount(of_dataset[start : start + 1000]).tolist() == [617, 333, 50]
-
-
 def test_a_mix_of_a_seed_is_the_same_in_every_release() -> None:
     every = tuple(
         BlockShuffle(num_records=number, block_length=2, group_width=2, shuffle=True)
@@ -189,14 +174,14 @@ def test_stored_order_is_kept_within_each_dataset(sets: Sets) -> None:
 def test_a_state_continues_in_the_other_reader_on_any_number_of_hosts(sets: Sets) -> None:
     mix = sets.mix()
     whole = batch_keys(by_dataset(mix, seed=4, epochs=2, batch_size=12))
-    first = [by_load(mix, (host, 2), seed=4, batch_size=6) for host in range(2)]
+    first = [by_load(mix, part=(host, 2), seed=4, batch_size=6) for host in range(2)]
     head = merged([batch_keys(itertools.islice(one, 2)) for one in first])
     state = saved(first[0])
     assert len(json.dumps(state)) <= 200
     for number in (1, 3, 4):
         rest = []
         for host in range(number):
-            own = by_dataset(mix, (host, number), epochs=2, batch_size=12 // number)
+            own = by_dataset(mix, part=(host, number), epochs=2, batch_size=12 // number)
             own.load_state_dict(state)
             rest.append(batch_keys(own))
         assert head + merged(rest) == whole
@@ -246,7 +231,7 @@ def test_a_damaged_record_is_replaced_from_its_own_dataset(
         assert flat(ours) == [order[0] if key == order[last] else key for key in intact]
         with pytest.warns(RuntimeWarning, match="skipped"):
             hosts = [
-                batch_keys(by_dataset(mix, (host, 2), seed=1, batch_size=5, on_error="skip"))
+                batch_keys(by_dataset(mix, part=(host, 2), seed=1, batch_size=5, on_error="skip"))
                 for host in (0, 1)
             ]
         assert merged(hosts) == ours
@@ -271,7 +256,7 @@ def test_datasets_in_a_folder_and_in_object_storage_are_read_alike(
         assert batch_keys(of(mix, seed=1)) == expected
         asked = sum("range" in one.headers for one in proxy.requests)
         assert asked <= 2 * 3 * 2, "two passes of two datasets with 3 shards, for 30 draws"
-    hosts = [by_dataset(mix, (host, 2), seed=1, batch_size=5) for host in (0, 1)]
+    hosts = [by_dataset(mix, part=(host, 2), seed=1, batch_size=5) for host in (0, 1)]
     assert merged([batch_keys(one) for one in hosts]) == expected
 
 

@@ -26,6 +26,8 @@ from shardprep.reader.order.order import Order
 from shardprep.reader.records.subset import mean_record_bytes
 from tests.reader.datasets import (
     batch_keys,
+    by_dataset,
+    by_load,
     damage,
     merged,
     pets,
@@ -63,22 +65,10 @@ def _sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def test_hosts_without_a_seed_have_one_order(sets: dict[str, Path]) -> None:
     """A random seed on each host would lose some records and repeat others."""
-    options: dict[str, Any] = {"shuffle": True, "as_supervised": False}
-    dataset = reader.Dataset(sets["jpeg"], as_supervised=False)
-    whole = batch_keys(dataset.batches(10, seed=0, **options))
-    for make in (arrays_of_host, tensors_of_host):
-        hosts = [make(sets["jpeg"], host, options) for host in range(2)]
-        assert merged(hosts) == whole
-
-
-def arrays_of_host(place: Path, host: int, options: dict[str, Any]) -> list[list[str]]:
-    dataset = reader.Dataset(place, as_supervised=False)
-    return batch_keys(dataset.batches(5, num_shards=2, shard_index=host, **options))
-
-
-def tensors_of_host(place: Path, host: int, options: dict[str, Any]) -> list[list[str]]:
-    config = reader.ReadConfig(num_shards=2, shard_index=host)
-    return batch_keys(reader.iterate(place, batch_size=5, read_config=config, **options))
+    whole = batch_keys(by_dataset(sets["jpeg"], seed=0))
+    for read in (by_dataset, by_load):
+        hosts = [read(sets["jpeg"], part=(host, 2), batch_size=5) for host in range(2)]
+        assert merged([*map(batch_keys, hosts)]) == whole
 
 
 USUAL = {
@@ -100,18 +90,6 @@ def split_of(text: str, folder: Path) -> Any:
     return reader.even_splits("train", 3)[1] if text == "even" else text
 
 
-def by_load(folder: Path, split: Any, part: tuple[int, int] = (0, 1), **options: Any) -> Any:
-    config = reader.ReadConfig(shard_index=part[0], num_shards=part[1])
-    return reader.iterate(folder, split, as_supervised=False, read_config=config, **options)
-
-
-def by_dataset(folder: Path, split: Any, part: tuple[int, int] = (0, 1), **options: Any) -> Any:
-    size = options.pop("batch_size")
-    return reader.Dataset(folder, split).batches(
-        size, as_supervised=False, shard_index=part[0], num_shards=part[1], **options
-    )
-
-
 @few
 @given(
     form=st.sampled_from(["jpeg", "raw"]), split=st.sampled_from(list(SPLITS)),
@@ -129,10 +107,10 @@ def test_both_give_the_same_records_in_the_same_order(
     expected = [keys[position] for position in SPLITS[split]]
     lacks = 0 < len(expected) % (options["batch_size"] * num_parts) < num_parts and not drop
     epochs = 1 if lacks else epochs  # several are refused, see below
-    one = by_load(sets[form], chosen, (host, num_parts), **options)
+    one = by_load(sets[form], chosen, part=(host, num_parts), **options)
     read: list[list[str]] = [[] for _ in range(epochs)]
     for part in range(num_parts):
-        batches = by_dataset(sets[form], chosen, (part, num_parts), epochs=epochs, **options)
+        batches = by_dataset(sets[form], chosen, part=(part, num_parts), epochs=epochs, **options)
         found = batch_keys(batches)
         steps = len(found) // epochs
         for epoch in range(epochs):
@@ -166,14 +144,12 @@ def test_both_replace_damaged_records_by_the_same_ones(
     damage(folder, *bad)
     options: dict[str, Any] = {"batch_size": 8, "seed": 1, "shuffle": True}
     config = reader.ReadConfig(on_error="skip", shard_index=part[0], num_shards=part[1])
-    one = reader.iterate(
-        folder, as_supervised=False, read_config=config,
-        cache=tmp_path / cache if cache else False, **options,
-    )  # fmt: skip
-    found = batch_keys(by_dataset(folder, "train", part, on_error="skip", epochs=2, **options))
+    cached = tmp_path / cache if cache else False
+    one = by_load(folder, read_config=config, cache=cached, **options)
+    found = batch_keys(by_dataset(folder, part=part, on_error="skip", epochs=2, **options))
     assert [*batch_keys(one), *batch_keys(one)] == found
     read = [key for keys in found for key in keys]
-    sound = batch_keys(by_dataset(sets["jpeg"], "train", part, epochs=2, **options))
+    sound = batch_keys(by_dataset(sets["jpeg"], part=part, epochs=2, **options))
     assert list(map(len, found)) == list(map(len, sound))
     keys = [row["key"] for row in rows]
     record_bytes = mean_record_bytes(load_manifest(folder))
@@ -202,7 +178,7 @@ def test_more_readers_than_records_are_an_error_of_both(sets: dict[str, Path]) -
     said = "3 records cannot be shared by 4 readers; use at most 3 readers"
     for read in (by_load, by_dataset):
         with pytest.raises(DatasetError, match=said):
-            read(sets["raw"], "train[:3]", (1, 4), batch_size=2)
+            read(sets["raw"], "train[:3]", part=(1, 4), batch_size=2)
 
 
 @pytest.mark.parametrize("given", [{"num_shards": 5}, {"shard_index": 0}])
@@ -221,6 +197,8 @@ def test_one_of_two_numbers_is_an_error_of_every_reader(
         assert refused(call).endswith(hint)
     assert refused(lambda: dataset.keras(8, **given)).endswith(hint)
     assert refused(lambda: dataset.batches(8, sharding=Rows(), **given)).endswith(hint)
+    said = refused(lambda: reader.ReadConfig(shard_index=2, num_shards=2))
+    assert said.endswith("shard_index=2 is out of range for num_shards=2; use 0 to 1")
     context = tf.distribute.InputContext(2, 1, 2)
     config: dict[str, Any] = {"num_shards": 2, "shard_index": 1}
     said = refused(lambda: reader.ReadConfig(input_context=context, **config))

@@ -35,6 +35,7 @@ from shardprep.verifier.dataset import verify_dataset
 from tests.reader.datasets import pets, put
 from tests.support.builders import Told, animals, build, tree, write, zip_bytes
 from tests.support.command import invoke
+from tests.support.examples import thorough
 from tests.support.json_page import printed
 from tests.support.object_store import (
     Bucket,
@@ -108,7 +109,7 @@ THOROUGH: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize(
     "options",
-    [*ALIKE, *(pytest.param(one, marks=pytest.mark.thorough) for one in THOROUGH)],
+    [*ALIKE, *(thorough(one) for one in THOROUGH)],
     ids=str,
 )
 def test_load_yields_the_batches_of_the_folder(
@@ -406,35 +407,11 @@ def test_a_shard_that_changes_while_it_is_read_is_an_error(own_url: str, bucket:
 # --- which dataset an address means --------------------------------------------------------------
 
 
-def test_the_newest_version_wins(own_url: str, bucket: Bucket, local: Path) -> None:
-    text = (local / "manifest.json").read_bytes()
-    for version in ("1.0.0", "1.2.0", "1.10.0"):
-        bucket.put(f"sets/pets/{version}/manifest.json", text)
-    bucket.put("sets/pets/2.0.0/schema.json", b"{}")
-    for place in ("sets/pets", "sets/", "sets/pets/"):
-        assert str(locate(f"{bucket.url}/{place}")) == f"{bucket.url}/sets/pets/1.10.0"
-    assert str(locate(own_url)) == own_url
-
-
-@pytest.mark.parametrize(
-    ("keys", "place", "what"),
-    [
-        (["a/1.0.0/manifest.json", "b/1.0.0/manifest.json"], "", "holds several datasets"),
-        (["a/1.0.0/schema.json"], "/a", "holds no dataset"),
-        (["a/1.0.0.incomplete/.build.json"], "/a", "the build is not finished"),
-        ([], "-not-there", "the bucket does not exist|holds no dataset"),
-    ],
-)
-def test_an_address_without_a_single_dataset_is_an_error(
-    bucket: Bucket, keys: list[str], place: str, what: str
-) -> None:
-    for key in keys:
-        bucket.put(key, b"{}")
-    with pytest.raises((DatasetError, StorageError), match=what):
-        locate(f"{bucket.url}{place}")
-
-
-def test_an_address_given_as_a_path_is_an_error() -> None:
+def test_an_address_of_no_bucket_or_given_as_a_path_is_an_error(bucket: Bucket) -> None:
+    with pytest.raises(
+        (DatasetError, StorageError), match=r"bucket does not exist|holds no dataset"
+    ):
+        locate(f"{bucket.url}-not-there")
     with pytest.raises(RecipeError, match="is an address that became a path; give it as a string"):
         load(Path("s3://bucket/pets"))
 
@@ -496,11 +473,6 @@ def test_verify_exits_with_3_and_names_the_next_step(own_url: str, bucket: Bucke
         "next build the dataset again with --overwrite: the dataset has no sound manifest" in text
     )
     assert "incomplete uploads" in text
-
-
-def test_bench_needs_a_folder(url: str) -> None:
-    with pytest.raises(RecipeError, match=f"shardprep fetch {url}` and give"):
-        run("bench", url)
 
 
 # --- fetch ---------------------------------------------------------------------------------------

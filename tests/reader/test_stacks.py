@@ -177,15 +177,6 @@ def test_all_images_of_a_stack_have_one_crop(name: str, request: pytest.FixtureR
             assert np.array_equal(one[part], two[part])
 
 
-def test_a_crop_moves_the_masks_of_a_stack(stacks: Path) -> None:
-    options: dict[str, Any] = {"batch_size": 8, "shuffle": False, "as_supervised": False}
-    (cut,) = reader.Dataset(stacks).batches(center_crop=(HEIGHT, HEIGHT), max_length=5, **options)
-    for row, key in zip(cut["segmentation_mask"], cut["image/filename"], strict=True):
-        masks = whole(key, mask)[:, :, 4:28]
-        masks = masks[1:6] if len(masks) == 7 else masks
-        assert np.array_equal(row[: len(masks)], masks)
-
-
 def test_one_mask_of_a_stack_is_a_mask_of_one_image(tmp_path: Path) -> None:
     path = dataset(tmp_path, picture, num_masks=1, format="png")
     options: dict[str, Any] = {"batch_size": 8, "shuffle": False, "as_supervised": False}

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from shardprep import reader
 from shardprep.reader.diagnosis import stall_meter, steps
+from tests.support.examples import thorough
 
 pytestmark = pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
 
@@ -91,7 +92,7 @@ def test_a_slow_model_is_not_waiting() -> None:
     assert max(stalls(model_of(Pausing(), **AT_ONCE), batches())) < 0.1
 
 
-@pytest.mark.parametrize("steps", [1, pytest.param(2, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("steps", [1, thorough(2)])
 def test_the_meter_does_not_change_training(steps: int) -> None:
     weights = []
     for callbacks in ([], [reader.StallMeter(verbose=False)]):
@@ -132,7 +133,7 @@ def test_an_interrupted_fit_does_not_disturb_the_next_one() -> None:
     assert model.optimizer.iterations == 1 + 2 * (NUM_BATCHES - 1) + NUM_BATCHES
 
 
-@pytest.mark.parametrize("steps", [None, pytest.param(2, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("steps", [None, thorough(2)])
 def test_the_restart_of_an_epoch_is_reported(
     steps: int | None, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,11 +17,10 @@ import pytest
 from shardprep import reader
 from shardprep.reader.config import Advice
 from tests.reader.datasets import of_form, refused
-from tests.reader.worker_processes import let_workers_fill_all
 
 torch = pytest.importorskip("torch")
-device = pytest.importorskip("shardprep.reader.torch.loader")
 loader = pytest.importorskip("shardprep.reader.torch.loader")
+pytestmark = pytest.mark.usefixtures("by_workers")
 NUM_BATCHES = 60
 DELAY = 3
 """Number of later events that a copy waits for."""
@@ -130,7 +129,9 @@ def endless(loader: Any) -> Any:
         yield from loader
 
 
-def expected(dataset: reader.Dataset) -> list[tuple[Any, Any]]:
+@pytest.fixture(name="wanted", scope="module")
+def _wanted(dataset: reader.Dataset) -> list[tuple[Any, Any]]:
+    """Return the batches of an ordinary loader."""
     plain = endless(dataset.loader(4, seed=1, num_workers=0, pin_memory=False))
     return [tuple(one.clone() for one in next(plain)) for _ in range(NUM_BATCHES)]
 
@@ -139,12 +140,21 @@ def equal(found: Any, wanted: Any) -> bool:
     return all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
 
 
+def copied_by_user(batches: Any, cuda: FakeCuda) -> list[Any]:
+    """Return copies of images that the user began and did not wait for."""
+    stream, copies = endless(batches), []
+    for _ in range(NUM_BATCHES):
+        images, _ = next(stream)
+        copies.append(cuda.by_user(images))
+        del images
+    cuda.synchronize()
+    return copies
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_no_memory_is_used_again_before_its_copy_has_ended(
-    dataset: reader.Dataset, cuda: FakeCuda, num_workers: int, monkeypatch: pytest.MonkeyPatch
+    dataset: reader.Dataset, cuda: FakeCuda, wanted: list[Any], num_workers: int
 ) -> None:
-    let_workers_fill_all(monkeypatch)
-    wanted = expected(dataset)
     batches = dataset.loader(4, seed=1, device="cuda", num_workers=num_workers, prefetch=3)
     stream = endless(batches)
     held = [next(stream) for _ in range(NUM_BATCHES)]
@@ -157,38 +167,21 @@ def test_no_memory_is_used_again_before_its_copy_has_ended(
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_pinned_memory_that_a_user_copies_is_not_used_again_too_early(
-    dataset: reader.Dataset, cuda: FakeCuda, num_workers: int, monkeypatch: pytest.MonkeyPatch
+    dataset: reader.Dataset, cuda: FakeCuda, wanted: list[Any], num_workers: int
 ) -> None:
-    let_workers_fill_all(monkeypatch)
-    wanted = expected(dataset)
     batches = dataset.loader(4, seed=1, num_workers=num_workers, prefetch=3)
-    stream, copies = endless(batches), []
-    for _ in range(NUM_BATCHES):
-        images, _ = next(stream)
-        copies.append(cuda.by_user(images))
-        del images
-    cuda.synchronize()
-    pairs = zip(copies, wanted, strict=True)
-    assert all(torch.equal(found, images) for found, (images, _) in pairs)
+    assert equal(copied_by_user(batches, cuda), [images for images, _ in wanted])
     assert cuda.calls > 0
     batches.close()
 
 
 def test_memory_without_a_guard_would_be_used_again_too_early(
-    dataset: reader.Dataset, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+    dataset: reader.Dataset, cuda: FakeCuda, wanted: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So the tests above can fail."""
-    let_workers_fill_all(monkeypatch)
-    monkeypatch.setattr(device.PinnedMemory, "fence", lambda _: lambda: True)
-    wanted = expected(dataset)
-    stream, copies = endless(dataset.loader(4, seed=1, num_workers=2, prefetch=3)), []
-    for _ in range(NUM_BATCHES):
-        images, _ = next(stream)
-        copies.append(cuda.by_user(images))
-        del images
-    cuda.synchronize()
-    pairs = zip(copies, wanted, strict=True)
-    assert not all(torch.equal(found, images) for found, (images, _) in pairs)
+    monkeypatch.setattr(loader.PinnedMemory, "fence", lambda _: lambda: True)
+    copies = copied_by_user(dataset.loader(4, seed=1, num_workers=2, prefetch=3), cuda)
+    assert not equal(copies, [images for images, _ in wanted])
 
 
 def test_a_copy_begins_before_its_batch_is_asked_for(
@@ -208,10 +201,9 @@ def test_a_copy_begins_before_its_batch_is_asked_for(
 
 
 def test_a_state_goes_on_with_the_batch_that_was_copied_ahead(
-    dataset: reader.Dataset, cuda: FakeCuda
+    dataset: reader.Dataset, cuda: FakeCuda, wanted: list[Any]
 ) -> None:
     del cuda
-    wanted = expected(dataset)
     batches = dataset.loader(4, seed=1, device="cuda", num_workers=0)
     stream = iter(batches)
     for _ in range(3):
@@ -224,11 +216,9 @@ def test_a_state_goes_on_with_the_batch_that_was_copied_ahead(
 
 
 def test_memory_that_cannot_be_registered_is_copied_all_the_same(
-    dataset: reader.Dataset, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+    dataset: reader.Dataset, cuda: FakeCuda, wanted: list[Any]
 ) -> None:
-    let_workers_fill_all(monkeypatch)
     cuda.code = 2
-    wanted = expected(dataset)
     batches = dataset.loader(4, seed=1, device="cuda", num_workers=1)
     stream = endless(batches)
     with pytest.warns(Advice, match=r"cannot be pinned \(CUDA error 2\)") as warned:
@@ -240,9 +230,8 @@ def test_memory_that_cannot_be_registered_is_copied_all_the_same(
 
 @pytest.mark.parametrize("way", ["garbage", "close"])
 def test_registered_memory_ends_after_its_copies(
-    dataset: reader.Dataset, cuda: FakeCuda, way: str, monkeypatch: pytest.MonkeyPatch
+    dataset: reader.Dataset, cuda: FakeCuda, way: str
 ) -> None:
-    let_workers_fill_all(monkeypatch)
     batches = dataset.loader(4, seed=1, device="cuda", num_workers=1)
     stream = iter(batches)
     for _ in range(4):

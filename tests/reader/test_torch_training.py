@@ -12,6 +12,7 @@ import pytest
 
 from shardprep import reader
 from tests.support.builders import png, write_folder
+from tests.support.examples import thorough
 from tests.support.paths import ROOT
 from tests.support.processes import ONE_CORE, Program
 from tests.support.torchvision import need_module
@@ -162,7 +163,7 @@ def test_the_blocks_of_the_page_run_in_their_order(place: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("numbers", [[1], pytest.param([1, 2, 3], marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("numbers", [[1], thorough([1, 2, 3])])
 def test_processes_of_a_group_train_one_model_on_the_global_batches(
     place: Path, numbers: list[int]
 ) -> None:

@@ -22,7 +22,6 @@ from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
 from shardprep.reader.arrays import team, worker_pool
 from shardprep.reader.config import Advice
 from tests.reader.datasets import refused, saved
-from tests.reader.worker_processes import let_workers_fill_all
 from tests.support.annotated import WIDTH, annotated
 from tests.support.torchvision import import_torchvision, need_module
 
@@ -164,19 +163,19 @@ def _workers_with_torchvision(v2: Any) -> Iterator[None]:
     forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
 
+in_workers = pytest.mark.usefixtures("_workers_with_torchvision", "by_workers")
+
+
 def jittered(image: Any, target: Any) -> Any:
     """Draw from all three generators."""
     shift = random.random() + np.random.random() + float(torch.rand(()))
     return image.float() / 255 + shift, target
 
 
-@pytest.mark.usefixtures("_workers_with_torchvision")
+@in_workers
 @pytest.mark.parametrize("kind", FEATURES)
-def test_workers_transform_as_the_thread_of_training_does(
-    sets: dict[str, Path], kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_transform_as_the_thread_of_training_does(sets: dict[str, Path], kind: str) -> None:
     """A sample has the same numbers, and other samples have others."""
-    let_workers_fill_all(monkeypatch)
     dataset = reader.Dataset(sets[kind])[:7]
     random.seed(1)
     np.random.seed(1)
@@ -206,11 +205,8 @@ def leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-@pytest.mark.usefixtures("_workers_with_torchvision")
-def test_a_lambda_of_the_notebook_runs_in_workers(
-    sets: dict[str, Path], v2: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    let_workers_fill_all(monkeypatch)
+@in_workers
+def test_a_lambda_of_the_notebook_runs_in_workers(sets: dict[str, Path], v2: Any) -> None:
     flip, scale = v2.RandomHorizontalFlip(1), 2.0
     make = functools.partial(reader.Dataset(sets["labels"]).loader, 4, seed=3)
     loader = make(
@@ -247,7 +243,7 @@ def unsendable(image: Any, label: Any) -> Any:
     raise _OwnError("depth", 3)
 
 
-@pytest.mark.usefixtures("_workers_with_torchvision")
+@in_workers
 @pytest.mark.parametrize(
     ("transform", "error", "text"),
     [
@@ -257,10 +253,9 @@ def unsendable(image: Any, label: Any) -> Any:
     ],
 )
 def test_an_error_of_a_transform_in_a_worker_is_raised_as_it_is(
-    sets: dict[str, Path], monkeypatch: pytest.MonkeyPatch, transform: Any, error: Any, text: str
+    sets: dict[str, Path], transform: Any, error: Any, text: str
 ) -> None:
     """With the traceback of the worker."""
-    let_workers_fill_all(monkeypatch)
     loader = reader.Dataset(sets["labels"]).loader(16, seed=1, num_workers=1, transform=transform)
     with pytest.raises(error, match=text) as raised:
         next(iter(loader))
@@ -277,12 +272,11 @@ def endless(image: Any, label: Any) -> Any:
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("_workers_with_torchvision")
+@in_workers
 def test_a_transform_that_hangs_is_an_error_that_names_the_records(
     sets: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_pool, "_SILENT_S", 8.0)  # a start has to be faster
-    let_workers_fill_all(monkeypatch)
     loader = reader.Dataset(sets["labels"]).loader(4, num_workers=1, transform=endless)
     said = refused(lambda: next(iter(loader)))
     assert "and 3 others of its batch: worker processes ended twice with this batch" in said
@@ -308,14 +302,13 @@ def test_a_transform_that_cannot_be_sent_needs_the_thread_of_training(
     assert torch.equal(images, next(iter(dataset.loader(4, seed=1)))[0].flip(-1))
 
 
-@pytest.mark.usefixtures("_workers_with_torchvision")
+@in_workers
 def test_a_transform_that_only_this_process_can_import_runs_here(
     sets: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = types.ModuleType("only_here")
     exec("def same(image, label): return image, label", module.__dict__)
     monkeypatch.setitem(sys.modules, "only_here", module)
-    let_workers_fill_all(monkeypatch)
     dataset = reader.Dataset(sets["labels"])
     loader = dataset.loader(4, seed=1, transform=module.same, num_workers=1)
     said = refused(lambda: next(iter(loader)))
@@ -327,11 +320,8 @@ def test_a_transform_that_only_this_process_can_import_runs_here(
     assert torch.equal(images, next(iter(dataset.loader(4, seed=1)))[0])
 
 
-@pytest.mark.usefixtures("_workers_with_torchvision")
-def test_texts_of_a_transform_are_lists(
-    sets: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    let_workers_fill_all(monkeypatch)
+@in_workers
+def test_texts_of_a_transform_are_lists(sets: dict[str, Path]) -> None:
 
     def named(image: Any, target: dict[str, Any]) -> Any:
         return image, {"names": np.array(["a", "é"], object), "codes": np.array(["x"]), **target}

@@ -9,7 +9,7 @@ import pytest
 
 from shardprep import reader
 from tests.kinds.sets import as_png
-from tests.reader.datasets import batch_keys, keys_of, merged, pets, refused, saved
+from tests.reader.datasets import batch_keys, by_load, keys_of, merged, pets, refused, saved
 from tests.support.builders import animals, jpeg
 
 NUM_CATS, NUM_DOGS = 32, 8
@@ -74,11 +74,6 @@ def test_without_replacement_a_record_is_drawn_once(folder: Path) -> None:
     assert len({*keys[:10]}) == len({*keys[10:]}) == 10
 
 
-def of_load(folder: Path, part: tuple[int, int] = (0, 1), **options: Any) -> Any:
-    config = reader.ReadConfig(shard_index=part[0], num_shards=part[1])
-    return reader.iterate(folder, as_supervised=False, read_config=config, **options)
-
-
 @pytest.mark.parametrize(
     "weights",
     [reader.Weights("balanced", num_samples=75),
@@ -89,13 +84,13 @@ def test_both_readers_draw_the_same_on_any_number_of_hosts(folder: Path, weights
     """Hosts share one series of draws in global batches, and a cache does not change it."""
     options: dict[str, Any] = {"weights": weights, "seed": 7, "batch_size": 8}
     whole = drawn(folder, 2, **options)
-    one = of_load(folder, **options)
+    one = by_load(folder, **options)
     assert [*itertools.chain(*batch_keys(one), *batch_keys(one))] == whole
-    cached = of_load(folder, cache="memory", **options)
+    cached = by_load(folder, cache="memory", **options)
     assert [*itertools.chain(*batch_keys(cached), *batch_keys(cached))] == whole
     epoch = whole[: len(whole) // 2]
     small = {**options, "batch_size": 4}
-    parts = [batch_keys(of_load(folder, part=(i, 2), **small)) for i in range(2)]
+    parts = [batch_keys(by_load(folder, part=(i, 2), **small)) for i in range(2)]
     assert [*itertools.chain(*merged(parts))] == epoch
     half = reader.Dataset(folder).batches(num_shards=2, shard_index=1, as_supervised=False, **small)
     assert batch_keys(half) == parts[1]

@@ -1,7 +1,6 @@
 """Worker processes fill the batches that threads would fill, whatever happens to the workers."""
 
 import gc
-import hashlib
 import multiprocessing
 import os
 import shutil
@@ -20,47 +19,18 @@ from shardprep.reader.arrays import team, worker_pool
 from shardprep.reader.arrays.batch_maker import BatchSource
 from shardprep.reader.config import Advice
 from tests.reader.datasets import NUM_TRAIN, damage, put, refused
-from tests.reader.worker_processes import WAYS, gone, let_workers_fill_all, run, worker_sets
+from tests.reader.worker_processes import WAYS, digests, gone, run, worker_sets
 from tests.support.examples import thorough
 from tests.support.object_store import Bucket
 
 Set = dict[str, "Path"]
-
-
-@pytest.fixture(autouse=True, name="_all_by_workers")
-def _all_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    let_workers_fill_all(monkeypatch)
+pytestmark = pytest.mark.usefixtures("by_workers")
 
 
 @pytest.fixture(scope="module", name="sets")
 def _sets(tmp_path_factory: pytest.TempPathFactory) -> Set:
     forms = ("jpeg", "png", "raw", "keep", "own sizes", "multilabel", "text")
     return worker_sets(tmp_path_factory, forms)
-
-
-def flat(value: Any) -> Iterator[bytes]:
-    """Yield the type, shape and content of each array of a batch."""
-    if isinstance(value, dict):
-        for name in sorted(value):
-            yield from (name.encode(), *flat(value[name]))
-    elif isinstance(value, list | tuple):
-        yield f"{len(value)}".encode()
-        for one in value:
-            yield from flat(one)
-    elif isinstance(value, np.ndarray) and value.dtype != object:
-        yield f"{value.dtype}{value.shape}".encode()
-        yield np.ascontiguousarray(value).tobytes()
-    else:
-        yield repr(value.tolist() if isinstance(value, np.ndarray) else value).encode()
-
-
-def stream(batches: Any) -> str:
-    """Return the SHA-256 of all batches."""
-    digest = hashlib.sha256()
-    for batch in batches:
-        for part in flat(batch):
-            digest.update(part)
-    return digest.hexdigest()
 
 
 def pool_of(batches: Any) -> Any:
@@ -80,10 +50,10 @@ def test_workers_yield_the_stream_of_threads(sets: Set, way: str) -> None:
     form, options = OWN_WAYS[way]
     dataset = reader.Dataset(sets[form])
     usual = {"epochs": 2, "seed": 5, **options}
-    expected = stream(dataset.batches(5, **usual, num_workers=0))
+    expected = digests(dataset.batches(5, **usual, num_workers=0))
     for num_workers in (1, 3):
         with dataset.batches(5, **usual, num_workers=num_workers) as batches:
-            assert stream(batches) == expected
+            assert digests(batches) == expected
 
 
 def test_workers_read_mixes_slices_and_parts_of_hosts(sets: Set) -> None:
@@ -92,31 +62,31 @@ def test_workers_read_mixes_slices_and_parts_of_hosts(sets: Set) -> None:
         for host in range(2):
             options: dict[str, Any] = {"seed": 3, "num_shards": 2, "shard_index": host}
             with dataset.batches(4, **options, num_workers=2) as batches:
-                found = stream(batches)
-            assert found == stream(dataset.batches(4, **options, num_workers=0))
+                found = digests(batches)
+            assert found == digests(dataset.batches(4, **options, num_workers=0))
 
 
 def test_a_state_goes_on_with_any_number_of_workers(sets: Set) -> None:
     dataset = reader.Dataset(sets["jpeg"])
-    whole = [stream([batch]) for batch in dataset.batches(5, epochs=2, seed=1, num_workers=0)]
+    whole = digests(dataset.batches(5, epochs=2, seed=1, num_workers=0))
     with dataset.batches(5, epochs=2, seed=9, num_workers=2) as batches:
         for number in range(len(whole)):
             before = dataset.batches(5, epochs=2, seed=1, num_workers=0)
             for _ in range(number):
                 next(before)
             batches.load_state_dict(before.state_dict())
-            assert stream([next(batches)]) == whole[number]
+            assert digests([next(batches)]) == whole[number : number + 1]
             after = batches.state_dict()
             rest = dataset.batches(5, epochs=2, seed=2, num_workers=0)
             rest.load_state_dict(after)
-            assert [stream([batch]) for batch in rest] == whole[number + 1 :]
+            assert digests(rest) == whole[number + 1 :]
 
 
 def test_a_bucket_is_read_by_workers(sets: Set, bucket: Bucket) -> None:
     url = put(bucket, sets["jpeg"])
     with reader.Dataset(url).batches(5, seed=1, num_workers=2) as batches:
-        found = stream(batches)
-    assert found == stream(reader.Dataset(sets["jpeg"]).batches(5, seed=1, num_workers=0))
+        found = digests(batches)
+    assert found == digests(reader.Dataset(sets["jpeg"]).batches(5, seed=1, num_workers=0))
 
 
 def test_loaders_and_keras_take_workers(sets: Set) -> None:
@@ -147,7 +117,7 @@ def test_held_batches_are_never_overwritten(sets: Set) -> None:
         held = list(batches)
     assert len(held) == 44
     expected = dataset.batches(4, epochs=4, seed=1, num_workers=0)
-    assert stream(held) == stream(expected)
+    assert digests(held) == digests(expected)
     held[0][0][:] = 0  # as writable as the batches of threads
     assert not held[0][0].any()
 
@@ -193,15 +163,14 @@ def test_arrays_beyond_a_slot_are_sent_and_equal(
     monkeypatch.setattr(BatchSource, "batch_bytes", lambda _: 4096)
     dataset = reader.Dataset(sets["jpeg"])
     with dataset.batches(16, seed=1, num_workers=1) as batches:
-        found = stream(batches)
-    assert found == stream(dataset.batches(16, seed=1, num_workers=0))
+        found = digests(batches)
+    assert found == digests(dataset.batches(16, seed=1, num_workers=0))
 
 
 # Damage
 
 
-def test_errors_and_replaced_records_are_those_of_threads(sets: Set, tmp_path: Path) -> None:
-    copied = shutil.copytree(sets["jpeg"], tmp_path / "set")
+def test_errors_and_replaced_records_are_those_of_threads(copied: Path) -> None:
     damage(copied, 12, 13, 40)
     dataset = reader.Dataset(copied)
     with dataset.batches(5, shuffle=False, num_workers=2) as batches:
@@ -217,7 +186,7 @@ def test_errors_and_replaced_records_are_those_of_threads(sets: Set, tmp_path: P
         options: dict[str, Any] = {"seed": 1, "epochs": 2, "on_error": "skip"}
         with dataset.batches(5, **options, num_workers=number) as batches:
             with pytest.warns(RuntimeWarning, match="skipped") as warned:
-                digest = stream(batches)
+                digest = digests(batches)
             lines = [str(one.message) for one in warned]
             read.append((digest, lines, [str(error) for error in batches.skipped]))
     assert len(read[0][1]) == 3
@@ -233,8 +202,7 @@ def test_advice_of_workers_is_given_once(sets: Set) -> None:
     assert len(warned) == 1
 
 
-def test_a_missing_shard_is_the_error_of_threads(sets: Set, tmp_path: Path) -> None:
-    copied = shutil.copytree(sets["jpeg"], tmp_path / "set")
+def test_a_missing_shard_is_the_error_of_threads(copied: Path) -> None:
     dataset = reader.Dataset(copied)
     for path in copied.glob("*-train.tfrecord*"):
         path.unlink()
@@ -251,7 +219,7 @@ def test_a_missing_shard_is_the_error_of_threads(sets: Set, tmp_path: Path) -> N
 @pytest.mark.parametrize("at", [0, 4, *(thorough(at) for at in (1, 2, 3, 5, 6, 7, 8))])
 def test_a_killed_worker_costs_no_batch(sets: Set, at: int) -> None:
     dataset = reader.Dataset(sets["jpeg"])
-    expected = stream(dataset.batches(5, seed=1, num_workers=0))
+    expected = digests(dataset.batches(5, seed=1, num_workers=0))
     with dataset.batches(5, seed=1, num_workers=2) as batches:
         found = []
         for number, batch in enumerate(batches):
@@ -259,7 +227,7 @@ def test_a_killed_worker_costs_no_batch(sets: Set, at: int) -> None:
                 workers = pool_of(batches)._workers
                 workers[at % len(workers)].process.kill()
             found.append(batch)
-    assert stream(found) == expected
+    assert digests(found) == expected
 
 
 def test_a_worker_that_hangs_is_replaced(sets: Set, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +237,7 @@ def test_a_worker_that_hangs_is_replaced(sets: Set, monkeypatch: pytest.MonkeyPa
         found = [next(batches)]
         os.kill(pool_of(batches)._workers[0].process.pid, signal.SIGSTOP)
         found += batches
-    assert stream(found) == stream(dataset.batches(5, seed=1, num_workers=0))
+    assert digests(found) == digests(dataset.batches(5, seed=1, num_workers=0))
 
 
 def test_a_batch_that_ends_two_workers_is_an_error(
@@ -298,9 +266,9 @@ def test_workers_that_do_not_start_are_an_error(sets: Set, monkeypatch: pytest.M
     with dataset.batches(5, seed=1, num_workers=1) as batches:
         line = refused(lambda: next(batches))
         monkeypatch.undo()
-        found = stream(batches)
+        found = digests(batches)
     assert "a worker could not be started in 3 attempts" in line
-    assert found == stream(dataset.batches(5, seed=1, num_workers=0))
+    assert found == digests(dataset.batches(5, seed=1, num_workers=0))
 
 
 @pytest.mark.parametrize("way", ["close", "garbage", "with", "end"])
@@ -380,7 +348,7 @@ def test_threads_fill_batches_while_workers_start(
             kinds = [type(begun).__name__ for _, begun in batches._started]
             found.append(next(batches))
     expected = dataset.batches(5, epochs=None, seed=1, num_workers=0)
-    assert stream(found) == stream(next(expected) for _ in found)
+    assert digests(found) == digests(next(expected) for _ in found)
 
 
 def test_threads_begin_few_batches_until_workers_are_ready(
@@ -434,9 +402,8 @@ def test_a_process_that_may_not_start_processes_uses_threads() -> None:
     assert "num_workers=2, but this process is a worker of another library" in line
 
 
-def test_a_dataset_that_was_replaced_meanwhile_is_an_error(sets: Set, tmp_path: Path) -> None:
+def test_a_dataset_that_was_replaced_meanwhile_is_an_error(sets: Set, copied: Path) -> None:
     """Workers that start afterwards read no record of the new one."""
-    copied = shutil.copytree(sets["jpeg"], tmp_path / "set")
     dataset = reader.Dataset(copied)
     shutil.rmtree(copied)
     shutil.copytree(sets["png"], copied)

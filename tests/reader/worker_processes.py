@@ -1,18 +1,19 @@
 """Worker processes of readers in tests."""
 
+import hashlib
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
-from shardprep.reader.arrays.team import Team
 from tests.reader.datasets import of_form
 from tests.support.annotated import Marked, annotated
 from tests.support.builders import build, encoded, pixels, write_folder
@@ -33,19 +34,31 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 """Ways to read a dataset of `worker_sets`, with options of both readers."""
 
 
-def let_workers_fill_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for a worker instead of filling the first batches with threads."""
-    usual = Team._workers
+def flat(value: Any) -> Iterator[bytes]:
+    """Yield the type, shape and content of each array, tensor, number or text of a batch."""
+    if isinstance(value, dict):
+        for name in sorted(value):
+            yield from (name.encode(), *flat(value[name]))
+    elif isinstance(value, list | tuple):
+        yield f"{len(value)}".encode()
+        for one in value:
+            yield from flat(one)
+    elif (array := np.asarray(value)).dtype.kind in "OSU":
+        texts = [one.decode() if isinstance(one, bytes) else str(one) for one in array.ravel()]
+        yield f"{array.shape}{texts}".encode()
+    else:
+        yield f"{array.dtype}{array.shape}".encode()
+        yield array.tobytes()
 
-    def waiting(self: Team) -> Any:
-        self._let_workers_start()
-        pool = usual(self)
-        while pool is None and self._num_workers:
-            time.sleep(0.005)
-            pool = usual(self)
-        return pool
 
-    monkeypatch.setattr(Team, "_workers", waiting)
+def digests(batches: Iterable[Any]) -> list[str]:
+    """Return the SHA-256 of each batch or item."""
+    return [hashlib.sha256(b"".join(flat(batch))).hexdigest() for batch in batches]
+
+
+def all_same(some: Iterable[Any], others: Iterable[Any]) -> bool:
+    """Return whether batches or items have equal keys, dtypes, shapes and values."""
+    return digests(some) == digests(others)
 
 
 def gone(pids: Sequence[int | None]) -> bool:

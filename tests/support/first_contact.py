@@ -84,7 +84,9 @@ def _fact(plan: BuildPlan, item: Item, *, is_target: bool) -> Fact:
         spec = plan.annotations.spec
         fact |= {"boxes": ",".join(labels)} if spec.boxes else {}
         fact |= {"shapes": ",".join(labels)} if spec.masks != "none" and not item.companions else {}
-        fact |= {"points": ""} if spec.has_points else {}
+        points = item.annotation.points
+        lacks_points = spec.keypoints is None and (points is None or not points[:, 2].any())
+        fact |= {"points": ""} if spec.has_points and not lacks_points else {}
     return fact
 
 

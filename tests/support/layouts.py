@@ -8,18 +8,19 @@ text or one of
 * `@scene MODE`: an image that shows the same as others with its name and folder; `cut` for a part
   of it on black;
 * `@same FILE`: the bytes of another file, or the first of them with `cut NUMBER`;
-* `@hex` bytes, and `@latin-1` text.
+* `@hex` bytes, `@zlib` bytes in base64, and `@latin-1` text.
 
 `python -m tests.support.layouts` writes the table of docs/kaggle.md; `test_layouts` builds every
 row and compares the table.
 """
 
+import base64
 import io
 import itertools
 import re
 import tomllib
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,11 @@ Members = dict[str, bytes]
 _FORMS = {"jpg": "JPEG", "jpeg": "JPEG", "png": "PNG", "tif": "TIFF", "gif": "GIF"}
 _ARCHIVE = re.compile(r"(?<=\.zip)/|(?<=\.7z)/|(?<=\.tar)/|(?<=\.tar\.gz)/")
 _SHOWN_CLASSES = 4
+_CODED: dict[str, Callable[[str], bytes]] = {
+    "@hex": bytes.fromhex,
+    "@zlib": lambda text: zlib.decompress(base64.b64decode(text)),
+    "@latin-1": lambda text: text.encode("latin-1"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,10 +177,8 @@ def _content(name: str, content: str, before: Members) -> bytes:
         case "@same":
             other, _, size = rest.partition(" cut ")
             return before[other][: int(size) if size else None]
-        case "@hex":
-            return bytes.fromhex(rest)
-        case "@latin-1":
-            return rest.encode("latin-1")
+        case "@hex" | "@zlib" | "@latin-1":
+            return _CODED[how](rest)
         case _:
             return content.encode()
 

@@ -156,7 +156,7 @@ def found_columns(
         is_identity = _IDENTITY.fullmatch(title) and len(counts) < sum(counts.values())
         if title in usual[:1] or is_other or is_alone or is_identity:
             strength = CERTAIN
-        if [*shown] == [title]:
+        if [*shown] == [title] and title.lower() != "id":
             strength = SHARED
         found.append(_columns(match, (title,), strength, kinds))
     found = [*_numbers_together(match, found), *(one for one in found if one.options)]

@@ -40,6 +40,8 @@ _MOST_DEPTH = 4
 _MOST_NAMES, _MOST_READ, _MOST_FORMATS, _HEAD = 1_000, 8, 32, 1 << 16
 _FORMAT = re.compile(r"(?<![^\W\d_])(png|jpe?g|bmp|tiff?|webp)s?(?![^\W\d_])", re.IGNORECASE)
 _OF_FORMAT = re.compile(rf"(.*/)?[^/]*{_FORMAT.pattern}[^/]*", re.IGNORECASE)
+_SIZE = re.compile(r"(?<!\d)\d{2,4}x\d{2,4}(?!\d)")
+_TO_SIZE = re.compile(rf"(?:[^/]+/)*?[^/]*{_SIZE.pattern}[^/]*")
 _FOLD = re.compile(r"fold|split|v(er(sion)?)?[-_ ]?\d", re.IGNORECASE)
 _NOT_FOUND = re.compile(r"(image|img|photo|picture|file)[-_ ]?not[-_ ]?found\.\w+", re.IGNORECASE)
 _A_PAIR, _MOST_PARTS, _MOST_COPIES = 2, 4, 4
@@ -183,9 +185,21 @@ def variants(view: View) -> Sequence[Reading]:
         why = printable(f"{', '.join(roots)} show the same scenes: use one of them")
         every = Reading({"labels": "folder"}, "all of them")
         return [*(Reading(_alone(view, roots, one), why) for one in roots), every]
-    roots = _partitions(view)
-    why = f"{', '.join(roots)} have the same files in other splits or classes: use one of them"
+    of_sizes = _of_sizes(view.folders)
+    roots = of_sizes or _partitions(view)
+    what = "differ only in a size" if of_sizes else "have the same files in other splits or classes"
+    why = f"{', '.join(roots)} {what}: use one of them"
     return [Reading({"root": one}, printable(why)) for one in roots]
+
+
+def _of_sizes(counts: Mapping[str, int]) -> list[str]:
+    """Return folders that differ only in the sizes in their names and are equally full; else []."""
+    below = defaultdict[str, Counter[str]](Counter)
+    for path, number in counts.items():
+        top = _TO_SIZE.match(path)
+        below[top[0] if top else ""][_SIZE.sub("*", path)] += number
+    are_alike = len({frozenset(one.items()) for one in below.values()}) == 1
+    return sorted(below, key=natural_order) if len(below) > 1 and are_alike else []
 
 
 def _alone(view: View, roots: Sequence[str], top: str) -> Mapping[str, Any]:

@@ -13,15 +13,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from shardprep.dataset.schema import BOX, IMAGE, KEYPOINTS, POINTS, Schema
+from shardprep.dataset.schema import IMAGE, Schema
 from shardprep.errors import RecordError
 from shardprep.reader.array_types import Array, Columns, Ints, Pixels
 from shardprep.reader.arrays.memory import ALIGNMENT, FreePieces, HostMemory
 from shardprep.reader.config import BatchOptions
-from shardprep.reader.decode.annotations import boxes_as, points_as
+from shardprep.reader.decode.annotations import array_as
 from shardprep.reader.decode.crop import crop_keys
 from shardprep.reader.decode.features import DecodedExamples, ExampleReader, FeatureDecoder
-from shardprep.reader.decode.targets import BoxLimit
+from shardprep.reader.decode.targets import FORMATTED, BoxLimit
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.records import Records
 from shardprep.reader.records.shards import submitted
@@ -42,7 +42,6 @@ IMAGES_A_TURN = 8
 
 NewArray = Callable[[tuple[int, ...], Any], Array]
 """Returns an uninitialized array of a shape and dtype."""
-_FORMATS = ((BOX, boxes_as), (KEYPOINTS, points_as), (POINTS, points_as))
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,17 +239,16 @@ class BatchMaker:
         elif decoder.needs_padding:
             values = decoder.padded(columns)
         if options.box_format != "rel_yxyx":
-            for name, convert in _FORMATS:
-                if name in values:
-                    values = {**values, name: self._format(convert, values[name], values[IMAGE])}
+            for name in FORMATTED.keys() & values.keys():
+                values = {**values, name: self._format(name, values[name], values[IMAGE])}
         return values
 
-    def _format(self, convert: Callable[..., Any], places: Any, images: Any) -> Any:
+    def _format(self, name: str, places: Any, images: Any) -> Any:
         box_format, size = self._options.box_format, self._examples.decoder.image_size
         if not self._options.ragged:
-            return convert(places, box_format, size or images.shape[1:3])
+            return array_as(name, places, box_format, size or images.shape[1:3])
         sizes = [size or image.shape[:2] for image in images]
-        return [convert(own, box_format, of) for own, of in zip(places, sizes, strict=True)]
+        return [array_as(name, own, box_format, of) for own, of in zip(places, sizes, strict=True)]
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:

@@ -17,7 +17,7 @@ from shardprep.reader.arrays.batch_maker import BatchSource
 from shardprep.reader.arrays.memory import HostMemory
 from shardprep.reader.arrays.team import Begun, Team
 from shardprep.reader.config import warn
-from shardprep.reader.decode.targets import target_of
+from shardprep.reader.decode.targets import Elements
 from shardprep.reader.order.order import State, check_state, identity
 
 _STATE = "Dataset.batches.load_state_dict"
@@ -46,7 +46,7 @@ class ArrayBatches:
         self._num_batches = source.order.num_batches(drop=options.drop_remainder)
         """Number of global batches of an epoch."""
         self._num_own_batches = source.order.num_own_batches(drop=options.drop_remainder)
-        self._target = target_of(source.schema)
+        self._elements = Elements(source.schema, as_supervised=options.as_supervised)
         self._skipped = _Skipped()
         self._next = 0
         self._started = deque[tuple[int, Begun]]()
@@ -178,9 +178,7 @@ class ArrayBatches:
             raise
 
     def _element(self, values: dict[str, Any]) -> Any:
-        if not self._options.as_supervised:
-            return {name: values[name] for name in self._source.names}
-        return self._target.pair(values[self._source.schema.image_name], values)
+        return self._elements.pack(values)
 
 
 class AheadBatches(ArrayBatches):

@@ -19,7 +19,7 @@ from shardprep.dataset.schema import (
     OBJECT_MASK,
 )
 from shardprep.errors import DatasetError
-from shardprep.reader.decode.annotations import boxes_as, points_as
+from shardprep.reader.decode.annotations import array_as
 from shardprep.reader.decode.targets import KEYS
 from shardprep.reader.validators import Number, validated
 
@@ -70,10 +70,10 @@ def collate(items: Any, first_label: Number = 0) -> tuple[list[Any], list[dict[s
 def _values(target: dict[str, Any], size: tuple[int, ...], first_label: int) -> dict[str, Any]:
     arrays = {name: np.asarray(one) for name, one in target.items()}
     arrays = {name: one for name, one in arrays.items() if one.dtype.kind not in "UO"}
-    arrays[KEYS[BOX]] = boxes_as(arrays[KEYS[BOX]], "xyxy", size)
+    arrays[KEYS[BOX]] = array_as(BOX, arrays[KEYS[BOX]], "xyxy", size)
     arrays[KEYS[BOX_LABEL]] = arrays[KEYS[BOX_LABEL]] + first_label
     if KEYS[KEYPOINTS] in arrays:
-        places = points_as(arrays[KEYS[KEYPOINTS]], "xyxy", size)
+        places = array_as(KEYPOINTS, arrays[KEYS[KEYPOINTS]], "xyxy", size)
         visible = arrays.pop(KEYS[KEYPOINTS_VISIBLE])[..., np.newaxis].astype(np.float32)
         arrays[KEYS[KEYPOINTS]] = np.concatenate([places, visible], axis=-1)
     if KEYS[CROWD] in arrays:

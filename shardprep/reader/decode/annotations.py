@@ -15,7 +15,7 @@ from shardprep.image.png import encoded_png, stored_png
 from shardprep.reader.array_types import Array
 from shardprep.reader.config import BoxFormat, Crop, CropWindow, StackPart
 from shardprep.reader.decode.crop import boxes_in, moved, nearest_pixels
-from shardprep.reader.decode.targets import PADDING, BoxLimit, formatted, formatted_points
+from shardprep.reader.decode.targets import FORMATTED, PADDING, BoxLimit
 
 _MODES = {"uint8": "L", "uint16": "I;16"}
 """Pixel dtype of a mask → mode of its PNG in Pillow."""
@@ -235,13 +235,7 @@ def resized_mask(data: bytes, size: tuple[int, int] | None) -> bytes:
     return encoded_png(pixels[np.ix_(rows, columns)])
 
 
-def points_as(points: Array, box_format: BoxFormat, size: tuple[int, ...]) -> Array:
-    """Return stored keypoints, float32[…, 2], in the order and unit of `box_format`."""
-    changed: Array = formatted_points(points, box_format, np.array(size, np.float32), np)
-    return changed
-
-
-def boxes_as(boxes: Array, box_format: BoxFormat, size: tuple[int, ...]) -> Array:
-    """Return stored boxes, float32[…, 4], in `box_format`; `size` is height and width."""
-    changed: Array = formatted(boxes, box_format, np.array(size, np.float32), np)
+def array_as(name: str, places: Array, box_format: BoxFormat, size: tuple[int, ...]) -> Array:
+    """Return a feature of `FORMATTED` in `box_format`; `size` is height and width in pixels."""
+    changed: Array = FORMATTED[name](places, box_format, np.array(size, np.float32), np)
     return changed

@@ -87,6 +87,22 @@ def element_names(schema: Schema, *, as_supervised: bool) -> tuple[str, ...]:
     return names if as_supervised else tuple(schema.features)
 
 
+class Elements:
+    """Converter of features to elements of a dataset: (image, target), or all features."""
+
+    def __init__(self, schema: Schema, *, as_supervised: bool) -> None:
+        self.schema = schema
+        self.target = target_of(schema)
+        self._as_supervised = as_supervised
+        self.names = element_names(schema, as_supervised=as_supervised)
+
+    def pack(self, features: dict[str, Any]) -> Any:
+        """Return (image, target), or the image alone; without `as_supervised`, all features."""
+        if not self._as_supervised:
+            return {name: features[name] for name in self.names}
+        return self.target.pair(features[self.schema.image_name], features)
+
+
 def padding(values: Mapping[str, Any]) -> dict[str, int]:
     """Return name → padding value of object features, named as in `values`; {} without boxes."""
     if BOX in values:
@@ -183,3 +199,7 @@ def formatted(boxes: Any, box_format: BoxFormat, size: Any, library: Any) -> Any
         sides = [side * length for side, length in zip(sides, (*size, *size), strict=True)]
     changed = library.stack(_SIDES[box_format.removeprefix("rel_")](*sides), axis=-1)
     return library.where(boxes[..., :1] < 0, boxes, changed)
+
+
+FORMATTED = {BOX: formatted, KEYPOINTS: formatted_points, POINTS: formatted_points}
+"""Feature with places in the image → function that converts them to a box format."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardprep.dataset.schema import IMAGE
+from shardprep.dataset.schema import IMAGE, IMAGES
 
 STALL_COUNTS = 0.1
 """Smallest share of the time, 0 to 1, at which waiting counts; below, the pipeline keeps up."""
@@ -117,7 +117,7 @@ def _settled(run: Sequence[Times]) -> Sequence[Times]:
 def images_of(batch: Any) -> Any:
     """Return the images of a batch, which is a dict, (images, targets) or images alone."""
     if isinstance(batch, dict):
-        return batch[IMAGE]
+        return batch[IMAGE if IMAGE in batch else IMAGES]
     return batch[0] if isinstance(batch, tuple) else batch
 
 

@@ -19,7 +19,6 @@ import numpy as np
 from shardprep.reader.array_types import Floats, Ints
 from shardprep.reader.order.global_batches import GlobalBatches, cut
 from shardprep.reader.order.permutation import (
-    group_key,
     mix,
     permutations,
     random_numbers,
@@ -42,8 +41,8 @@ _LANE_RECORDS = 8
 _LANE_WIDTH = 4
 """Minimum number of blocks that a lane mixes at a time."""
 _Key = TypeVar("_Key")
-_LANE = 3
-"""Separates the keys of lanes from other keys that are derived from the key of an epoch."""
+_GROUP, _LANE = 1, 3
+"""Separate the keys of groups and lanes from other keys that are derived from a key."""
 
 
 class Lane(NamedTuple):
@@ -383,7 +382,7 @@ def _group_positions(groups: list[tuple[BlockShuffle, int, int]]) -> list[Ints]:
         first = blocks.blocks(key, group)[:, None] * blocks.block_length
         positions = (first + np.arange(blocks.block_length)).ravel()
         stored.append(positions[positions < blocks.num_records])  # the short block
-    keys = [group_key(key, group) for _, key, group in groups]
+    keys = [mix(key, _GROUP, group) for _, key, group in groups]
     chosen = shuffled_ranges([*map(len, stored)], keys)
     return [positions[rows] for positions, rows in zip(stored, chosen, strict=True)]
 

@@ -34,8 +34,6 @@ _UINT32 = (1 << 32) - 1
 _ROUNDS = 6
 _ROUND_KEYS_APART = 0x5BD1E995
 """Difference between the keys of two rounds of the Feistel network."""
-_GROUP = 1
-"""Separates the keys of groups from other keys that are derived from the key of an epoch."""
 _T = TypeVar("_T")
 
 
@@ -59,11 +57,6 @@ def mix(key: _T, *numbers: Any) -> _T:
         mixed = ((mixed ^ (mixed // (1 << 15))) * 69621) % _PRIME
         mixed = mixed ^ (mixed // (1 << 13))
     return mixed % _PRIME  # type: ignore[no-any-return]
-
-
-def group_key(epoch_key: Any, group: Any) -> Any:
-    """Return the key that shuffles the records of a group."""
-    return mix(epoch_key, _GROUP, group)
 
 
 def random_numbers(key: int, start: int, stop: int) -> Floats:

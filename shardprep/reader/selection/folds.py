@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import LABEL
 from shardprep.errors import DatasetError, counted
+from shardprep.image.near_pairs import joined
 from shardprep.reader.array_types import Ints
 from shardprep.reader.order.permutation import key_of, random_numbers
 from shardprep.reader.selection.query import (
@@ -262,17 +263,9 @@ def _joined(*columns: Ints) -> Ints:
 
     Groups that share a row are joined. Zeros do not count as equal.
     """
-    alone = np.arange(len(columns[0]))
-    codes = [
-        np.unique(np.where(one > 0, one, one.max(initial=0) + 1 + alone), return_inverse=True)[1]
-        for one in columns
-    ]
-    groups: Ints = alone
-    while True:
-        before = groups
-        for one in (*codes, before):
-            lowest = np.full(len(alone), len(alone))
-            np.minimum.at(lowest, one, groups)
-            groups = lowest[one]
-        if np.array_equal(groups, before):
-            return groups
+    pairs = []
+    for one in columns:
+        rows, first = np.flatnonzero(one), np.zeros(one.max(initial=0) + 1, np.int64)
+        first[one[rows[::-1]]] = rows[::-1]  # the last assignment counts
+        pairs.append(np.stack([first[one[rows]], rows], axis=1))
+    return joined(np.arange(len(columns[0])), np.concatenate(pairs))

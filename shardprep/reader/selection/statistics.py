@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from shardprep.dataset.open_dataset import open_dataset
-from shardprep.errors import DatasetError, StorageError
+from shardprep.errors import DatasetError
 from shardprep.reader.decode.features import ExampleReader, FeatureDecoder
 from shardprep.reader.records.subset import open_subset
 from shardprep.reader.selection.split_argument import AnySplit, numbers_of
 from shardprep.reader.validators import Location, validated
-from shardprep.storage.atomic_file import DurableFile
-from shardprep.storage.cache import cache_root, make_cache
+from shardprep.storage.cache import array_file, keep_arrays, kept_arrays
 
 _LEVELS = 256
 _IMAGES_A_TASK = 64
@@ -46,17 +42,17 @@ def mean_std(path: Location, split: AnySplit = "train") -> MeanStd:
     dataset = open_dataset(path)
     digest = hashlib.sha256(dataset.manifest.sha256.encode())
     digest.update(numbers_of(dataset.manifest, split).tobytes())
-    file = cache_root() / "channels" / f"{digest.hexdigest()[:32]}.json"
-    counts = _load(file)
+    file = array_file("channels", digest.hexdigest()[:32])
     if dataset.schema.image.is_deep:
         what = "mean_std needs images of 8 bits, but these have 16"
         raise DatasetError(str(dataset), what, "compute it from Dataset.batches")
+    counts = (kept_arrays(file) or {}).get("counts")
     if counts is None:
         records = open_subset(dataset, split).records
         names = (dataset.schema.image_name,)
         examples = ExampleReader(records, FeatureDecoder(dataset.schema, names, decode=True))
         counts = _histograms(examples)
-        _save(file, counts)
+        keep_arrays(file, {"counts": counts})
     levels = np.arange(_LEVELS) / (_LEVELS - 1)
     mean = counts @ levels / counts.sum(axis=1)
     squares = (levels - mean[:, None]) ** 2
@@ -77,19 +73,3 @@ def _histograms(examples: ExampleReader) -> Any:
 
     parts = examples.records.map_ranges(count, _IMAGES_A_TASK)
     return sum(parts, np.zeros(3 * _LEVELS, np.int64)).reshape(3, _LEVELS)
-
-
-def _load(file: Path) -> Any:
-    with contextlib.suppress(OSError, ValueError):
-        counts = np.array(json.loads(file.read_bytes()), np.int64)
-        if counts.shape == (3, _LEVELS) and (counts >= 0).all() and counts.sum(axis=1).all():
-            return counts
-    return None
-
-
-def _save(file: Path, counts: Any) -> None:
-    with contextlib.suppress(OSError, StorageError):
-        make_cache(file.parent)
-        with DurableFile(file, is_shared=True) as out:
-            out.write(json.dumps(counts.tolist()).encode())
-            out.commit()

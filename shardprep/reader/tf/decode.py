@@ -3,7 +3,7 @@
 Threads or worker processes decode each image into its row of the batch, and the graph gets only
 tags. The graph would allocate every image and copy it into its batch. But only one thread of a
 process at a time runs Python, and a switch to another thread costs as much as a small image. So the
-graph decodes whole images without annotations if they are small and cores are many, or if they are
+graph decodes whole images without annotations if they are small, if cores are many, or if they are
 not batched.
 """
 
@@ -16,13 +16,13 @@ from typing import Any
 import tensorflow as tf
 
 from shardprep.dataset.kinds import KINDS
-from shardprep.dataset.schema import IMAGE, LABELS, MISSING, TEXTS, Feature, Schema
+from shardprep.dataset.schema import IMAGE, LABELS, MISSING, TEXTS, Feature
 from shardprep.errors import DatasetError, RecordError
 from shardprep.machine import usable_cores
 from shardprep.reader.array_types import Ints
 from shardprep.reader.arrays.team import Team
 from shardprep.reader.decode.features import DecodedExamples, FeatureDecoder
-from shardprep.reader.decode.targets import element_names, target_of
+from shardprep.reader.decode.targets import Elements
 from shardprep.reader.order.order import Order
 from shardprep.reader.tf.python_calls import in_python
 
@@ -31,22 +31,6 @@ _PIXELS_A_CORE = 8192
 """Smallest size of an image, in pixels per core, at which threads are faster than the graph."""
 _MOST_CORES: dict[str | None, int] = {"jpeg": 8, "png": 8, "any": 8, "raw": 3}
 """Largest number of cores at which threads are faster than the graph, by encoding."""
-
-
-class Elements:
-    """Converter of features to elements of a dataset: (image, target), or all features."""
-
-    def __init__(self, schema: Schema, *, as_supervised: bool) -> None:
-        self.schema = schema
-        self.target = target_of(schema)
-        self._as_supervised = as_supervised
-        self.names = element_names(schema, as_supervised=as_supervised)
-
-    def pack(self, features: dict[str, Any]) -> Any:
-        """Return (image, target), or the image alone; without `as_supervised`, all features."""
-        if not self._as_supervised:
-            return {name: features[name] for name in self.names}
-        return self.target.pair(features[self.schema.image_name], features)
 
 
 class Decoder:
@@ -169,7 +153,7 @@ class BatchDecoder:
 
     def __call__(self, tags: Any) -> Any:
         """Return the elements of tags, int64[batch], or of a single tag, as tensors of a graph."""
-        return _in_python(self._filled, [tags], self._decoder, self._elements, tags.shape)
+        return _in_python(self._filled, tags, self._decoder, self._elements)
 
     def _filled(self, tags: Ints) -> list[Any]:
         every = tags.reshape(-1)
@@ -196,16 +180,12 @@ def from_memory(
         values = [columns[name] for name in examples.decoder.names]
         return values if tags.ndim else [value[0] for value in values]
 
-    return lambda tags: _in_python(copied, [tags], examples.decoder, elements, tags.shape)
+    return lambda tags: _in_python(copied, tags, examples.decoder, elements)
 
 
 def _in_python(
-    function: Callable[..., list[Any]],
-    inputs: list[Any],
-    decoder: FeatureDecoder,
-    elements: Elements,
-    shape: Any,
+    function: Callable[..., list[Any]], tags: Any, decoder: FeatureDecoder, elements: Elements
 ) -> Any:
     shapes = decoder.shapes()
-    specs = [tf.TensorSpec((*shape, *row), dtype) for row, dtype in shapes.values()]
-    return elements.pack(dict(zip(shapes, in_python(function, inputs, specs), strict=True)))
+    specs = [tf.TensorSpec((*tags.shape, *row), dtype) for row, dtype in shapes.values()]
+    return elements.pack(dict(zip(shapes, in_python(function, [tags], specs), strict=True)))

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from shardprep.dataset.schema import BOX, BOX_LABEL, IMAGE, IMAGES, KEYPOINTS, POINTS, ROWS, Schema
+from shardprep.dataset.schema import BOX, BOX_LABEL, IMAGE, IMAGES, ROWS, Schema
 from shardprep.errors import DatasetError, some_of
 from shardprep.machine import free_bytes, usable_cores
 from shardprep.reader.config import BoxFormat, ReadConfig, Request
-from shardprep.reader.decode.targets import KEYS, Target, formatted, formatted_points, padding
+from shardprep.reader.decode.targets import FORMATTED, KEYS, Target, padding
 from shardprep.reader.order.permutation import mix
 from shardprep.reader.records.subset import Subset
 from shardprep.reader.tf.decode import largest, pad_rows
@@ -208,9 +208,8 @@ class Finisher:
         if self._augment is not None and KEYS[BOX] in labels:
             labels = trim_boxes(labels, self._max_boxes)
         size = tf.unstack(tf.cast(tf.shape(images)[-3:-1], tf.float32), 2)
-        kinds = ((BOX, formatted), (KEYPOINTS, formatted_points), (POINTS, formatted_points))
-        for key, convert in ((KEYS[name], convert) for name, convert in kinds):
-            if key in labels:
+        for name, convert in FORMATTED.items():
+            if (key := KEYS[name]) in labels:
                 labels = {**labels, key: convert(labels[key], self._box_format, size, tf)}
         return images, labels
 

@@ -41,7 +41,7 @@ from shardprep.reader.config import (
     warn_of_no_batch,
 )
 from shardprep.reader.decode.features import DecodedExamples, ExampleReader, FeatureDecoder
-from shardprep.reader.decode.targets import element_names
+from shardprep.reader.decode.targets import Elements, element_names
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.records import Records
 from shardprep.reader.records.subset import Subset, open_request
@@ -49,7 +49,6 @@ from shardprep.reader.selection.selection import Selection
 from shardprep.reader.tf.decode import (
     BatchDecoder,
     Decoder,
-    Elements,
     from_memory,
     threads_are_faster,
 )
@@ -274,12 +273,16 @@ class _Stages:
             decode, num_calls = self._filled(rows)
             return self._by_tag(decode, num_calls, total)
         if self._size is not None and subset.schema.image.encoding == "raw":
-            dataset = counted(self.payloads(size, drop=drop), total, size, drop=drop)
-            return self._raw_batches(dataset)
+            encoded = counted(self.payloads(size, drop=drop), total, size, drop=drop)
+            return self._in_graph(encoded, self._decoder.raw_batch, self.calls.batches)
         # Larger reads for object storage: records that are close together share a request.
         config = self._request.config
         together = subset.group_records(config) if records.is_remote else subset.block_length
-        return self._by_record(counted(self.payloads(together).unbatch(), total, 1))
+        encoded = counted(self.payloads(together).unbatch(), total, 1)
+        dataset = self._in_graph(encoded, self._decoder.one, self.calls.images)
+        if self._size is None:
+            return dataset
+        return batched(dataset, size, self.calls.finish, drop=drop, keep_order=self._keep_order)
 
     def _filled(self, rows: Columns | None) -> tuple[Callable[[Any], Any], int]:
         """Return a function that decodes or copies elements by tag, and its number of calls."""
@@ -329,21 +332,9 @@ class _Stages:
         return self._mapped(dataset, self._tagged(decode), num_calls)
 
     @as_written
-    def _by_record(self, records: Any) -> Any:
-        """Return pairs of (bytes, tag) decoded in the graph, in batches if there is a size."""
-        decode = self._decoder.one
-        function = self._tagged(lambda record, _: decode(record))
-        dataset = self._mapped(records, function, self.calls.images)
-        if self._size is None:
-            return dataset
-        number = self.calls.finish
-        return batched(dataset, self._size, number, drop=self._drop, keep_order=self._keep_order)
-
-    @as_written
-    def _raw_batches(self, records: Any) -> Any:
-        decode = self._decoder.raw_batch
-        function = self._tagged(lambda records, _: decode(records))
-        return self._mapped(records, function, self.calls.batches)
+    def _in_graph(self, encoded: Any, decode: Callable[[Any], Any], num_calls: int) -> Any:
+        """Return the elements of (records, tags), decoded by functions of TensorFlow."""
+        return self._mapped(encoded, self._tagged(lambda data, _: decode(data)), num_calls)
 
     def _mapped(self, dataset: Any, function: Callable[..., Any], num_calls: int) -> Any:
         return dataset.map(function, num_calls, deterministic=self._keep_order)

@@ -21,7 +21,7 @@ import torch
 
 from shardprep.dataset.schema import BOX, IMAGE, MASK, OBJECT_MASK, ROWS, TARGET_IMAGE
 from shardprep.reader.array_types import Array
-from shardprep.reader.decode.annotations import boxes_as
+from shardprep.reader.decode.annotations import array_as
 from shardprep.reader.decode.targets import Target
 
 
@@ -90,7 +90,7 @@ def typed_value(name: str, value: Any, size: tuple[int, int]) -> Any:
     from torchvision import tv_tensors  # takes a second
 
     if name == BOX:
-        boxes = torch.from_numpy(boxes_as(value, "xyxy", size))
+        boxes = torch.from_numpy(array_as(BOX, value, "xyxy", size))
         return tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=size)
     if isinstance(value, str) or getattr(value, "dtype", "") == np.object_:
         return value

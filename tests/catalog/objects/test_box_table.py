@@ -128,6 +128,16 @@ def test_four_of_more_corners_and_other_columns_are_boxes_as_before(tmp_path: Pa
     assert made.rows(found)["a.png"] == [("object", (4, 3, 12, 8))] * 2
 
 
+def test_a_stated_form_takes_columns_in_the_order_in_which_they_stand(tmp_path: Path) -> None:
+    """Their names may be wrong: `x2` has the top side here. y before x is an error."""
+    made = table(tmp_path, "id,x1,x2,y1,y2", "a,4,3,12,8", "a,4,3,12,8")
+    found = made.read("csv:t.csv:id:xyxy(x1,x2,y1,y2)")
+    assert made.rows(found)["a.png"] == [("object", (4, 3, 12, 8))] * 2
+    assert made.signs() == ["csv:t.csv:id:xyxy(x1,x2,y1,y2)"]
+    with pytest.raises(RecipeError, match=r"write xyxy\(x1,y1,x2,y2\)"):
+        made.read("csv:t.csv:id:xyxy(y1,x1,y2,x2)")
+
+
 def random_boxes(number: int, *, corners: bool, scale: float = 1.0) -> list[str]:
     rng = np.random.default_rng(number)
     first, size = rng.uniform(0, [25, 18], (number, 2)), rng.uniform(2, [14, 11], (number, 2))

@@ -413,14 +413,24 @@ def _rule_of(table: Table, source: AnnotatedSource, documents: str = "") -> tupl
     boxes = _boxes_of(sample, [*map(table.column, columns.names)], source)
     if (documents and not lists) or (boxes.malformed and not boxes.rows):
         return "", "", False
+    names = ",".join(columns.names)
+    if columns.form == "xyxy" and _are_turned(boxes):
+        in_order = sorted(columns.names, key=table.column)
+        others = _boxes_of(sample, [*map(table.column, in_order)], source)
+        names = names if _are_turned(others) else f"xyxy({','.join(in_order)})"
     label = _find_label(table, columns, ids, lists)
     if label and _says_whether(table, columns, label):
         label = ""
     form = _FORMS.get(source.documents.export_layout) if lists and not columns.form else None
-    names = ",".join(columns.names)
     is_odd = ":" in names + label or (":" in ids and "{" not in ids)
     rule = start + ":".join(filter(None, [f"{form}({names})" if form else names, label]))
     return ("" if is_odd else rule, ids, is_once)
+
+
+def _are_turned(boxes: CellBoxes) -> bool:
+    """Return whether most boxes have a right side before the left, or a bottom above the top."""
+    values = boxes.array()
+    return bool(2 * np.count_nonzero((values[:, 2:4] <= values[:, :2]).any(1)) > len(values))
 
 
 def _says_whether(table: Table, columns: BoxColumns, label: str) -> bool:
