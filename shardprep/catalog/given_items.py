@@ -289,7 +289,10 @@ def _samples(items: GivenItems) -> dict[str, list[int]]:
     for row, sample in enumerate(columns["sample"]):
         rows_of[sample].append(row)
     by = "order" if "order" in columns else "image"
-    places = _places(columns[by]) if by == "order" else [*map(natural_order, columns[by])]
+    try:
+        places: list[Any] = [*map(float if by == "order" else natural_order, columns[by])]
+    except ValueError:  # a place is not a number
+        places = [*map(natural_order, columns[by])]
     shared = [one for one in columns if one not in _OF_ROWS and one not in OF_FILES]
     for rows in rows_of.values():
         rows.sort(key=places.__getitem__)
@@ -301,14 +304,6 @@ def _samples(items: GivenItems) -> dict[str, list[int]]:
             if odd:
                 items.refuse(rows[odd], title, f"differs from row {rows[0] + 1:,} of its sample")
     return dict(rows_of)
-
-
-def _places(order: Texts) -> list[Any]:
-    """Return a sort key for each cell: its number, or natural order if a cell is not a number."""
-    try:
-        return [*map(float, order)]
-    except ValueError:
-        return [*map(natural_order, order)]
 
 
 class _Finder:

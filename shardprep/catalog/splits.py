@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardprep.catalog.items import Items
 from shardprep.catalog.names import given_split, natural_order
@@ -255,7 +254,12 @@ def group_findings(items: Items, rule: str, ratios: Mapping[str, float]) -> list
 
 def divided_groups(items: Items, ratios: Mapping[str, float]) -> list[str]:
     """Return a remark on groups in several splits; `ratios` as in `group_findings`."""
-    mixed = _num_mixed(items, items.group.fit(bool), ratios)
+    splits, is_counted = items.split.codes, items.group.fit(bool)
+    if ratios:
+        is_counted &= items.are_labelled
+        splits = np.where(items.split.fit(lambda split: is_cut(split, ratios)), -1, splits)
+    pairs = np.unique(np.stack((items.group.codes, splits))[:, is_counted], axis=1)
+    mixed = int((np.unique(pairs[0], return_counts=True)[1] > 1).sum())
     what = f"{counted(mixed, 'group', 'is', 'are')} in several of the given splits, a leak"
     hint = f"{OptionName('split', 'RATIOS')} for these splits keeps each group in one split"
     return [f"{what}: {hint}"] if mixed else []
@@ -282,15 +286,6 @@ def divided_patients(
             flag = OptionName("group", title)
             return [f"images of one {title!r} may be in several splits; {flag} keeps them together"]
     return []
-
-
-def _num_mixed(items: Items, is_grouped: NDArray[np.bool_], ratios: Mapping[str, float]) -> int:
-    splits = items.split.codes
-    if ratios:
-        is_grouped = is_grouped & items.are_labelled
-        splits = np.where(items.split.fit(lambda split: is_cut(split, ratios)), -1, splits)
-    pairs = np.unique(np.stack((items.group.codes, splits))[:, is_grouped], axis=1)
-    return int((np.unique(pairs[0], return_counts=True)[1] > 1).sum())
 
 
 def _by_regex(keys: Sequence[str], rule: GroupRule) -> list[str]:

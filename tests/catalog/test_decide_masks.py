@@ -85,6 +85,45 @@ def test_masks_named_like_images_are_neither_images_nor_classes(case: str, tmp_p
     assert {mask for own in pairs.values() for mask in own} <= {*expanded(masks)}
 
 
+_PROPOSED = {
+    "folders of parts of the body are classes": (
+        "scans/{0..5}.png", {"mask": "manual/{left,right}Mask/{0..5}.png"},
+        {"manual/{class}/{stem}.png"}),
+    "colours of more things than the values beside them do not draw these": (
+        "Training_Input/{0..5}.jpg",
+        {"mask": "plants/{0..5}.png", "colours": "annotations/{0..5}.png"},
+        {"plants/{stem}.png", "annotations/{stem}.png"}),
+    "the word before the ending differs": (
+        "clip/frame_{0..5}_endo.png",
+        {"ids": "clip/frame_{0..5}_endo_watershed_mask.png",
+         "mask": "clip/frame_{0..5}_endo_mask.png"},
+        {"{stem}_watershed_mask.png", "{stem[:-5]}_endo_mask.png"}),
+    "a number above all folders joins no folders of masks": (
+        "set1/images/{0..5}.png", {"mask": "set1/{label,label1}/{0..5}.png"},
+        {"label/{stem}.png", "label1/{stem}.png"}),
+    "folders below one named like a folder of images": (
+        "cells/{01,02}/t{0..5}.png",
+        {"numbers": "cells/{01,02}_{GT/SEG/man_seg,GT/TRA/man_track,ST/SEG/man_seg}{0..5}.png"},
+        {"{folder}_GT/SEG/man_seg{stem[1:]}.png"}),
+}  # fmt: skip
+"""Names of images, names of masks by their kind, and patterns that a question shows."""
+
+
+@pytest.mark.parametrize("case", _PROPOSED)
+def test_masks_that_can_be_read_in_several_ways_are_asked_about(case: str, tmp_path: Path) -> None:
+    images, masks, patterns = _PROPOSED[case]
+    members = files("scene", *expanded(images))
+    for kind, names in masks.items():
+        members |= files(kind, *expanded(names))
+    assert patterns <= {one.get("masks") for one in flags(tmp_path, members)}
+
+
+def test_masks_in_folders_with_braces_are_asked_for(tmp_path: Path) -> None:
+    photos, masks = ([f"set{{1}}/{one}/{i}.png" for i in range(6)] for one in ("x", "gt{1}"))
+    found = flags(tmp_path, files("scene", *photos) | files("mask", *masks))
+    assert ("gt{1}/*",) in [one.get("exclude") for one in found]
+
+
 def test_the_pairs_that_were_decided_are_those_of_the_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,18 +301,6 @@ def test_two_words_may_end_the_names_of_masks_in_folders_of_clips(tmp_path: Path
     }
 
 
-def test_colours_of_more_things_than_the_values_beside_them_are_no_drawing_of_these(
-    tmp_path: Path,
-) -> None:
-    masks = files("mask", *numbered("plants/{}.png"))
-    colours = files("colours", *numbered("annotations/{}.png"))
-    found = flags(tmp_path, PHOTOS | masks | colours)
-    assert {one["masks"] for one in found if "masks" in one} == {
-        "plants/{stem}.png",
-        "annotations/{stem}.png",
-    }
-
-
 @pytest.mark.parametrize(
     ("photo", "kind", "mask", "glob"),
     [
@@ -298,17 +325,6 @@ def test_classes_of_drawings_of_few_colours_are_classes(tmp_path: Path) -> None:
     members = files("mask", *numbered("icons/cat/{}.png"))
     members |= files("mask", *numbered("icons/dog/{}.png"), like="d")
     assert catalog(tmp_path, members).label_names == ("cat", "dog")
-
-
-def test_masks_whose_names_differ_in_the_word_before_the_ending_are_two_sets(
-    tmp_path: Path,
-) -> None:
-    members = files("scene", *numbered("clip/frame_{}_endo.png"))
-    members |= files("ids", *numbered("clip/frame_{}_endo_watershed_mask.png"))
-    members |= files("mask", *numbered("clip/frame_{}_endo_mask.png"))
-    found = {str(one.get("masks")) for one in flags(tmp_path, members)}
-    assert "{stem}_watershed_mask.png" in found
-    assert any("_endo_mask" in one or one == "{stem}_mask.png" for one in found)
 
 
 @pytest.mark.parametrize(
@@ -337,14 +353,6 @@ def test_names_of_masks_have_parts_of_the_names_of_images(
     assert pattern in (found.error or " ".join(found.notes))
 
 
-def test_masks_in_folders_of_parts_of_the_body_are_proposed_as_classes(tmp_path: Path) -> None:
-    members = files("scene", *numbered("scans/{}.png"))
-    for side in ("left", "right"):
-        members |= files("mask", *numbered(f"manual/{side}Mask/{{}}.png"), like=side)
-    wanted = {"masks": "manual/{class}/{stem}.png"}
-    assert wanted in flags(tmp_path, members)
-
-
 @pytest.mark.parametrize("names", [("covid-19", "viral", "normal"), ("Class1", "Class2")])
 def test_classes_with_numbers_are_asked_for(tmp_path: Path, names: tuple[str, ...]) -> None:
     members = dict[str, bytes]()
@@ -371,14 +379,6 @@ def test_images_of_two_folders_that_show_one_place_may_share_masks(tmp_path: Pat
         others |= files("mask", *numbered(f"label{name[-1]}/{{}}.png"), like=name)
     made = catalog(tmp_path / "others", others)
     assert made.recipe.masks == "label{folder[5:]}/{stem}.png"
-
-
-def test_a_number_above_all_folders_joins_no_folders_of_masks(tmp_path: Path) -> None:
-    members = files("scene", *numbered("set1/images/{}.png"))
-    members |= files("mask", *numbered("set1/label/{}.png"))
-    members |= files("mask", *numbered("set1/label1/{}.png"), like="x")
-    found = flags(tmp_path, members)
-    assert {"label/{stem}.png", "label1/{stem}.png"} <= {str(one.get("masks")) for one in found}
 
 
 @pytest.mark.parametrize("form", ["png", "jpg"])
@@ -446,23 +446,6 @@ def test_images_without_a_mask_may_be_background_or_left_out(tmp_path: Path) -> 
         members |= files("mask", *numbered(f"{name}/{name} GT/{{}}.png", 3), like=name)
     found = flags(tmp_path, members)
     assert {one.get("unlisted") for one in found if "masks" in one} == {"background", None}
-
-
-def test_masks_in_folders_below_one_named_like_a_folder_of_images(tmp_path: Path) -> None:
-    members = dict[str, bytes]()
-    for film in ("01", "02"):
-        members |= files("scene", *numbered(f"cells/{film}/t{{}}.png"), like=film)
-        for kind, name in (("GT/SEG", "man_seg"), ("GT/TRA", "man_track"), ("ST/SEG", "man_seg")):
-            own = f"cells/{film}_{kind}/{name}{{}}.png"
-            members |= files("numbers", *numbered(own), like=film)
-    masks = [one.get("masks") for one in flags(tmp_path, members)]
-    assert "{folder}_GT/SEG/man_seg{stem[1:]}.png" in masks
-
-
-def test_masks_in_folders_with_braces_are_asked_for(tmp_path: Path) -> None:
-    photos, masks = ([f"set{{1}}/{one}/{i}.png" for i in range(6)] for one in ("x", "gt{1}"))
-    found = flags(tmp_path, files("scene", *photos) | files("mask", *masks))
-    assert ("gt{1}/*",) in [one.get("exclude") for one in found]
 
 
 def test_two_pictures_of_one_name_above_the_folders_of_masks_do_not_hide_these(

@@ -12,7 +12,10 @@ from tests.support.scenes import Size, picture
 
 
 def _outcome(
-    folder: Path, names: list[str], tables: Mapping[str, list[str]], size: Size | None = None
+    folder: Path,
+    names: Sequence[str],
+    tables: Mapping[str, Sequence[str]],
+    size: Size | None = None,
 ) -> Outcome:
     files = {name: picture("scene", name, name, size) for name in names}
     files |= {name: "\n".join(lines).encode() for name, lines in tables.items()}
@@ -82,6 +85,127 @@ def test_readings_of_columns_are_asked_about_in_this_order(case: str, tmp_path: 
     assert places == sorted(places)
 
 
+_WORDS = ["on", "the", "way", "home", "we", "saw", "some", "people", "in", "rain"]
+_TAGS = ["clear primary", "clear road water", "primary road", "clear primary water"]
+_PAIRS = [f"train/{100 + i}.jpg,{('cat', 'dog')[i % 2]}" for i in range(8)]
+_FACES = [f"faces/{one}{i}.jpg" for one in ("AF", "CM") for i in range(4)]
+_WALKS = [f"people/cam_{one}/{i}{one}.jpg" for one in "ab" for i in range(4)]
+_FIGURES = [f"{i:06}.jpg" for i in range(1, 13)]
+_SCANS = [f"scan{i}.jpg,{('normal', 'tumor')[i % 2]},{'RGB' if i % 3 else 'L'}" for i in range(12)]
+_PARTITION = "--join eval_partition.txt:1 --split column:{}:0=train,1=validation,2=test ("
+_PROPOSED: dict[str, tuple[Sequence[str], Mapping[str, Sequence[str]], Sequence[str]]] = {
+    "words of boxes may be classes": (
+        _NAMES[:4],
+        {"boxes.csv": ["image_id,bbox,utf8_string", *(
+            f'{100 + i},"[4, 4, 20, 10]",{x}' for i, x in enumerate(("exit", "stop", "12", "a")))]},
+        ["--boxes csv:boxes.csv:image_id:bbox:utf8_string (",
+         "--boxes csv:boxes.csv:image_id:bbox ("]),
+    "numbers of classes in rows of an image are no numbers of rows": (
+        _NAMES,
+        {"train.csv": ["image,thing", *(
+            f"{name},{one}" for i, name in enumerate(_NAMES) for one in (i % 3, (i + 1) % 3))]},
+        ["--labels csv:train.csv:image:thing --target multilabel"]),
+    "pictures of two kinds with one name": (
+        [x for i in range(100, 108) for x in (f"jpeg/all/{i}.jpg", f"all/{i}.png")],
+        {"train.csv": ["id,target", *_rows("0 1")]}, ["--include '*.png'", "--include '*.jpg'"]),
+    "labels of test images in a table of the solution": (
+        [*_NAMES, "test/1_l.jpg", "test/1_r.jpg"],
+        {"train.csv": ["id,level", *_rows("0 1")],
+         "solution.csv": ["id,level,Usage", "1_l,0,Public", "1_r,1,Private"]},
+        [",solution.csv:id:level --split column:Usage:Public=validation,Private=test (",
+         "--labels csv:train.csv,solution.csv:id:level ("]),
+    "ids with an image for each channel are stacks or one channel": (
+        [f"train/{100 + i}_{c}.png" for i in range(8) for c in ("red", "green")],
+        {"train.csv": ["Id,Target", *_rows("1 2")]},
+        ["--stack '{id}_{red,green}.png' --labels csv:train.csv:Id:Target",
+         "--include '*_green.png' --labels 'csv:train.csv:{Id}_green:Target'"]),
+    "several images of an id with their tags": (
+        [name.replace("train", e).replace("jpg", e) for e in ("jpg", "tif") for name in _NAMES],
+        {"train.csv": ["image,tags", *(f"{100 + i},{_TAGS[i % 4]}" for i in range(8))]},
+        ["--include '*.jpg' --labels csv:train.csv:image:tags --separator ' ' ("]),
+    "labels of few images": (
+        [f"img/{i}.jpg" for i in range(12)],
+        {"labels.csv": ["id,label", *(f"{i},{'ab'[i % 2]}" for i in range(5))]},
+        ["--labels csv:labels.csv:id:label (column 'label' for 5 of 12 images)",
+         "--labels none (images without labels)"]),
+    "a table of all images beside folds, whose paths only look like other images": (
+        [f"images/{name}" for name in _NAMES],
+        {"fold/train.csv": ["path,name", *(f"../{one}" for one in _PAIRS[:6])],
+         "fold/test.csv": ["path,name", *(f"../{one}" for one in _PAIRS[6:])],
+         "all.csv": ["path,name", *_PAIRS]}, ["--labels csv:all.csv:path:name ("]),
+    "further cells in a column of splits": (
+        [f"{('cat', 'dog')[i % 2]}/{i}.jpg" for i in range(100, 108)],
+        {"list.csv": ["id,subset", *_rows("train test unsure")]},
+        ["--split column:subset:train=train,test=test,unsure=train"]),
+    "columns of a table that shares a column with that of images": (
+        _NAMES,
+        {"images.csv": ["image,uid,projection", *_rows("0 1 2 3", "a b")],
+         "reports.csv": ["uid,findings", *(
+             f'{i},"The heart of patient {i} is large. Its lungs are clear, and bones are sound."'
+             for i in range(4))]},
+        ["--labels csv:images.csv:image:findings --join reports.csv --target text ("]),
+    "texts with numbers beside starts of names": (
+        _FACES, {"scores.txt": [f"{x[6:]} {1 + i / 7:.4f}" for i, x in enumerate(_FACES)]},
+        ["--labels csv:scores.txt:1:2 --target regression (", "--labels prefix ("]),
+    "captions of a document beside folders of cameras": (
+        _WALKS,
+        {"people/texts.json": [json.dumps([
+            {"file": x[7:], "split": "train", "captions": [f"A man walks to {x}.", "He is tall."]}
+            for x in _WALKS])]},
+        ["--labels csv:people/texts.json:file:captions --target texts", "--labels folder ("]),
+    "attributes with titles and identities without": (
+        _FIGURES,
+        {"list_attr.txt": ["12", "Male Smiling ", *(
+            f"{x}  {(-1, 1)[i % 2]} {(1, 1, -1)[i % 3]}" for i, x in enumerate(_FIGURES))],
+         "identity.txt": [f"{x} {2880 + i % 4}" for i, x in enumerate(_FIGURES)],
+         "eval_partition.txt": [f"{x} {i // 5}" for i, x in enumerate(_FIGURES)]},
+        [f"csv:identity.txt:1:2 {_PARTITION.format('eval_partition.2')}",
+         f"csv:list_attr.txt:1:Male,Smiling {_PARTITION.format('2')}"]),
+    "a table of one of two pictures of each sample": (
+        [f"{kind}/{i}.jpg" for kind in ("a_png", "b_png") for i in range(100, 108)],
+        {"list.csv": ["file,grade", *(f"a_png/{i}.jpg,{'xy'[i % 2]}" for i in range(100, 108))]},
+        ["--labels csv:list.csv:file:grade (column 'grade' for 8 of 16 images)"]),
+    "a cell of splits whose rows have no label may mean test": (
+        [name.replace("train", "all") for name in _NAMES],
+        {"list.csv": ["id,identity,split", *(
+            f"{i},{'' if i > 105 else 'xy'[i % 2]},{'ab'[i > 105]}" for i in range(100, 108))]},
+        ["--labels csv:list.csv:id:identity --split column:split:a=train,b=test ("]),
+    "flags that differ among the images of a folder may be alone": (
+        [f"train/s{i // 4}/{i}.jpg" for i in range(100, 116)],
+        {"train.csv": ["id,series,seen,left,right", *(
+            f"{i},s{i // 4},{i % 2},{i // 4 % 2},{int(i > 111)}" for i in range(100, 116))]},
+        ["--labels csv:train.csv:id:seen,left,right (", "--labels csv:train.csv:id:seen ("]),
+    "questions and answers of an image are texts": (
+        _NAMES,
+        {"Public.json": [json.dumps([
+            {"image_name": f"{100 + i}.jpg", "organ": "HEAD", "question": f"Is {j} in {i}?",
+             "answer": word}
+            for i in range(8) for j, word in enumerate(("Yes", f"In the part {i}"))])]},
+        ["--labels csv:Public.json:image_name:question --target texts",
+         "--labels csv:Public.json:image_name:answer --target texts"]),
+    "folders beside tables that give their classes other names": (
+        [f"{('Healthy', 'Brain Tumor')[i % 2]}/scan{i}.jpg" for i in range(12)],
+        {"a.csv": ["image,class,mode", *_SCANS], "rgb.csv": ["image,class,mode", *_SCANS[:9]]},
+        ["--labels csv:a.csv:image:class", "--labels folder (the folders, with other names: "]),
+    "texts beside images that another document names": (
+        _NAMES,
+        {**{name.replace(".jpg", ".txt"): [" ".join([*_WORDS[i:], *_WORDS[:i]])]
+            for i, name in enumerate(_NAMES)},
+         "moods.txt": ["ID\ttext,image", *(
+             f"{100 + i}\tgood,{('bad', 'good')[i % 2]}" for i in range(8))]},
+        ["--labels 'text:{stem}.txt' --target text", "moods.txt names them and is not read"]),
+}  # fmt: skip
+"""Images, tables, and parts of the question in order."""
+
+
+@pytest.mark.parametrize("case", _PROPOSED)
+def test_readings_of_tables_are_proposed(case: str, tmp_path: Path) -> None:
+    names, tables, parts = _PROPOSED[case]
+    error = _outcome(tmp_path, names, tables).error
+    places = [error.index(one) for one in parts]
+    assert places == sorted(places)
+
+
 _STORED: dict[str, tuple[str, Sequence[str], Mapping[str, str]]] = {
     "flags are one label, also without a flag in any row": (
         "plot,a,b,c", ["x", "1 0", "1 1", "0"], {"labels": "a,b"}),
@@ -141,14 +265,6 @@ def test_counts_that_are_also_numbers_of_images_are_no_files(tmp_path: Path) -> 
     tables = {"train.csv": [header, *rows], "sample_submission.csv": [header, "900,1,1,1"]}
     found = _outcome(tmp_path, names, tables)
     assert "csv:train.csv:id:adults,males,pups" in f"{found.error}{found.notes}"
-
-
-def test_words_of_boxes_are_asked_for_as_classes(tmp_path: Path) -> None:
-    words = ["exit", "stop", "12", "a"]
-    rows = [f'{100 + i},"[4, 4, 20, 10]",{word}' for i, word in enumerate(words)]
-    found = _outcome(tmp_path, _NAMES[:4], {"boxes.csv": ["image_id,bbox,utf8_string", *rows]})
-    assert "--boxes csv:boxes.csv:image_id:bbox:utf8_string (" in found.error
-    assert "--boxes csv:boxes.csv:image_id:bbox (" in found.error
 
 
 def test_a_table_of_splits_divides_images_whose_boxes_are_in_files_of_their_own(
@@ -219,12 +335,6 @@ def test_a_column_that_numbers_the_rows_of_an_image_is_no_target(
     assert found.facts["train/100.jpg"] == both
 
 
-def test_numbers_of_classes_in_rows_of_an_image_are_no_numbers_of_rows(tmp_path: Path) -> None:
-    lines = [f"{name},{one}" for i, name in enumerate(_NAMES) for one in (i % 3, (i + 1) % 3)]
-    found = _outcome(tmp_path, _NAMES, {"train.csv": ["image,thing", *lines]})
-    assert "--labels csv:train.csv:image:thing --target multilabel" in found.error
-
-
 def test_two_columns_like_classes_are_asked(tmp_path: Path) -> None:
     tables = {"train.csv": ["id,race,mood,age", *_rows("x y", "p p q q", "30 40")]}
     error = _outcome(tmp_path, _NAMES, tables).error
@@ -263,44 +373,10 @@ def test_a_table_without_header_is_read_without_one(tmp_path: Path) -> None:
     assert [found.facts[name]["label"] for name in _NAMES[:2]] == ["0", "1"]
 
 
-def test_pictures_of_two_kinds_with_one_name_are_asked(tmp_path: Path) -> None:
-    names = [f"jpeg/all/{i}.jpg" for i in range(100, 108)]
-    names += [f"all/{i}.png" for i in range(100, 108)]
-    error = _outcome(tmp_path, names, {"train.csv": ["id,target", *_rows("0 1")]}).error
-    assert "--include '*.jpg'" in error
-    assert "--include '*.png'" in error
-
-
 def test_a_text_for_each_image_is_its_target(tmp_path: Path) -> None:
     texts = {f"train/{i}.txt": [f"a house, number {i}"] for i in range(100, 108)}
     found = _outcome(tmp_path, _NAMES, texts)
     assert found.facts["train/100.jpg"]["text"] == "a house, number 100"
-
-
-def test_labels_of_test_images_are_in_a_table_of_the_solution(tmp_path: Path) -> None:
-    tables = {
-        "trainLabels.csv": ["id,level", *_rows("0 1")],
-        "solution.csv": ["id,level,Usage", "1_l,0,Public", "1_r,1,Private"],
-    }
-    found = _outcome(tmp_path, [*_NAMES, "test/1_l.jpg", "test/1_r.jpg"], tables)
-    rule = "--labels csv:trainLabels.csv,solution.csv:id:level"
-    assert f"{rule} --split column:Usage:Public=validation,Private=test (" in found.error
-    assert f"{rule} (" in found.error
-
-
-def test_ids_with_an_image_for_each_channel_are_stacks_or_one_channel(tmp_path: Path) -> None:
-    names = [f"train/{100 + i}_{c}.png" for i in range(8) for c in ("red", "green")]
-    found = _outcome(tmp_path, names, {"train.csv": ["Id,Target", *_rows("1 2")]})
-    assert "--stack '{id}_{red,green}.png' --labels csv:train.csv:Id:Target" in found.error
-    assert "--include '*_green.png' --labels 'csv:train.csv:{Id}_green:Target'" in found.error
-
-
-def test_several_images_of_an_id_are_asked_for_with_their_tags(tmp_path: Path) -> None:
-    names = [f"{name.replace('train', e)[:-4]}.{e}" for e in ("jpg", "tif") for name in _NAMES]
-    tags = ["clear primary", "clear road water", "primary road", "clear primary water"]
-    lines = [f"{100 + i},{tags[i % 4]}" for i in range(8)]
-    found = _outcome(tmp_path, names, {"train.csv": ["image,tags", *lines]})
-    assert "--include '*.jpg' --labels csv:train.csv:image:tags --separator ' ' (" in found.error
 
 
 @pytest.mark.parametrize(
@@ -511,29 +587,10 @@ def test_minus_1_is_no_class_if_only_and_all_test_images_have_it(
     assert (note in found.notes) == (last == "-1")
 
 
-def test_labels_of_few_images_are_a_question(tmp_path: Path) -> None:
-    names = [f"img/{i}.jpg" for i in range(12)]
-    rows = ["id,label", *(f"{i},{'ab'[i % 2]}" for i in range(5))]
-    found = _outcome(tmp_path, names, {"labels.csv": rows})
-    assert "--labels csv:labels.csv:id:label (column 'label' for 5 of 12 images)" in found.error
-    assert "--labels none (images without labels)" in found.error
-
-
 def test_web_addresses_are_no_labels(tmp_path: Path) -> None:
     rows = [f"{100 + i},https://example.com/{i}.jpg" for i in range(len(_NAMES))]
     found = _outcome(tmp_path, _NAMES, {"links.csv": ["id,link_text", *rows]})
     assert all("text" not in fact for fact in found.facts.values())
-
-
-def test_a_table_of_all_images_is_proposed_beside_those_of_folds(tmp_path: Path) -> None:
-    """The paths of the folds begin with ../, so that they only look like other images."""
-    rows = [f"train/{100 + i}.jpg,{['cat', 'dog'][i % 2]}" for i in range(8)]
-    folds = {"fold/train.csv": [f"../{one}" for one in rows[:6]],
-             "fold/test.csv": [f"../{one}" for one in rows[6:]], "all.csv": rows}  # fmt: skip
-    names = [f"images/{name}" for name in _NAMES]
-    tables = {name: ["path,name", *own] for name, own in folds.items()}
-    found = _outcome(tmp_path, names, tables)
-    assert "--labels csv:all.csv:path:name (" in found.error
 
 
 def test_the_largest_of_lists_within_each_other_has_the_test_images(tmp_path: Path) -> None:
@@ -553,51 +610,6 @@ def test_a_column_of_splits_counts_for_images_outside_of_folders_of_splits(tmp_p
     found = _outcome(tmp_path, names, tables)
     assert found.facts["set/103.jpg"] == {"split": "validation", "label": "b"}
     assert found.facts["test/900.jpg"] == {"split": "test", "label": "a"}
-
-
-def test_further_cells_in_a_column_of_splits_are_asked_for(tmp_path: Path) -> None:
-    names = [f"{name}/{i}.jpg" for i, name in zip(range(100, 108), 4 * ["cat", "dog"], strict=True)]
-    tables = {"list.csv": ["id,subset", *_rows("train test unsure")]}
-    found = _outcome(tmp_path, names, tables)
-    assert "--split column:subset:train=train,test=test,unsure=train" in found.error
-
-
-def test_columns_of_a_table_that_shares_a_column_with_that_of_images_are_proposed(
-    tmp_path: Path,
-) -> None:
-    findings = [
-        f"The heart of patient {i} is large. Its lungs are clear, and bones are sound."
-        for i in range(4)
-    ]
-    tables = {
-        "images.csv": ["image,uid,projection", *_rows("0 1 2 3", "a b")],
-        "reports.csv": ["uid,findings", *(f'{i},"{one}"' for i, one in enumerate(findings))],
-    }
-    found = _outcome(tmp_path, _NAMES, tables)
-    assert (
-        "--labels csv:images.csv:image:findings --join reports.csv --target text (" in found.error
-    )
-
-
-def test_texts_with_numbers_are_proposed_beside_starts_of_names(tmp_path: Path) -> None:
-    names = [f"faces/{one}{i}.jpg" for one in ("AF", "CM") for i in range(4)]
-    lines = [f"{name[6:]} {1 + i / 7:.4f}" for i, name in enumerate(names)]
-    found = _outcome(tmp_path, names, {"lists/scores.txt": lines})
-    assert "; --labels csv:lists/scores.txt:1:2 --target regression (" in found.error
-    assert "--labels prefix (" in found.error
-
-
-def test_captions_of_a_document_are_proposed_beside_folders_of_cameras(tmp_path: Path) -> None:
-    names = [f"people/cam_{one}/{i}{one}.jpg" for one in "ab" for i in range(4)]
-    texts = [[f"A man walks to {name}.", "He is tall."] for name in names]
-    rows = [
-        {"file": name[7:], "split": "train", "captions": own}
-        for name, own in zip(names, texts, strict=True)
-    ]
-    found = _outcome(tmp_path, names, {"people/texts.json": [json.dumps(rows)]})
-    rule = "--labels csv:people/texts.json:file:captions --target texts"
-    assert rule in found.error
-    assert "--labels folder (" in found.error
 
 
 def test_paths_of_images_in_a_table_come_before_folders_of_studies(tmp_path: Path) -> None:
@@ -623,18 +635,6 @@ def test_cells_of_four_numbers_are_boxes_and_another_cell_means_none(tmp_path: P
     assert found.facts["train/101.jpg"] == {"split": "train", "boxes": "object,object"}
     assert found.facts["train/107.jpg"] == {"split": "train", "boxes": ""}
     assert "--boxes 'csv:train.csv:id:xyxy(spots)' --null none_here" in " ".join(found.notes)
-
-
-def test_texts_beside_images_that_another_document_names_are_a_question(tmp_path: Path) -> None:
-    words = ["on", "the", "way", "home", "we", "saw", "some", "people", "in", "rain"]
-    texts = {
-        name.replace(".jpg", ".txt"): [" ".join([*words[i:], *words[:i]])]
-        for i, name in enumerate(_NAMES)
-    }
-    moods = ["ID\ttext,image", *(f"{100 + i}\tgood,{('bad', 'good')[i % 2]}" for i in range(8))]
-    found = _outcome(tmp_path, _NAMES, {**texts, "moods.txt": moods})
-    assert "--labels 'text:{stem}.txt' --target text" in found.error
-    assert "moods.txt names them and is not read" in found.error
 
 
 def test_tables_that_number_many_folders_anew_prove_that_these_are_classes(tmp_path: Path) -> None:
@@ -671,20 +671,6 @@ def test_a_text_of_splits_by_number_is_asked_about_unless_its_form_is_documented
     assert {fact["split"] for fact in given.facts.values()} == {"train"}
 
 
-def test_attributes_with_titles_and_identities_without_are_both_proposed(tmp_path: Path) -> None:
-    names = [f"{i:06}.jpg" for i in range(1, 13)]
-    flags = [f"{name}  {(-1, 1)[i % 2]} {(1, 1, -1)[i % 3]}" for i, name in enumerate(names)]
-    lists = {
-        "list_attr.txt": ["12", "Male Smiling ", *flags],
-        "identity.txt": [f"{name} {2880 + i % 4}" for i, name in enumerate(names)],
-        "eval_partition.txt": [f"{name} {i // 5}" for i, name in enumerate(names)],
-    }
-    found = _outcome(tmp_path, names, lists)
-    split = "--join eval_partition.txt:1 --split column:{}:0=train,1=validation,2=test ("
-    assert f"csv:list_attr.txt:1:Male,Smiling {split.format('2')}" in found.error
-    assert f"csv:identity.txt:1:2 {split.format('eval_partition.2')}" in found.error
-
-
 def test_names_composed_of_cells_have_their_row(tmp_path: Path) -> None:
     places = [(patient, x) for patient in (7, 12) for x in (31, 64, 96)]
     names = [f"p_{patient}_x_{x}.png" for patient, x in places]
@@ -692,13 +678,6 @@ def test_names_composed_of_cells_have_their_row(tmp_path: Path) -> None:
     found = _outcome(tmp_path, names, {"patches.csv": ["patient,x_coord,tissue", *rows]})
     assert found.facts["p_12_x_31.png"] == {"split": "train", "label": "normal"}
     assert found.facts["p_12_x_64.png"] == {"split": "train", "label": "tumor"}
-
-
-def test_a_table_of_one_of_two_pictures_of_each_sample_is_proposed(tmp_path: Path) -> None:
-    names = [f"{kind}/{i}.jpg" for kind in ("a_png", "b_png") for i in range(100, 108)]
-    rows = ["file,grade", *(f"a_png/{i}.jpg,{'xy'[i % 2]}" for i in range(100, 108))]
-    found = _outcome(tmp_path, names, {"list.csv": rows})
-    assert "--labels csv:list.csv:file:grade (column 'grade' for 8 of 16 images)" in found.error
 
 
 @pytest.mark.parametrize(
@@ -759,14 +738,6 @@ def test_a_sample_submission_with_the_columns_of_labels_states_no_split(tmp_path
     assert {fact["split"] for fact in facts.values()} == {"train"}
 
 
-def test_a_cell_of_splits_whose_rows_have_no_label_may_mean_test(tmp_path: Path) -> None:
-    names = [f"all/{i}.jpg" for i in range(100, 108)]
-    rows = ["id,identity,split"]
-    rows += [f"{i},{'' if i > 105 else 'xy'[i % 2]},{'ab'[i > 105]}" for i in range(100, 108)]
-    error = _outcome(tmp_path, names, {"list.csv": rows}).error
-    assert "--labels csv:list.csv:id:identity --split column:split:a=train,b=test (" in error
-
-
 def test_a_table_that_links_images_to_rows_of_another_table_is_joined(tmp_path: Path) -> None:
     tables = {
         "links.csv": ["photo,shop", *_rows("7 8 9")],
@@ -779,46 +750,9 @@ def test_a_table_that_links_images_to_rows_of_another_table_is_joined(tmp_path: 
     assert _outcome(tmp_path / "2", _NAMES, tables).facts["train/100.jpg"]["label"] == "7"
 
 
-def test_flags_that_differ_among_the_images_of_a_folder_are_proposed_alone(tmp_path: Path) -> None:
-    names = [f"train/s{i // 4}/{i}.jpg" for i in range(100, 116)]
-    rows = [f"{i},s{i // 4},{i % 2},{i // 4 % 2},{int(i > 111)}" for i in range(100, 116)]
-    error = _outcome(tmp_path, names, {"train.csv": ["id,series,seen,left,right", *rows]}).error
-    assert "--labels csv:train.csv:id:seen,left,right (" in error
-    assert "--labels csv:train.csv:id:seen (" in error
-
-
 def test_cells_with_a_json_list_of_captions_are_texts(tmp_path: Path) -> None:
     lists = [[f"A dog runs in field {i}.", f"The dog of photo {i} runs."] for i in range(8)]
     cells = [json.dumps(one).replace('"', '""') for one in lists]
     rows = [f'{100 + i},"{cell}","[{i}, 9]"' for i, cell in enumerate(cells)]
     found = _outcome(tmp_path, _NAMES, {"a.csv": ["filename,raw,sentids", *rows]})
     assert found.facts["train/101.jpg"]["texts"] == "|".join(lists[1])
-
-
-def test_questions_and_answers_of_an_image_are_asked_for_as_texts(tmp_path: Path) -> None:
-    rows = [
-        {
-            "image_name": f"{100 + i}.jpg",
-            "organ": "HEAD",
-            "question": f"Is {j} in {i}?",
-            "answer": word,
-        }
-        for i in range(8)
-        for j, word in enumerate(("Yes", f"In the part {i}"))
-    ]
-    error = _outcome(tmp_path, _NAMES, {"Public.json": [json.dumps(rows)]}).error
-    for column in ("question", "answer"):
-        assert f"--labels csv:Public.json:image_name:{column} --target texts" in error
-
-
-def test_folders_are_proposed_beside_tables_that_give_their_classes_other_names(
-    tmp_path: Path,
-) -> None:
-    names = [f"{'Brain Tumor' if i % 2 else 'Healthy'}/scan{i}.jpg" for i in range(12)]
-    rows = [
-        f"scan{i}.jpg,{'tumor' if i % 2 else 'normal'},{'RGB' if i % 3 else 'L'}" for i in range(12)
-    ]
-    head = "image,class,mode"
-    error = _outcome(tmp_path, names, {"a.csv": [head, *rows], "rgb.csv": [head, *rows[:9]]}).error
-    assert "--labels folder (the folders, with other names: " in error
-    assert "--labels csv:a.csv:image:class" in error

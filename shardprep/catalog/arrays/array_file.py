@@ -7,7 +7,7 @@ import re
 import tokenize
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -46,8 +46,9 @@ class ImageColumn:
     """Shape of an array of numbers; (number of rows,) for encoded images."""
     dtype: np.dtype[Any] | None
     """Type of the numbers; None if each row is an encoded image."""
-    blocks: Callable[[int], Iterator[Block]]
-    """Yields all rows in blocks. The argument is the axis of the rows, or −1 for a single image."""
+    blocks: Callable[[int], Iterator[Block]] = lambda _: iter(())
+    """Yields all rows in blocks, unless they are `placed`. The argument is the axis of the rows, or
+    −1 for a single image."""
     has_rows: bool = True
     """Whether the first axis counts images for sure."""
     names: Sequence[str] = ()
@@ -70,9 +71,9 @@ class ArrayFile:
     """The columns of one file."""
 
     images: Mapping[str, ImageColumn]
-    cells: Mapping[str, int]
+    cells: Mapping[str, int] = field(default_factory=dict)
     """Name of each column of texts or numbers → number of rows."""
-    read_cells: Callable[[Sequence[str]], list[Texts]]
+    read_cells: Callable[[Sequence[str]], list[Texts]] = lambda _: []
     left_out: tuple[str, ...] = ()
     """Columns that are neither images nor cells, each with the reason."""
     matrix: ImageColumn | None = None
@@ -128,7 +129,8 @@ def number_texts(values: NDArray[Any]) -> Texts:
     if values.dtype.kind == "b":
         return Texts.of("true" if one else "false" for one in values.tolist())
     if values.dtype.kind in "OSV":
-        listed = (bytes(v).rstrip(b"\0") if not isinstance(v, str) else v for v in values.tolist())
-        return Texts.of(v if isinstance(v, str) else v.decode(errors="replace") for v in listed)
-    texts = (str(one) for one in values.astype(str).tolist())
-    return Texts.of("" if one == "nan" else one for one in texts)
+        return Texts.of(
+            one if isinstance(one, str) else bytes(one).rstrip(b"\0").decode(errors="replace")
+            for one in values.tolist()
+        )
+    return Texts.of("" if one == "nan" else one for one in values.astype(str).tolist())

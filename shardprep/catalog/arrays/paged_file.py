@@ -37,13 +37,13 @@ def open_tiff(place: PlainExtent, name: str) -> ArrayFile | None:
     layout = Layout("T" + "".join(letters.get(axis, "T") for axis in first.axes))
     if is_picture and not all(map(_is_plain, pages)):
         numbers = [page.index for page in pages]
-        return _files((len(pages),), lambda _: _page_files(place, name, numbers))
+        return _files(len(pages), lambda _: _page_files(place, name, numbers))
 
     def blocks(_: int) -> Iterator[Block]:
         with _pages(place, name) as pages:
             yield from (page.asarray()[np.newaxis] for page in pages)
 
-    return ArrayFile({"": ImageColumn(shape, dtype, blocks, layouts=(layout,))}, {}, lambda _: [])
+    return ArrayFile({"": ImageColumn(shape, dtype, blocks, layouts=(layout,))})
 
 
 @contextlib.contextmanager
@@ -88,15 +88,14 @@ def open_frames(place: PlainExtent, name: str) -> ArrayFile | None:
         number = num_frames(place.read_head(_DICOM_HEAD_BYTES))
     if number < 2:
         return None
-    return _files((number,), lambda _: ([one] for one in frame_files(place.read(), number)))
+    return _files(number, lambda _: ([one] for one in frame_files(place.read(), number)))
 
 
 def single_image(place: PlainExtent) -> ArrayFile:
     """Return a file as a stack of one image, which is not copied."""
     places = place.file, np.array([place.offset]), np.array([place.num_bytes])
-    return _files((1,), lambda _: iter(()), placed=places)
+    return ArrayFile({"": ImageColumn((1,), None, layouts=(Layout("T"),), placed=places)})
 
 
-def _files(shape: tuple[int], blocks: Callable[[int], Iterator[Block]], **more: Any) -> ArrayFile:
-    column = ImageColumn(shape, None, blocks, layouts=(Layout("T"),), **more)
-    return ArrayFile({"": column}, {}, lambda _: [])
+def _files(number: int, blocks: Callable[[int], Iterator[Block]]) -> ArrayFile:
+    return ArrayFile({"": ImageColumn((number,), None, blocks, layouts=(Layout("T"),))})

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from shardprep.catalog.arrays.array_file import ArrayFile, Block, ImageColumn, reading
+from shardprep.catalog.arrays.array_file import ArrayFile, ImageColumn, reading
 from shardprep.dataset.example import FeatureList, decode
 from shardprep.dataset.tfrecord import (
     FOOTER_BYTES,
@@ -75,11 +75,7 @@ def _place_of(data: bytes, payload: bytes) -> int:
 def _placed(file: str, found: dict[int, tuple[int, int]], number: int) -> ImageColumn:
     places = np.full((2, number), -1, np.int64)
     places[:, [*found]] = np.array([*found.values()], np.int64).T
-
-    def blocks(_: int) -> Iterator[Block]:
-        return iter(())
-
-    return ImageColumn((number,), None, blocks, placed=(file, places[0], places[1]))
+    return ImageColumn((number,), None, placed=(file, places[0], places[1]))
 
 
 def _payloads(place: PlainExtent, name: str, most_bytes: int) -> Iterator[tuple[int, bytes]]:

@@ -238,12 +238,12 @@ def _of_fields(view: View, *, has_weak: bool = False) -> list[Reading]:
     stems, found = _stems(view), list[Reading]()
     fields = name_fields([*{*stems}])
     if has_weak:
-        known = {one.regex for one in fields if one.is_class}
+        known = {one.regex for one in fields if "auto" in one.targets}
         weak = [one for one in name_fields(stems, has_weak=True) if one.regex not in known]
-        fields += [one._replace(is_class=True) for one in weak if one.is_weak or one.is_class]
+        weak = [one._replace(targets=one.targets or ("auto",)) for one in weak]
+        fields += [one for one in weak if "auto" in one.targets]
     for one in fields:
-        kinds = {"regression": one.is_number, "auto": one.is_class, "text": one.is_text}
-        for target in (kind for kind, fits in kinds.items() if fits):
+        for target in one.targets:
             more = {} if target == "auto" else {"target": target}
             found.append(Reading({"labels": f"regex:{one.regex}", **more}, one.why))
     return [*found, _NONE] if found and not any(one.is_certain for one in fields) else found[:1]

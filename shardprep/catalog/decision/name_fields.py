@@ -30,22 +30,14 @@ class NameField(NamedTuple):
 
     regex: str
     why: str
-    is_class: bool
-    """Whether the field has few values, so that several names share a value."""
-    is_weak: bool = False
-    """Whether the field is not a class, text or number, but a third of its values recur."""
-    is_text: bool = False
-    """Whether the field has words, with other fields before it and numbers after it."""
-    is_number: bool = False
-    """Whether the field has numbers of different lengths, with fields of digits after it."""
-    num_after: int = 0
-    """Number of fields with digits after this field."""
+    targets: tuple[str, ...] = ("auto",)
+    """Values of `--target` that may store the field; () if only a third of its values recur."""
     is_certain: bool = False
     """Whether the field names an object, or is before a camera, or after a word such as "label"."""
 
 
 def name_fields(stems: Sequence[str], *, has_weak: bool = False) -> list[NameField]:
-    """Return the first fields that may be labels; with `has_weak`, also weak fields.
+    """Return the first fields that may be labels; with `has_weak`, also fields without a target.
 
     If names have fractions, such as `L_0.906`, only these are returned.
     If most names have no common form, only these are tried: a code at the start or the end, the
@@ -63,7 +55,7 @@ def name_fields(stems: Sequence[str], *, has_weak: bool = False) -> list[NameFie
     sign = "-?" if any(stem.startswith("-") for stem in stems) else ""
     columns = [Counter(column) for column in zip(*same, strict=True)]
     found = [*_fields(sign, form, columns, len(same))]
-    found = [one for one in found if not one.is_weak] + [x for x in found if has_weak and x.is_weak]
+    found = [x for x in found if x.targets] + [x for x in found if has_weak and not x.targets]
     others = ["".join(parts) for own, several in forms.items() if own != form for parts in several]
     found = [_up_to_end(one, map("".join, same), others) for one in found]
     found[1:1] = _all_but_last(same, columns)
@@ -87,7 +79,7 @@ def _of_two_forms(
                 before = "".join(map(_pattern, short[:at], map(set, zip(*one, strict=True))))
                 label = f"(^|/){before}(?P<label>{'|'.join(sorted(words))})"
                 why = f"{min(words)} or {max(words)} in {counted(number, 'name')}"
-                yield NameField(label, why, is_class=True)
+                yield NameField(label, why)
                 return
 
 
@@ -99,7 +91,7 @@ def _fractions(stems: Sequence[str]) -> Iterator[NameField]:
         values = {value for several in found for value in several}
         if {*map(len, found)} == {1} and len(values) >= _A_FEW:
             why = f"{len(values):,} fractions such as {min(values)} after {word!r}"
-            yield NameField(pattern, why, is_class=False, is_number=True)
+            yield NameField(pattern, why, ("regression",))
 
 
 def marked_numbers(stems: Sequence[str]) -> Iterator[NameField]:
@@ -112,7 +104,7 @@ def marked_numbers(stems: Sequence[str]) -> Iterator[NameField]:
             values = {one for several in found for one in several}
             if {*map(len, found)} == {1} and len(values) >= _A_FEW and max(values) <= _LARGEST:
                 why = f"{len(values):,} numbers such as {min(values)}, marked by {mark!r}"
-                yield NameField(f"{pattern}[^/]*$", why, is_class=False, is_number=True)
+                yield NameField(f"{pattern}[^/]*$", why, ("regression",))
 
 
 def _up_to_end(one: NameField, names: Iterable[str], others: Sequence[str]) -> NameField:
@@ -133,7 +125,7 @@ def _ends(stems: Sequence[str]) -> Iterator[NameField]:
         if is_code and 1 < len(counts) <= len(stems) / 3 and not any(map(_is_no_label, counts)):
             label = pattern.format(_pattern(forms.pop(), {*counts}))
             why = f"{len(counts):,} values such as {min(counts)} in {counted(len(stems), 'name')}"
-            yield NameField(label, why, is_class=True)
+            yield NameField(label, why)
 
 
 def _all_but_last(
@@ -146,7 +138,7 @@ def _all_but_last(
         last = _pattern(form_of(names[0][-1]), {*columns[-1]})
         label = rf"(^|/)(?P<label>[^/]+){re.escape(min(columns[-2]))}{last}\.[^./]+$"
         why = f"{len(heads):,} values such as {min(heads)} in {counted(len(names), 'name')}"
-        yield NameField(label, why, is_class=True)
+        yield NameField(label, why)
 
 
 def _between_signs(stems: Sequence[str]) -> Iterator[NameField]:
@@ -161,7 +153,7 @@ def _between_signs(stems: Sequence[str]) -> Iterator[NameField]:
                     before = rf"([^{sign}/]+{sign}){{{at}}}" if at else ""
                     why = f"{len(values):,} values such as {min(values)}"
                     label = rf"(^|/){before}(?P<label>[^{sign}/]+){sign}"
-                    yield NameField(label, f"{why} in {counted(len(stems), 'name')}", is_class=True)
+                    yield NameField(label, f"{why} in {counted(len(stems), 'name')}")
 
 
 def _first_digits(stems: Sequence[str]) -> Iterator[NameField]:
@@ -182,7 +174,7 @@ def _first_digits(stems: Sequence[str]) -> Iterator[NameField]:
             number = 1 + max(at for at, digits in columns if len({*digits}) > 1)
             label = rf"(^|/)(?P<label>\d{{{number}}})\d{{{length - number}}}\.[^./]+$"
             why = f"{len(rests):,} numbers such as {min(rests)[:number]}, {len(rest)} names each"
-            yield NameField(label, why, is_class=True)
+            yield NameField(label, why)
             return
 
 
@@ -197,35 +189,30 @@ def _fields(
         before, after = "".join(pieces[:i]), "".join(pieces[i + 1 : i + 1 + _MOST_AFTER])
         label = f"{before}(?P<label>{pieces[i]})" if i else f"(?P<label>{sign}{pieces[i]})"
         with_digits = [j for j in range(i + 2, len(form), 2) if "0" in form[j]]
-        widths = {*map(len, values)}
         num_digits = sum(form[j] == "0" and {*map(len, columns[j])} == {1} for j in with_digits)
-        is_class = len(values) * (2 if form[i] == "a" else 3) <= number
-        is_text = i > 0 and form[i] == "a" and bool(with_digits)
-        is_number = form[i] == "0" and {1} < widths and num_digits > 1
-        num_repeated = sum(n > 1 for n in values.values())
-        is_weak = not (is_class or is_text or is_number) and 3 * num_repeated >= len(values)
-        one = NameField(
-            f"(^|/){sign if i else ''}{label}{after}",
-            f"{len(values):,} values such as {min(values)} in {counted(number, 'name')}",
-            is_class=is_class,
-            is_weak=is_weak,
-            is_text=is_text,
-            is_number=is_number,
-            num_after=len(with_digits),
-            is_certain=all(map(_OBJECT.fullmatch, values))
-            or (i == 0 and form[i] == "0" and all(map(_CAMERA.fullmatch, columns[2])))
-            or (i > 0 and all(map(_LABEL.fullmatch, columns[i - 2])))
-            or (is_alone and i > 0 and {*columns[i - 2]} == {"person"}),
-        )
-        if one.is_class or one.is_weak or one.is_text or one.is_number:
-            yield one
+        fits = {
+            "regression": form[i] == "0" and {1} < {*map(len, values)} and num_digits > 1,
+            "auto": len(values) * (2 if form[i] == "a" else 3) <= number,
+            "text": i > 0 and form[i] == "a" and bool(with_digits),
+        }
+        targets = tuple(target for target, is_fit in fits.items() if is_fit)
+        regex = f"(^|/){sign if i else ''}{label}{after}"
+        if targets or 3 * sum(n > 1 for n in values.values()) >= len(values):
+            is_certain = (
+                all(map(_OBJECT.fullmatch, values))
+                or (i == 0 and form[i] == "0" and all(map(_CAMERA.fullmatch, columns[2])))
+                or (i > 0 and all(map(_LABEL.fullmatch, columns[i - 2])))
+                or (is_alone and i > 0 and {*columns[i - 2]} == {"person"})
+            )
+            why = f"{len(values):,} values such as {min(values)} in {counted(number, 'name')}"
+            yield NameField(regex, why, targets, is_certain)
         if form[i] in ("a0", "0a"):  # AN in AN1, AN2, or Full in 15Full, 16Full
             words = {value.strip("0123456789") for value in values}
             letters = "(?P<label>[A-Za-z]+)"
             own = rf"{letters}\d+" if form[i] == "a0" else rf"\d+{letters}"
             if 1 < len(words) <= number / 2 and 2 * len(words) <= len(values):
-                rule = one.regex.replace(f"(?P<label>{pieces[i]})", own)
-                yield NameField(rule, f"{len(words):,} letters such as {min(words)}", is_class=True)
+                rule = regex.replace(f"(?P<label>{pieces[i]})", own)
+                yield NameField(rule, f"{len(words):,} letters such as {min(words)}")
 
 
 def _is_no_label(value: str) -> bool:
