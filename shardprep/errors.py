@@ -116,6 +116,11 @@ def use_one_of(name: object, known: Iterable[str], most: int = 8) -> str:
     return f"{f'is {shown(near[0])} meant? ' if near else ''}use one of {some_of(names, most)}"
 
 
+def command_line(name: str, place: object, more: str = "") -> str:
+    """Return a command of shardprep as a user types it, in backquotes, with its path quoted."""
+    return f"`shardprep {name} {shlex.quote(str(place))}{more and f' {more}'}`"
+
+
 def is_short_of_memory(error: BaseException) -> bool:
     """Return True for an exception that means "out of memory"."""
     return (

@@ -20,7 +20,7 @@ from shardprep.api.arguments import (
 )
 from shardprep.api.display import watched
 from shardprep.dataset.card import Card
-from shardprep.errors import DatasetError, OptionName, RecipeError, some_of
+from shardprep.errors import DatasetError, OptionName, RecipeError, command_line, some_of
 from shardprep.progress import Show, Watch
 from shardprep.recipe.options import ARGUMENTS, BUILD_OPTIONS, DATASET, RUN_OPTIONS, Option
 from shardprep.storage.url import ObjectUrl, is_url, local_path
@@ -418,7 +418,7 @@ def _opened(dataset: str | Path) -> OpenDataset:
     from shardprep.dataset.open_dataset import open_dataset
 
     if is_url(str(dataset)):
-        hint = f"run `shardprep fetch {dataset}`, then upload the copy"
+        hint = f"run {command_line('fetch', dataset)}, then upload the copy"
         raise DatasetError(str(dataset), "is in object storage, but an upload needs files", hint)
     return open_dataset(dataset)
 
@@ -432,7 +432,8 @@ def _verify(dataset: OpenDataset, watch: Watch) -> None:
     watch.finish()
     if result.problems:
         named = some_of([f"{problem.file}: {problem.what}" for problem in result.problems], 2)
-        hint = f"shardprep verify {dataset} lists them, and --repair --source SOURCE repairs them"
+        verify = command_line("verify", dataset)
+        hint = f"{verify} lists them, and --repair --source SOURCE repairs them"
         raise DatasetError(str(dataset), f"has problems, so it is not uploaded: {named}", hint)
 
 

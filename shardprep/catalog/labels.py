@@ -252,7 +252,10 @@ def _titles_of_rows(columns: Mapping[str, Coded[str | None]]) -> Coded[Cell | No
 
 
 def _sets_of_flags(columns: Mapping[str, Coded[str | None]]) -> Coded[Cell | None]:
-    """Return for each image the titles of columns with 1 or true; None if all cells are empty."""
+    """Return for each image the titles of columns with 1, 1.0, true or yes, in any case of letters.
+
+    None if all its cells are empty.
+    """
     is_there = _titles_of_rows(columns).are_there
     are_set = [cells.fit(lambda cell: str(cell).lower() in _SET) for cells in columns.values()]
     flags, codes = np.unique(np.stack(are_set), axis=1, return_inverse=True)

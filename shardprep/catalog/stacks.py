@@ -108,7 +108,7 @@ def stack_of(
 
 
 def _turns(images: Members, rows: Sequence[int]) -> set[tuple[str, ...]]:
-    """Return the different directions of axes that volumes state."""
+    """Return the different directions of axes that the volumes in `rows` state."""
     extents = (images[row].extent for row in rows)
     return {one.directions for one in extents if isinstance(one, StackExtent)} - {()}
 

@@ -26,7 +26,7 @@ from shardprep.dataset.folder import (
 from shardprep.dataset.manifest import MANIFEST_FILE, Manifest, Shard, load_manifest
 from shardprep.dataset.remote_files import RemoteFiles, is_document
 from shardprep.dataset.tfds_metadata import DOCUMENTS
-from shardprep.errors import BuildError, DatasetError, OptionName
+from shardprep.errors import BuildError, DatasetError, OptionName, command_line
 from shardprep.progress import Watch
 from shardprep.storage.atomic_file import DurableFile, sync_folder, write_durably
 from shardprep.storage.lock import LOCK_FILE, locked
@@ -217,10 +217,8 @@ class _FetchedFiles:
             if self.skips_damaged:
                 self.left_out.append(error)
                 return
-            way = (
-                f"`shardprep verify {self.remote} --repair --source …` repairs the dataset, and "
-                "`shardprep fetch --damaged` leaves damaged files out"
-            )
+            way = command_line("verify", self.remote, "--repair --source …")
+            way += " repairs the dataset, and `shardprep fetch --damaged` leaves damaged files out"
             raise DatasetError(error.where, error.what, way) from error
 
     def publish(self, *, was_there: bool) -> None:

@@ -347,7 +347,10 @@ class ItemView:
         return self._columns[name]
 
     def value(self, name: str, number: int) -> Any:
-        """Return the value in row `number`; caches row groups, after `_MOST_PARTS` the column."""
+        """Return the value of a column in a row.
+
+        Reads and keeps one row group at a time; after `_MOST_PARTS` of them, the whole column.
+        """
         if name in self._columns:
             return self._columns[name][number].as_py()
         row, parts = int(self.numbers[number]), self._parts.setdefault(name, {})

@@ -23,7 +23,7 @@ from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
 from shardprep.dataset.folder import index_name
 from shardprep.dataset.manifest import MANIFEST_FILE, Manifest, Shard, load_manifest
 from shardprep.dataset.tfrecord import FRAME_BYTES
-from shardprep.errors import DatasetError, RecordError, counted
+from shardprep.errors import DatasetError, RecordError, command_line, counted
 from shardprep.storage.regular_file import (
     open_regular,
     opened_regular,
@@ -217,7 +217,8 @@ def _unreadable(path: str, error: OSError, dataset: Path) -> DatasetError:
 
 def way_out(dataset: Path | str) -> str:
     """Return the hint of an error on a missing or damaged shard or index."""
-    return f"copy the dataset again, or run `shardprep verify {dataset} --repair --source SOURCE`"
+    repair = command_line("verify", dataset, "--repair --source SOURCE")
+    return f"copy the dataset again, or run {repair}"
 
 
 def check_size(path: str, actual: int | None, expected: int, dataset: Path) -> None:

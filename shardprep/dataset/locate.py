@@ -20,7 +20,7 @@ from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.dataset.remote_files import RemoteFiles, in_force, under
 from shardprep.dataset.tfds_metadata import DOCUMENTS
-from shardprep.errors import DatasetError, OptionName, some_of
+from shardprep.errors import DatasetError, OptionName, command_line, some_of
 from shardprep.storage import objects
 from shardprep.storage.url import ObjectUrl, parse_place
 
@@ -109,7 +109,7 @@ def unfinished_error(work: Path | ObjectUrl) -> DatasetError:
             what += f": {rejected}" if rejected else ""
     if not way:
         way = "run the same `shardprep build` again to continue it, or to see why it stops; for a "
-        way += f"build in parts, run `shardprep finalize {work}` when all parts are done"
+        way += f"build in parts, run {command_line('finalize', work)} when all parts are done"
     return DatasetError(str(work), what, way)
 
 

@@ -20,7 +20,7 @@ from shardprep.dataset.locate import DatasetFiles, locate
 from shardprep.dataset.manifest import MANIFEST_FILE, Manifest, Shard
 from shardprep.dataset.schema import Schema
 from shardprep.dataset.tfrecord import unframe
-from shardprep.errors import DatasetError, RecipeError, RecordError, use_one_of
+from shardprep.errors import DatasetError, RecipeError, RecordError, command_line, use_one_of
 from shardprep.storage import objects
 from shardprep.storage.regular_file import sha256_of
 from shardprep.storage.store import changed
@@ -70,7 +70,7 @@ class OpenDataset:
         if isinstance(self.files, LocalFiles):
             return self.files.folder
         what = f"{command} works on this machine's files"
-        raise RecipeError(str(self), what, f"run `shardprep fetch {self}` and give the copy")
+        raise RecipeError(str(self), what, f"run {command_line('fetch', self)} and give the copy")
 
     @property
     def mark(self) -> ManifestMark:

@@ -38,7 +38,7 @@ from shardprep.dataset.schema import (
     Schema,
 )
 from shardprep.dataset.tfrecord import unframe
-from shardprep.errors import RecordError, counted, some_of
+from shardprep.errors import RecordError, command_line, counted, some_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -186,7 +186,7 @@ class _Comparison:
     def _damaged(self, side: int, number: int, what: str) -> RecordError:
         dataset, table = self._sides[side]
         row = table.slice(number, 1).to_pylist()[0]
-        hint = f"run `shardprep verify {dataset}` for details"
+        hint = f"run {command_line('verify', dataset)} for details"
         return RecordError(f"{dataset}/{row['shard']}", what, hint, offset=row["offset"])
 
     def _changes(self, number: int, one: Values, two: Values) -> Iterator[RecordChange]:

@@ -28,7 +28,7 @@ from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX, INDEX_DIR, ITEMS_FILE, belongs, is_own
 from shardprep.dataset.local_files import way_out
 from shardprep.dataset.manifest import MANIFEST_FILE, Manifest, Shard, load_manifest, parse_manifest
-from shardprep.errors import DatasetError
+from shardprep.errors import DatasetError, command_line
 from shardprep.storage import objects
 from shardprep.storage.atomic_file import DurableFile
 from shardprep.storage.cache import cache_root, make_cache
@@ -186,7 +186,8 @@ class RemoteFiles:
         return bool(objects.listing(self.url._replace(key=self.url.key + INCOMPLETE_SUFFIX)))
 
     def _error(self, name: str, what: str) -> DatasetError:
-        way = f"`shardprep verify {self.url} --repair --source SOURCE` builds damaged files again"
+        repair = command_line("verify", self.url, "--repair --source SOURCE")
+        way = f"{repair} builds damaged files again"
         return DatasetError(str(self.url / name), what, way)
 
 

@@ -47,7 +47,7 @@ from shardprep.dataset.schema import (
     Schema,
 )
 from shardprep.dataset.stored_size import stored_codec
-from shardprep.errors import DatasetError, RecordError, counted, some_of
+from shardprep.errors import DatasetError, RecordError, command_line, counted, some_of
 
 Buffer = bytes | memoryview
 """Stored bytes. A view keeps its block of the shard in memory."""
@@ -357,7 +357,7 @@ def read_samples(
     called with the size of each block read. After a damaged record, the others are only checked,
     then RecordError names the damaged ones. DatasetError if `rows` do not match the shard.
     """
-    where, hint = f"{dataset}/{shard.name}", f"run `shardprep verify {dataset}`"
+    where, hint = f"{dataset}/{shard.name}", f"run {command_line('verify', dataset)}"
     ends = list(itertools.accumulate(rows.lengths, initial=0))
     is_chain = ends == [*rows.offsets, shard.num_bytes]
     if len(rows.keys) != shard.num_records or not is_chain or min(rows.lengths, default=1) <= 0:

@@ -143,7 +143,7 @@ def _runs(runs: Runs, num_pixels: int) -> tuple[Ints, Ints]:
     """Return the first pixel of each run, counted from 0, and the pixel after its last."""
     numbers = _numbers(runs.text, num_pixels)
     if len(numbers) % 2:
-        raise MaskError(f"has {len(numbers):,} run lengths, which are not pairs")
+        raise MaskError(f"has {len(numbers):,} numbers, but runs are pairs of start and length")
     starts, lengths = numbers[::2], numbers[1::2]
     if (lengths < 1).any():
         raise MaskError("has a run length below 1; each run needs a pixel")

@@ -46,7 +46,8 @@ def _check_scheme(text: str) -> None:
     if not match or (len(match[2]) == 1 and scheme not in (*SCHEMES, *_MEANT)):
         return
     if match[1] in SCHEMES:
-        what, way = "is an address that became a path", f"give it as a string, {scheme}://…"
+        what = f"has one slash after {scheme}:, not two"
+        way = f"write {scheme}://BUCKET/KEY; in Python as a string, not a Path"
     else:
         what = f"has the unknown scheme {match[1]}://, not {' or '.join(_STARTS)}"
         meant = f"{scheme}://BUCKET/KEY" if scheme in SCHEMES else _MEANT.get(scheme, "")

@@ -108,10 +108,15 @@ def check_alike(parents: Sequence[Parent]) -> None:
             pair = [known.schema.features.get(name) for known in (first, other)]
             if not pair[0] or not pair[1] or pair[0].labels == pair[1].labels:
                 continue
-            noun = "masks" if name == MASK else f"values of {name!r}"
-            what = f"its {noun} have other names or another order than in {first.where}"
-            option = OptionName("labels" if name == TARGETS else "classes")
-            raise SchemaError(other.where, what, f"build both with the same {option}")
+            noun = "classes of masks" if name == MASK else f"names of {name!r}"
+            what = f"its {noun} or their order differ from {first.where}"
+            hint = (
+                f"build both with the same {OptionName('labels' if name == TARGETS else 'classes')}"
+            )
+            if name not in (MASK, TARGETS):
+                hint = "build both with tables that have the same values"
+                hint += f", or rename classes with {OptionName('class_map')}"
+            raise SchemaError(other.where, what, hint)
 
 
 def renamed(parents: Sequence[Parent], class_map: Mapping[str, str]) -> list[Parent]:
@@ -133,8 +138,8 @@ def renamed(parents: Sequence[Parent], class_map: Mapping[str, str]) -> list[Par
             features[name] = features[name].model_copy(update={"labels": labels})
             if name != BOX_LABEL and len({*labels}) < len(labels):
                 twice = next(one for one in labels if labels.count(one) > 1)
-                what = f"{twice!r} would join two classes of {name}, which is not possible here"
-                raise RecipeError(option, what, "build again from the archive with this map")
+                what = f"{twice!r} would join two classes of {name}, whose stored values stay"
+                raise RecipeError(option, what, "build again from the source with this map")
         labels = tuple(class_map.get(one, one) for one in schema.labels)
         update = {"features": features, "labels": labels}
         made.append(parent._replace(schema=schema.model_copy(update=update)))

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from shardprep.dataset import example, tfrecord
 from shardprep.dataset.item_table import columns_for
+from shardprep.dataset.local_files import way_out
 from shardprep.dataset.manifest import Shard
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import BOX_LABEL, FILENAME, LABEL, LABELS, UNLABELLED, Schema
@@ -112,20 +113,21 @@ class StoredRecords:
     def read_alone(self, number: int) -> bytes:
         """Return a framed record; DatasetError or RecordError if it is damaged."""
         file, offset = self.files[number], int(self.offsets[number])
+        hint = way_out(file.rpartition("/")[0])
         try:
             data = PlainExtent(file, offset, int(self.lengths[number])).read()
         except MemberError as error:
             what = f"the record at byte {offset:,} {error}"
-            raise DatasetError(file, what, _hint(file)) from error
+            raise DatasetError(file, what, hint) from error
         if all(self.are_sound(number, number + 1, data)):
             return data
         try:
             tfrecord.unframe(np.frombuffer(data, np.uint8), file, offset)
         except RecordError as error:
-            raise RecordError(file, error.what, _hint(file), offset=offset) from error
+            raise RecordError(file, error.what, hint, offset=offset) from error
         key = "" if self._keys is None else self._keys[number].decode()
         what = f"the record at byte {offset:,} does not belong to {key}"
-        raise DatasetError(file, what, _hint(file))
+        raise DatasetError(file, what, hint)
 
     def check_places(self) -> None:
         """Raise DatasetError if a length or an offset is negative."""
@@ -133,7 +135,7 @@ class StoredRecords:
         if is_below.any():
             what = "has a record with a negative length or offset in the item table"
             file = self.files[int(np.argmax(is_below))]
-            raise DatasetError(file, what, _hint(file))
+            raise DatasetError(file, what, way_out(file.rpartition("/")[0]))
 
 
 def with_files(rows: pa.Table, dataset: OpenDataset) -> pa.Table:
@@ -426,7 +428,3 @@ def own_rows(plan: ShardPlan) -> pa.Table:
         start += len(batch)
     joined = pa.Table.from_batches(parts).unify_dictionaries().combine_chunks()
     return joined.take(pa.array(np.argsort(np.concatenate(places)))).combine_chunks()
-
-
-def _hint(file: str) -> str:
-    return f"run `shardprep verify {file.rpartition('/')[0]} --repair --source SOURCE`"

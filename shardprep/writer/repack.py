@@ -292,7 +292,7 @@ class ParentImages:
         if known.size and spec.size and any(np.array(spec.size) > known.size):
             sizes = (f"{width}x{height}" for height, width in (known.size, spec.size))
             notes.append(f"stored images are enlarged from {' to '.join(sizes)}")
-        return [f"{note}; a build from the archive avoids this" for note in notes]
+        return [f"{note}; a build from the source avoids this" for note in notes]
 
     def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
         outline = make_outline(plan, self.recipe, self.fingerprint, num_parts)

@@ -101,7 +101,7 @@ def test_a_column_may_not_be_called_as_the_feature_beside_another(tmp_path: Path
 @pytest.mark.parametrize("name", [*sorted(PROVIDED.keys() - {IMAGES}), "rows/x", "label/x"])
 def test_a_column_may_not_be_called_as_another_feature(name: str) -> None:
     match = match_table(KeyIndex(["a.jpg"]), table_of("t.csv", [{"id": "a", name: "1"}]))
-    with pytest.raises(RecipeError, match=f"{name}' is the name of another feature; rename the"):
+    with pytest.raises(RecipeError, match=f"{name}' is a reserved name of features; rename the"):
         make_columns([name], match, [True])
 
 

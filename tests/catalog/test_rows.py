@@ -283,7 +283,7 @@ FAULTS: dict[str, tuple[Members, dict[str, Any], str]] = {
     ),
     "reserved": (
         {"t.csv": b"id,rows/x,y\na,1,c\nb,2,d"},
-        {"labels": "csv:t.csv:id:y", "columns": "rows/x"}, "name of another feature",
+        {"labels": "csv:t.csv:id:y", "columns": "rows/x"}, "reserved name of features",
     ),
     "lines": (
         {"p.jsonl": b'{"id": "a", "annotations": [{"coordinates": 1}]}\n{"id": "b"}'},

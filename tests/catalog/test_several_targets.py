@@ -111,7 +111,7 @@ def test_a_repack_refuses_other_names_of_targets(
     built: Callable[[str], BuildResult], tmp_path: Path
 ) -> None:
     pair = [built(name).path for name in ("biomass", "plants")]
-    with pytest.raises(ShardprepError, match="'targets' have other names"):
+    with pytest.raises(ShardprepError, match="names of 'targets' or their order differ"):
         shardprep.repack(pair, out=tmp_path, name="both")
 
 

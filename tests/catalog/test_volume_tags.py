@@ -4,6 +4,7 @@ The oracle for pages is the single image: each page is saved alone with the same
 """
 
 import io
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -302,6 +303,17 @@ COLOURS = RNG.integers(0, 256, (4, 9, 12, 3)).astype(np.uint8)
 def test_a_missing_codec_is_to_be_installed(error: str, hint: str) -> None:
     with pytest.raises(SourceError, match=f"{hint}$"), reading("a.tif"):
         raise ValueError(error)
+
+
+def test_more_codecs_of_hdf5_are_loaded_if_they_are_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = write(tmp_path / "lib/hdf5plugin.py", b"")
+    monkeypatch.syspath_prepend(loaded.parent)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["images"] = np.zeros((3, 9, 12), np.uint8)
+    build(tmp_path / "a.h5", tmp_path / "out", labels="none", size="none")
+    assert sys.modules.pop("hdf5plugin").__file__ == str(loaded)
 
 
 @pytest.mark.parametrize(

@@ -412,7 +412,9 @@ def test_an_address_of_no_bucket_or_given_as_a_path_is_an_error(bucket: Bucket) 
         (DatasetError, StorageError), match=r"bucket does not exist|holds no dataset"
     ):
         locate(f"{bucket.url}-not-there")
-    with pytest.raises(RecipeError, match="is an address that became a path; give it as a string"):
+    with pytest.raises(
+        RecipeError, match="has one slash after s3:, not two; write s3://BUCKET/KEY; in "
+    ):
         load(Path("s3://bucket/pets"))
 
 

@@ -161,7 +161,7 @@ def test_classes_of_objects_and_masks_are_neither_left_out_nor_relabelled(tmp_pa
 def test_another_size_keeps_every_input_and_its_reason(pets: Path, tmp_path: Path) -> None:
     packed = shardprep.repack(pets, tmp_path, size="16x16", workers=1)
     loss = "stored JPEGs are decoded and encoded as JPEG once more, with loss; "
-    assert packed.notes == (f"{loss}a build from the archive avoids this",)
+    assert packed.notes == (f"{loss}a build from the source avoids this",)
     one, two = load_manifest(pets), packed.manifest
     assert two.num_encodings == 1
     assert two.totals.model_copy(update={"num_bytes": 0}) == one.totals.model_copy(
@@ -204,7 +204,7 @@ def test_images_of_the_wanted_form_are_copied(pets: Path, tmp_path: Path) -> Non
 def test_png_loses_nothing_and_enlarging_is_said(pets: Path, tmp_path: Path) -> None:
     packed = shardprep.repack(pets, tmp_path, size="64x64", format="png", workers=1)
     assert packed.notes == (
-        "stored images are enlarged from 32x32 to 64x64; a build from the archive avoids this",
+        "stored images are enlarged from 32x32 to 64x64; a build from the source avoids this",
     )
 
 
@@ -323,7 +323,7 @@ def test_the_command_changes_a_dataset_and_says_so(pets: Path, tmp_path: Path) -
     table(tmp_path, "out.txt", NAMES[0])
     flags = ("--size", "16x16", "--exclude-list", "out.txt", "--version", "1.1.0")
     done = ran("repack", *flags, "--split", "validation=0.2", cwd=tmp_path)
-    assert "with loss; a build from the archive avoids this" in done.stderr
+    assert "with loss; a build from the source avoids this" in done.stderr
     found = load_manifest(tmp_path / "tfrecords/pets/1.1.0")
     assert {name: one.num_records for name, one in found.splits.items()} == {
         "train": 31,

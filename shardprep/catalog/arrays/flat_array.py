@@ -80,7 +80,8 @@ def open_npy(place: PlainExtent, name: str) -> ArrayFile:
             raise ValueError(f"its header states the shape {shape}")
     if dtype.hasobject:
         what = "holds pickled Python objects, which are never read"
-        raise SourceError(name, what, "save it with a type of numbers: array.astype(numpy.uint8)")
+        hint = "save images of one size as an array of numbers (numpy.stack), others as image files"
+        raise SourceError(name, what, hint)
     extent = PlainExtent(place.file, place.offset + at, place.num_bytes - at)
     end = at + math.prod(shape) * dtype.itemsize
     if place.num_bytes > end and place.read_range(end, len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:

@@ -40,6 +40,8 @@ def _opened(place: PlainExtent, name: str) -> Iterator[Any]:
     with reading(name), opened_file(place) as whole:
         import h5py  # noqa: PLC0415 - an extra
 
+        with contextlib.suppress(ImportError):  # it registers more codecs, if it is installed
+            import hdf5plugin  # noqa: F401, PLC0415
         with h5py.File(whole, "r", rdcc_nbytes=_CACHE_BYTES) as file:
             yield file
 

@@ -75,7 +75,7 @@ def make_columns(
     values: list[Coded[Value]] = []
     for name in names:
         if name.split("/")[0] in RESERVED:
-            what = f"{name!r} is the name of another feature"
+            what = f"{name!r} is a reserved name of features"
             raise RecipeError(_COLUMNS, what, "rename the column in its table")
         cells = match.cells(name)
         dtype, read = _reader(cells.firsts().values(), name, match.table.name)

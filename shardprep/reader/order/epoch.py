@@ -173,7 +173,10 @@ class Run(NamedTuple):
 def positions_of(
     runs: Iterable[Run], blocks: Sequence[BlockShuffle], starts: Sequence[int] | Ints, number: int
 ) -> Ints:
-    """Return the positions of `number` places, given as runs in lanes that begin at `starts`."""
+    """Return the positions of the `number` places that `runs` cover, int64[number], in order.
+
+    `blocks` and `starts` have the order and the first position of each lane.
+    """
     positions, runs = np.empty(number, np.int64), list(runs)
     # Computed for all lanes together; `BlockShuffle.positions` then takes cached results.
     shuffled = [(blocks[run.span.lane], run.span) for run in runs if blocks[run.span.lane].shuffle]

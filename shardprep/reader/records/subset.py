@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -148,7 +149,7 @@ def _joined_schema(datasets: Sequence[OpenDataset]) -> Schema:
         for own, known in zip_longest(_classes(schema), _classes(joined), fillvalue="no class"):
             if own != known:
                 what = f"has {own} where {first} has {known}"
-                paths = " ".join(map(str, datasets))
+                paths = shlex.join(map(str, datasets))
                 hint = f"build all with the same classes, or merge them: shardprep repack {paths}"
                 raise DatasetError(str(other), what, hint)
     return joined

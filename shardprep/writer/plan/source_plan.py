@@ -372,8 +372,9 @@ def _cut_together(
 
     Groups that have the largest share of a class come first. A group goes to the split for which
     chi-square becomes smallest: the sum of (count − wanted count)² / wanted count over the splits,
-    of items and of items of each class. The last groups go to splits that are still empty. At most
-    `_FEW_GROUPS` groups are then moved and exchanged until chi-square stops falling.
+    of items and of items of each class. The last groups go to splits that are still empty. If no
+    split is empty, up to `_FEW_GROUPS` groups in all are then moved and exchanged until chi-square
+    stops falling; with more groups, or without any, they stay.
     """
     alone = ~group.fit(bool)
     names = np.where(alone, len(group.values) + np.arange(len(group)), group.codes)

@@ -32,6 +32,7 @@ from shardprep.errors import (
     OptionName,
     RecipeError,
     ShardprepError,
+    command_line,
     some_of,
 )
 from shardprep.recipe.recipe import Recipe
@@ -106,7 +107,7 @@ def refuse_other_parts(recipe: Recipe, asked: Workspace) -> None:
     others = [one.location for one in places if one != asked and _is_in_parts(one)]
     if others:
         what = f"has no unfinished parts: they are in {some_of(others)}"
-        commands = ", ".join(f"`shardprep finalize {one}`" for one in others[:4])
+        commands = ", ".join(command_line("finalize", one) for one in others[:4])
         raise DatasetError(asked.location, what, f"run {commands}")
 
 
