@@ -173,7 +173,7 @@ def _check_outlines(items: GivenItems) -> None:
                 shape = json.loads(one) if isinstance(one, str) else one
                 if shape:
                     outline_of(shape)
-            except (ValueError, TypeError, LookupError, RecursionError):
+            except NO_SHAPE:
                 what = 'is not a list of polygons or of {"size": [height, width], "counts": …}'
                 items.refuse(row, "segmentation", what)
 
@@ -195,7 +195,7 @@ def _check_boxes(items: GivenItems) -> None:
         boxes, *others = map(cell_list, cells)
         try:
             corners = np.array(boxes, np.float64)
-        except (TypeError, ValueError):
+        except NO_SHAPE:
             corners = np.empty(0)
         is_finite = np.isfinite(corners).all() or not items.has_boxes
         if boxes and (corners.shape != (len(boxes), 4) or not is_finite):
@@ -219,7 +219,7 @@ def _check_boxes(items: GivenItems) -> None:
 
 
 def _is_box(one: list[Any]) -> bool:
-    return len(one) == 4 and all(isinstance(x, int | float) and math.isfinite(x) for x in one)
+    return len(one) == 4 and all(isinstance(x, int | float) and abs(x) < math.inf for x in one)
 
 
 def _are_keypoints(one: Any) -> bool:
@@ -267,7 +267,7 @@ def _with_points(items: GivenItems) -> GivenItems:
 
 def _points_of(items: GivenItems, row: int) -> dict[str | int, tuple[Any, ...]]:
     """Return name, or number from 0, → x and y of each point of a row; "" for a missing point."""
-    with contextlib.suppress(ValueError, TypeError, RecursionError):
+    with contextlib.suppress(*NO_SHAPE):
         found = json.loads(items.columns[_POINTS][row] or "[]")
         several = found.items() if isinstance(found, dict) else enumerate(found)
         points = {name: tuple(map(float, one)) if one else ("", "") for name, one in several}

@@ -79,3 +79,14 @@ def test_one_of_several_sizes_of_records_is_asked_for_and_ids_are_no_classes(
     found = outcome(write_folder(tmp_path / "b", members), {})
     assert {one["label"] for one in found.facts.values()} == {"0", "1"}
     assert len(found.facts) == 21
+
+
+def test_two_images_in_each_file_of_records_are_no_pairs(tmp_path: Path) -> None:
+    members = dict[str, bytes]()
+    for i in range(8):
+        photos = [picture("scene", "a.jpg", f"{i} {k}", (16, 16)) for k in range(2)]
+        each: list[dict[str, Any]] = [{"image": [photos[k]], "label": [k]} for k in range(2)]
+        frames = [tfrecord.frame(example.encode(one)) for one in each]
+        members[f"train/{i}.tfrec"] = b"".join(frames)
+    found = outcome(write_folder(tmp_path / "source", members), {})
+    assert found.facts["train/3.tfrec/000001"] == {"split": "train", "label": "1"}

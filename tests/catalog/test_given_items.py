@@ -695,6 +695,12 @@ WRONG: list[tuple[Rows, str]] = [
     ([{"image": "0.jpg", "boxes": [[[1, 2, 3, 4]]]}], "row 1: boxes .* is not a list of"),
     ([{"image": "0.jpg", "boxes": [[1, 2, float("nan"), 4]]}], "row 1: boxes .* is not a list of"),
     ([{"image": "0.jpg", "boxes": "left"}], "row 1: boxes 'left' is not a list of"),
+    ([{"image": "0.jpg", "boxes": f"[[{10**400}, 1, 2, 3]]"}], "row 1: boxes .* is not a list of"),
+    ([{"image": "0.jpg", "points": f"[[{10**400}, 1]]"}], "1: points .* is not a list or dict of"),
+    (
+        [{"image": "0.jpg", "segmentation": f"[[[{10**400}, 1]]]"}],
+        "1: segmentation .* is not a list of p",
+    ),
     (
         [{"image": "0.jpg", "boxes": [[1, 2, 3, 4]], "box_labels": ["a", "b"]}],
         r"row 1: box_labels '\[\"a\", \"b\"\]' is not a list as long as boxes \(1\)",

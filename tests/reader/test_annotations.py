@@ -28,7 +28,7 @@ from shardprep.dataset.schema import (
 from shardprep.errors import DatasetError, RecordError
 from shardprep.image.resample import BACKEND
 from shardprep.reader.config import BoxFormat
-from tests.reader.datasets import keys_of, refused
+from tests.reader.datasets import refused
 from tests.reader.worker_processes import all_same
 from tests.support import annotated as support
 from tests.support.annotated import CLASSES, HEIGHT, MASK_CLASSES, WIDTH, Marked, annotated
@@ -199,8 +199,9 @@ def test_class_names_and_element_specs_describe_objects_and_masks(sets: Sets) ->
     _, target = reader.load(sets["all"], **options).element_spec
     assert target["boxes"].shape.as_list() == [4, 9, 4]
     assert target["masks"].shape.as_list() == [4, 9, HEIGHT, WIDTH]
-    _, one = reader.load(sets["boxes"]).element_spec
-    assert one["boxes"].shape.as_list() == [None, 4]
+    for max_boxes in (None, 8):
+        _, one = reader.load(sets["boxes"], max_boxes=max_boxes).element_spec
+        assert one["boxes"].shape.as_list() == [max_boxes, 4]
 
 
 def test_max_boxes_keeps_the_largest_and_warns_once(sets: Sets) -> None:
@@ -349,29 +350,13 @@ def test_no_cache_changes_a_batch_or_an_item(
             assert all_same(by_load(path, shuffle=False, cache=cache, **options), items)
 
 
-def test_items_are_not_padded(sets: Sets) -> None:
-    dataset = reader.Dataset(sets["labelled"])
-    assert all_same([*dataset], by_load(sets["labelled"], shuffle=False))
-    for name, (image, target) in zip(keys_of(sets["labelled"]), dataset, strict=True):
-        assert target["boxes"].shape == (len(MANY[name].labels), 4)
-        assert target["masks"].shape == (len(MANY[name].labels), *image.shape[:2])
-    both = reader.load(sets["boxes"], shuffle=False, max_boxes=8, box_format="xyxy")
-    assert both.element_spec[1]["boxes"].shape.as_list() == [8, 4]
-
-
-def test_ragged_batches_are_lists_of_the_values_of_items(sets: Sets) -> None:
-    for kind in ("labelled", "masks"):
-        dataset = reader.Dataset(sets[kind], as_supervised=True)
-        found: list[Any] = []
-        for images, target in dataset.batches(4, shuffle=False, ragged=True):
-            for row, image in enumerate(images):
-                if isinstance(target, dict):
-                    found.append((image, {name: one[row] for name, one in target.items()}))
-                else:
-                    found.append((image, target[row]))
-        assert all_same(found, [*dataset])
-    _, target = next(reader.Dataset(sets["boxes"]).batches(4, ragged=True, box_format="xyxy"))
-    assert isinstance(target["boxes"], list)
+def test_boxes_of_lists_have_the_format_of_padded_boxes(sets: Sets) -> None:
+    options: dict[str, Any] = {"seed": 3, "box_format": "xyxy"}
+    (_, lists), *_ = by_dataset(sets["boxes"], 4, ragged=True, **options)
+    (_, padded), *_ = by_dataset(sets["boxes"], 4, **options)
+    assert isinstance(lists["boxes"], list)
+    for own, rows in zip(lists["boxes"], padded["boxes"], strict=True):
+        assert np.array_equal(own, rows[: len(own)])
 
 
 def test_images_of_many_sizes_are_read_as_items_and_lists(tmp_path: Path) -> None:

@@ -95,7 +95,8 @@ def _by_suffix(members: Members) -> list[Reading]:
     keys = [*members.keys[:MOST_ROWS]]
     for key in keys:
         path, _, suffix = key.rpartition(".")
-        of_path[path].add(suffix)
+        if "/" not in suffix:  # a row of an array file has none
+            of_path[path].add(suffix)
     counts = Counter(frozenset(several) for several in of_path.values() if len(several) == 2)
     for suffixes, number in counts.most_common(1):
         if 4 * number >= len(keys) and number >= FEWEST:

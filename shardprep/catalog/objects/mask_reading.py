@@ -76,8 +76,7 @@ def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> Fil
     of_image = [_planes(beside.of(image.key), image, number) for image, number in pairs]
     used = [member for members in of_image for member in members]
     if not used:
-        what = f"no selected image has a mask {recipe.masks}"
-        raise SourceError(_MASKS, what, f"change the pattern to fit images such as {keys[0]}")
+        raise _no_masks(recipe, keys)
     values = _values(recipe, used, images, instances=recipe.instances)
     raw = values.names
     labels: list[Annotation | None] = [Annotation() if members else None for members in of_image]
@@ -106,6 +105,11 @@ def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> Fil
     how = f"{counted(len(used), 'mask')} {recipe.masks}, {values.how}"
     files = [tuple(members) for members in of_image]
     return FileMasks(files, labels, present, values, raw, how, is_read=True)
+
+
+def _no_masks(recipe: Recipe, keys: Sequence[str]) -> SourceError:
+    what = f"no selected image has a mask {recipe.masks}"
+    return SourceError(_MASKS, what, f"change the pattern to fit images such as {keys[0]}")
 
 
 def _planes(members: Sequence[Member], image: Member, times: int) -> list[Member]:
@@ -246,9 +250,7 @@ def _by_class_files(recipe: Recipe, images: SourceImages) -> Found:
         pairs.append(classed[0] if classed else None)
     files = [pair[1] for pair in pairs if pair is not None]
     if not files:
-        what = f"no selected image has a mask {recipe.masks}"
-        hint = f"change the pattern to fit images such as {images.index.keys[0]}"
-        raise SourceError(_MASKS, what, hint)
+        raise _no_masks(recipe, images.index.keys)
     values = _values(recipe, files, images)
     reader = _ClassReader(values, recipe.max_pixels)
     with ThreadPoolExecutor(_NUM_THREADS) as pool:

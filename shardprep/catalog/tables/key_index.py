@@ -104,7 +104,7 @@ class KeyIndex:
         self._by_folder: dict[tuple[str, int], dict[str, list[int]]] = {}
         self._lookups: dict[tuple[str, int], Lookup] = {}
         self.known: dict[Hashable, Any] = {}
-        """Results of searches in tables, each of which is done once."""
+        """Results of searches in tables, with the tables, so that their `id` stays unique."""
 
     def find(self, text: str) -> Sequence[int]:
         """Return the positions of all keys that end in the id, with or without extension.

@@ -115,7 +115,7 @@ def match_table(index: KeyIndex, table: Table, id_column: str = "") -> TableMatc
     column = id_column if "{" in id_column else find_ids(index, table, id_column)
     key = "match", id(table), column
     if key not in index.known:
-        index.known[key] = table, _match(index, table, column)  # keeps `id(table)` unique
+        index.known[key] = table, _match(index, table, column)
     found: TableMatch = index.known[key][1]
     return found
 

@@ -328,9 +328,8 @@ def _without_ending(titles: list[str]) -> tuple[str, ...]:
 def table_of(name: str, rows: Sequence[dict[str, str]], null: Collection[str] = ()) -> Table:
     """Return rows, each given as column → cell, as a table; cells in `null` become ""."""
     header = tuple(dict.fromkeys(key for row in rows for key in row))
-    nothing = frozenset(null)
-    table = [[row.get(key, "") for key in header] for row in rows]
-    return Table(name, header, [["" if c in nothing else c for c in row] for row in table])
+    table = Table(name, header, [[row.get(key, "") for key in header] for row in rows])
+    return table.without(null) if null else table
 
 
 def stacked(tables: list[Table]) -> Table:

@@ -45,17 +45,18 @@ def read(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
     for row, image in zip(table.rows, match.key_of.tolist(), strict=True):
         words = [row[place] for place in named_by]
         cells = {
-            " ".join(filter(None, (*words, name if is_whole or not words else ""))): (
+            " ".join([*filter(None, words), *([name] if is_whole or not words else [])]): (
                 row[x],
                 row[y],
             )
             for name, (x, y) in places.items()
         }
+        number = sum(any(pair) for pair in cells.values())
         if image < 0:
             if not table.is_own:  # rows of arrays may belong to masks; of items are counted
-                points.missing[next(texts)] += sum(any(pair) for pair in cells.values())
+                points.missing[next(texts)] += number
         elif is_whole and not words and image in points.listed:
-            points.lose(image, REPEATED, sum(any(pair) for pair in cells.values()))
+            points.lose(image, REPEATED, number)
         else:
             points.listed.add(image)
             _add(points, image, cells)
