@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from multiprocessing import popen_spawn_posix, spawn, util
@@ -139,6 +140,21 @@ def interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def begin_forked(environment: Mapping[str, str]) -> None:
+    """Prepare a process of the fork server for work that ends with its parent.
+
+    `environment` is the current environment of the parent; the server may have an older one. The
+    parent handles Ctrl-C.
+    """
+    os.environ.update(environment)
+    gc.freeze()  # modules are never garbage
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent()
+    with contextlib.suppress(OSError, AttributeError):  # malloc of other systems has no options
+        for parameter in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
+            ctypes.CDLL(None).mallopt(parameter, _KEPT_BYTES)
+
+
 def begin_worker() -> None:
     """Let Ctrl-C end this worker process without a message."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -187,13 +203,6 @@ def has_memory() -> bool:
     except MemoryError:
         return False
     return True
-
-
-def keep_buffers() -> None:
-    """Let malloc keep up to 512 MiB of freed memory from now on (glibc only)."""
-    with contextlib.suppress(OSError, AttributeError):
-        for parameter in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
-            ctypes.CDLL(None).mallopt(parameter, _KEPT_BYTES)
 
 
 def start_clock(seconds: float) -> None:

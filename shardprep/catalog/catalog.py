@@ -90,7 +90,7 @@ from shardprep.image.tiles import tile_spec
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
 from shardprep.source.members import Member
-from shardprep.source.string_column import Coded
+from shardprep.source.string_column import Coded, release
 
 _NO_LABEL, _NO_TARGET = "no label", "no target image"
 TILE_COLUMNS = (Column("tile/y", "int64"), Column("tile/x", "int64"))
@@ -134,6 +134,12 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
     gets a line of text before each slow step. SourceError if the source has no image, or none is
     left. For other errors see `list_images` and `source_images`.
     """
+    made = _catalog(_wanted(recipe, work_dir, notice))
+    release()  # tables of a million rows
+    return made
+
+
+def _wanted(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> SourceImages:
     listing = list_images(
         recipe, work_dir, notice, lambda others: Documents(others, recipe).check_columns()
     )
@@ -141,7 +147,7 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
         raise no_image(recipe.source, listing)
     if recipe.items:
         recipe, listing = with_items(recipe, listing)
-    return _catalog(source_images(recipe, listing))
+    return source_images(recipe, listing)
 
 
 def _catalog(wanted: SourceImages) -> Catalog:

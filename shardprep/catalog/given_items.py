@@ -328,7 +328,7 @@ class _Finder:
     def images(self) -> Ints:
         """Return the position of each row's image, or −1. Empty cells and repeats are faults."""
         cells, items = self._items.columns["image"], self._items
-        for row in np.flatnonzero(cells.lengths() == 0).tolist():
+        for row in np.flatnonzero(~cells.are_filled).tolist():
             items.refuse(row, "image", "names no image")
         found = self._find(cells, np.arange(len(cells)), "image")
         rows = np.flatnonzero(found >= 0)

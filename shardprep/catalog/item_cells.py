@@ -280,4 +280,4 @@ def _points_of(items: GivenItems, row: int) -> dict[str | int, tuple[Any, ...]]:
 def share(pattern: str, cells: Texts) -> float:
     """Return the share, 0 to 1, of non-empty cells that match a regular expression."""
     fit = np.count_nonzero(cells.matching(rf"^({pattern})$"))
-    return int(fit) / max(1, int(np.count_nonzero(cells.lengths())))
+    return int(fit) / max(1, int(np.count_nonzero(cells.are_filled)))

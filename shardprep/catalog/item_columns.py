@@ -197,7 +197,7 @@ def _unfit(title: str, cells: Texts) -> str:
     """Return why a column is not stored, or "" if cells are texts or single numbers."""
     if title.partition("/")[0] in RESERVED and not title.startswith(ROWS):
         return "the name of a feature: rename it"
-    if not cells.lengths().any():
+    if not cells.are_filled.any():
         return "all cells are empty"
     if _are_lists(cells):
         return ""

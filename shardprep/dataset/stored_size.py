@@ -9,8 +9,6 @@ import io
 import struct
 from typing import TYPE_CHECKING, Literal
 
-import simplejpeg
-
 from shardprep.image.spec import MAX_STACK_PIXELS, MAX_STORED_PIXELS
 
 if TYPE_CHECKING:
@@ -74,5 +72,7 @@ def check_stored(data: bytes | memoryview) -> None:
 
 def check_stored_jpeg(data: bytes | memoryview) -> None:
     """Raise TooLargeError for a JPEG that is too large, ValueError for a damaged header."""
+    import simplejpeg
+
     height, width, *_ = simplejpeg.decode_jpeg_header(data)
     check_stored_size(height, width)

@@ -222,6 +222,11 @@ class Texts(ColumnView[str]):
         """Return the length of each text in characters."""
         return integers(pc.utf8_length(self.array))
 
+    @property
+    def are_filled(self) -> NDArray[np.bool_]:
+        """Which texts are not empty, bool[n]."""
+        return booleans(pc.not_equal(self.array, ""))
+
     def matching(self, pattern: str) -> NDArray[np.bool_]:
         """Return which texts have a match of a regular expression in RE2's syntax, bool[n]."""
         return booleans(pc.match_substring_regex(self.array, pattern))

@@ -10,11 +10,9 @@ at most once. The worker begins the next batch before it finishes the current on
 
 from __future__ import annotations
 
-import gc
 import mmap
 import os
 import pickle
-import signal
 import traceback
 import warnings
 from collections import deque
@@ -27,8 +25,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from shardprep import processes as worker_process
 from shardprep.errors import InternalError, RecordError, ShardprepError
+from shardprep.processes import begin_forked
 from shardprep.reader.array_types import Array, Bytes
 from shardprep.reader.arrays.batch_maker import BatchMaker, BatchName, BatchSource, Filling
 from shardprep.reader.arrays.memory import ALIGNMENT, SharedFile, WorkerSlots
@@ -91,15 +89,8 @@ class Parcel(NamedTuple):
 def serve(
     pipe: Connection, parcel: Parcel, file: SharedFile, slot_bytes: int, environment: dict[str, str]
 ) -> None:
-    """Fill batches until the parent closes the pipe. The parent handles Ctrl-C.
-
-    `environment` is the current environment of the parent; the fork server may have an older one.
-    """
-    os.environ.update(environment)
-    gc.freeze()  # modules are never garbage
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    worker_process.die_with_parent()
-    worker_process.keep_buffers()
+    """Fill batches until the parent closes the pipe; `environment` is as in `begin_forked`."""
+    begin_forked(environment)
     with suppress(EOFError, OSError):  # the parent has gone
         try:
             source = parcel.opened()

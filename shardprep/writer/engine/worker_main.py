@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -80,20 +79,13 @@ class LogLine(NamedTuple):
 
 
 def serve(pipe: Connection, work: Work, environment: dict[str, str]) -> None:
-    """Encode chunk after chunk until the parent closes the pipe. The parent handles Ctrl-C.
-
-    `environment` is the parent's current environment; the fork server may have an older one.
-    """
-    os.environ.update(environment)
-    gc.freeze()  # modules are never garbage
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Encode chunks until the parent closes the pipe; `environment` is as in `begin_forked`."""
+    processes.begin_forked(environment)
     if ALARM is not None:
         signal.signal(ALARM, signal.SIG_DFL)
-    processes.die_with_parent()
     processes.hold_memory(work.limits.worker_bytes)
     processes.silence_stderr()
     processes.without_pandas()
-    processes.keep_buffers()
     answers = _Answers(pipe)
     shards = _OwnedShards(work, answers)
     with contextlib.suppress(EOFError, OSError):  # the parent has gone
