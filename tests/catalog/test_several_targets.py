@@ -23,6 +23,7 @@ from shardprep.writer.finalize import BuildResult
 from tests.support.builders import build, png, write_folder
 from tests.support.competitions.target_tables import BIOMASS, TWINS
 from tests.support.competitions.twin import f32, table
+from tests.support.layouts import image
 from tests.writer.records import records as records_of
 
 _BUILT: dict[str, BuildResult] = {}
@@ -113,6 +114,21 @@ def test_a_repack_refuses_other_names_of_targets(
     pair = [built(name).path for name in ("biomass", "plants")]
     with pytest.raises(ShardprepError, match="names of 'targets' or their order differ"):
         shardprep.repack(pair, out=tmp_path, name="both")
+
+
+def test_a_repack_of_other_classes_names_a_map_that_joins_them(tmp_path: Path) -> None:
+    sets = list[Path]()
+    for grey in ("grey", "gray"):
+        files = {f"{i}.png": image(f"{i}.png") for i in range(3)}
+        lines = f"id,colour,form\n0,red,round\n1,blue,flat\n2,{grey},round\n".encode()
+        source = write_folder(tmp_path / grey, {**files, "t.csv": lines})
+        labels, out = "csv:t.csv:id:colour,form", tmp_path / f"out of {grey}"
+        made = build(source, out, labels=labels, target="classes", size="8x8")
+        sets.append(made.path)
+    with pytest.raises(ShardprepError, match=r"names of 'label/colour' .* with --class-map$"):
+        shardprep.repack(sets, out=tmp_path, name="both")
+    joined = shardprep.repack(sets, out=tmp_path, name="both", class_map={"gray": "grey"})
+    assert joined.manifest.totals.num_written == 6
 
 
 def test_inspect_counts_missing_values_of_each_target(built: Callable[[str], BuildResult]) -> None:

@@ -311,7 +311,7 @@ def test_more_codecs_of_hdf5_are_loaded_if_they_are_installed(
     loaded = write(tmp_path / "lib/hdf5plugin.py", b"")
     monkeypatch.syspath_prepend(loaded.parent)
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["images"] = np.zeros((3, 9, 12), np.uint8)
+        file["images"] = np.zeros((5, 9, 12), np.uint8)
     build(tmp_path / "a.h5", tmp_path / "out", labels="none", size="none")
     assert sys.modules.pop("hdf5plugin").__file__ == str(loaded)
 

@@ -243,7 +243,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no such table": ({"relabel": "csv:none.csv:key:label"}, "none.csv: no such label table"),
     "columns of no table": ({"columns": "age"}, "columns: needs a label table; use "),
-    "a known feature": ({"join": "wolf.csv", "columns": "label"}, "'label' is the name of another"),
+    "a known feature": ({"join": "wolf.csv", "columns": "label"}, "'label' is a reserved name"),
     "a name of no class": (
         {"class_map": "cta=pet"},
         "no class is called cta; is cat meant? use one of cat, dog",
