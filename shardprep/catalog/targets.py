@@ -30,7 +30,7 @@ from shardprep.catalog.target_values import (
     column_targets,
     text_targets,
 )
-from shardprep.dataset.schema import TARGETS, TargetKind
+from shardprep.dataset.schema import CLASS_PREFIX, TARGETS, TargetKind
 from shardprep.errors import OptionName, SourceError, counted, some_of, use_one_of
 from shardprep.recipe.recipe import Recipe
 from shardprep.recipe.rules import parse_pairs
@@ -184,6 +184,7 @@ def _several_targets(
         raise SourceError(_TARGET, f"{spec.kind} needs columns of a table", hint)
     else:
         found = column_targets(keys, columns, spec.kind, spec.separator, names)
+        _check_one_class(found, columns, spec)
     found = replace(found, unmapped=tuple(unmapped))
     if not found.values.are_there.any():
         return replace(found, kind="none", features={})
@@ -195,6 +196,28 @@ def _several_targets(
             raise SourceError(_CLASSES, _SINGLE, "leave this option out")
         features[TARGETS] = features[TARGETS].model_copy(update={"labels": tuple(spec.classes)})
     return replace(found, features=features)
+
+
+def _check_one_class(found: Targets, columns: Collection[str], spec: TargetSpec) -> None:
+    """Raise a SourceError for several classes in a cell: each of several targets has one class."""
+    for name, feature in found.features.items():
+        title, texts = name.removeprefix(CLASS_PREFIX), feature.labels if name != TARGETS else ()
+        odd = [one for one in texts if _listed(one) != one]
+        if by := spec.separator:
+            odd += [one for one in texts if by in one]
+        elif spec.kind == "auto":
+            odd += [one for one, _ in filter(None, [one_or_several(texts)])]
+            odd += [one for one in texts if "," in one] if find_separator(texts) == "," else []
+        if odd:
+            what = (
+                f"{odd[0]!r} in column {title!r} may be several classes, but several targets have"
+            )
+            flag = OptionName("columns", ",".join(one for one in columns if one != title))
+            alone = f"name {title!r} alone in {OptionName('labels')}"
+            hint = f"{alone}, and store the others with {flag}"
+            if not by and TARGETS not in found.features:
+                hint += f"; or give {OptionName('target', 'classes')} if it is one class"
+            raise SourceError("labels", f"{what} one class each", hint)
 
 
 class Naming(NamedTuple):
