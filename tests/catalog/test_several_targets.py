@@ -265,7 +265,7 @@ FINDINGS = "id,finding,age\n" + "".join(
 
 @pytest.mark.parametrize("options", [{}, {"separator": "|"}])
 def test_several_classes_in_a_cell_of_several_targets_are_an_error(
-    tmp_path: Path, options: dict[str, str]
+    tmp_path: Path, options: dict[str, Any]
 ) -> None:
     """The option that it names stores the classes, and the number beside them."""
     members = {f"{i}.png": png(seed=i) for i in range(8)} | {"t.csv": FINDINGS.encode()}
@@ -277,7 +277,7 @@ def test_several_classes_in_a_cell_of_several_targets_are_an_error(
     stored = records_of(made.path)["2.png"]
     assert (list(stored["labels"]), list(stored["age"])) == ([0, 2], [22])
     if not options:
-        classes = {"labels": "csv:t.csv:id:finding,age", "target": "classes"}
+        classes: dict[str, Any] = {"labels": "csv:t.csv:id:finding,age", "target": "classes"}
         assert sorted(
             shardprep.build(source, dry_run=True, **classes).plan.schema.class_features
         ) == ["label/age", "label/finding"]
