@@ -323,8 +323,8 @@ def number_to_store(key: str, what: str, text: str) -> float:
 
 
 def _not_float32(key: str, what: str, way: str = "") -> SourceError:
-    hint = f"{way}name this cell with {_NULL}, or use {OptionName('target', 'text')}"
-    return SourceError(key, f"{what} is a number that float32 cannot hold", hint)
+    hint = f"name this cell with {_NULL}, or use {OptionName('target', 'text')}"
+    return SourceError(key, f"{what} is a number that float32 cannot hold", way + hint)
 
 
 def _not_number(key: str, what: str, kind: str) -> SourceError:

@@ -226,9 +226,8 @@ def _reader(
             if is_small or (cell and is_beyond_float32(float(cell))):
                 number = cell if is_small else f"{float(cell):g}"
                 what = f"column {column!r} has {number}, which float32 cannot hold"
-                hint = f"leave the column out, {'write 0, ' * is_small}or name the cell with "
-                hint += str(OptionName("null"))
-                raise SourceError(table, what, hint)
+                hint = f"leave the column out, or name the cell with {OptionName('null')}"
+                raise SourceError(table, what, "write 0, " * is_small + hint)
     return dtype, lambda cell: _READ[dtype](cell) if cell else MISSING[dtype]
 
 
