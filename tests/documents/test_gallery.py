@@ -49,7 +49,7 @@ def test_classes_that_number_their_files_alike_stay_classes_on_plain_grounds(
     """Pictures of single things are alike without showing one scene."""
     labels = load_manifest(built(layout_of("PetImages"), tmp_path / "here")).labels
     assert labels is not None
-    assert labels.names == ["Cat", "Dog"]
+    assert labels.names == ("Cat", "Dog")
 
 
 @pytest.mark.thorough
