@@ -26,8 +26,8 @@ from shardprep.catalog.target_values import (
     Targets,
     TargetValues,
     as_number,
-    checked_number,
     column_targets,
+    number_to_store,
     text_targets,
 )
 from shardprep.dataset.schema import CLASS_PREFIX, TARGETS, TargetKind
@@ -105,7 +105,7 @@ def make_targets(
     first_rows = column.firsts()
     if kind == "regression":
         numbers = [
-            checked_number(keys[row], f"its target {_text(cell)!r}", _text(cell))
+            number_to_store(keys[row], f"its target {_text(cell)!r}", _text(cell))
             for row, cell in first_rows.items()
         ]
         return Targets(kind, column.mapped(numbers), ())
