@@ -424,6 +424,7 @@ def _opened(dataset: str | Path) -> OpenDataset:
 
 
 def _verify(dataset: OpenDataset, watch: Watch) -> None:
+    from shardprep.dataset.local_files import way_out
     from shardprep.verifier.dataset import verify_dataset
 
     result = verify_dataset(
@@ -433,7 +434,7 @@ def _verify(dataset: OpenDataset, watch: Watch) -> None:
     if result.problems:
         named = some_of([f"{problem.file}: {problem.what}" for problem in result.problems], 2)
         verify = command_line("verify", dataset)
-        hint = f"{verify} lists them, and --repair --source SOURCE repairs them"
+        hint = f"{verify} lists them; {way_out(str(dataset))}"
         raise DatasetError(str(dataset), f"has problems, so it is not uploaded: {named}", hint)
 
 

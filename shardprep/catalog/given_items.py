@@ -429,11 +429,17 @@ class _Finder:
         return cells.replaced(odd, Texts.of(keys)) if len(odd) else cells
 
     def _inside(self, path: str) -> str:
-        """Return a hint with the only key that the end of a path fits, or ""."""
+        """Return a hint with the only key that has the folder and name of `path`, or ""."""
         parts = path.split("/")
         found = (self._index.find("/".join(parts[i:])) for i in range(len(parts)))
         several = next(filter(None, map(list, found)), [])
-        return f": write {shown(self._keys[several[0]])}" if len(several) == 1 else ""
+        if len(several) == 1:
+            key = self._keys[several[0]]
+            if "/".join([*self._roots[:1], key]).split("/")[-2:] == parts[-2:]:
+                return f": write {shown(key)}"
+        source = OptionName("SOURCE")
+        is_file = _is_file(os.path.join(self._folder, path))  # noqa: PTH118
+        return f": name the {source} that holds it, or no {source}" * is_file
 
     def _without_links(self, paths: Texts) -> Texts:
         """Return the paths with linked folders replaced by folders that the source lists."""

@@ -13,7 +13,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from shardprep.dataset.example import is_beyond_float32
+from shardprep.dataset.example import is_beyond_float32, vanishes_in_float32
 from shardprep.dataset.schema import (
     CLASS_PREFIX,
     TARGETS,
@@ -177,6 +177,10 @@ def column_targets(
             f"{OptionName('target', 'classes')} stores class numbers, "
             f"{OptionName('target', 'soft')} stores shares of votes"
         )
+    if made != "soft":  # a share may become 0, another number may not
+        for row, column in np.argwhere((matrix != 0) & (matrix.astype(np.float32) == 0))[:1]:
+            what = f"its {[*numbers][column]} {matrix[row, column]:g}"
+            raise _not_float32(keys[row], what, "write 0, ")
     features: dict[str, Feature] = {}
     if numbers:
         doc = "Probabilities" if made == "soft" else "Numbers"
@@ -297,7 +301,7 @@ def as_number(text: str) -> float | None:
 def checked_number(key: str, what: str, text: str) -> float:
     """Return the number in a cell.
 
-    SourceError, which begins with `what`, if it is not a number or is beyond float32.
+    SourceError, which begins with `what`, if it is not a number or is too large for float32.
     """
     number = as_number(text)
     if number is None:
@@ -306,9 +310,21 @@ def checked_number(key: str, what: str, text: str) -> float:
             raise SourceError(key, f"{what} has a decimal comma", hint)
         raise _not_number(key, what, "class")
     if is_beyond_float32(number):
-        hint = f"name this cell with {_NULL}, or use {OptionName('target', 'text')}"
-        raise SourceError(key, f"{what} is a number that float32 cannot hold", hint)
+        raise _not_float32(key, what)
     return number
+
+
+def number_to_store(key: str, what: str, text: str) -> float:
+    """Return `checked_number`, with the same error if float32 makes 0 of another number."""
+    number = checked_number(key, what, text)
+    if vanishes_in_float32(text):
+        raise _not_float32(key, what, "write 0, ")
+    return number
+
+
+def _not_float32(key: str, what: str, way: str = "") -> SourceError:
+    hint = f"name this cell with {_NULL}, or use {OptionName('target', 'text')}"
+    return SourceError(key, f"{what} is a number that float32 cannot hold", way + hint)
 
 
 def _not_number(key: str, what: str, kind: str) -> SourceError:

@@ -46,6 +46,8 @@ _EMPTY = {dtype: bytes((tag, 0)) for dtype, tag in _LISTS.items()}
 _MAX_VARINT_BYTES = 10
 _BEYOND_FLOAT32 = 3.4028235677973366e38
 """Smallest number that rounds to infinity as a float32."""
+_VANISHES_IN_FLOAT32 = 2.0**-150
+"""Largest number that rounds to 0 as a float32."""
 
 
 def encode(
@@ -82,6 +84,13 @@ def with_values(data: bytes, features: Mapping[str, Values], dtypes: Mapping[str
 def is_beyond_float32(value: float) -> bool:
     """Return whether a finite number is too large for a float feature."""
     return math.isfinite(value) and abs(value) >= _BEYOND_FLOAT32
+
+
+def vanishes_in_float32(number: str) -> bool:
+    """Return whether a number in a text is not 0, but becomes 0 in a float feature."""
+    if abs(float(number)) > _VANISHES_IN_FLOAT32:
+        return False
+    return any(one in "123456789" for one in number.lower().partition("e")[0])
 
 
 def decode(data: bytes) -> Features:

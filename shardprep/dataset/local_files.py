@@ -9,6 +9,7 @@ open. Otherwise the check raises `ChangedError`. Object storage has ETags for th
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import io
 import os
@@ -21,7 +22,7 @@ import numpy as np
 
 from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
 from shardprep.dataset.folder import index_name
-from shardprep.dataset.manifest import MANIFEST_FILE, Manifest, Shard, load_manifest
+from shardprep.dataset.manifest import MANIFEST_FILE, REPACKED, Manifest, Shard, load_manifest
 from shardprep.dataset.tfrecord import FRAME_BYTES
 from shardprep.errors import DatasetError, RecordError, command_line, counted
 from shardprep.storage.regular_file import (
@@ -33,6 +34,7 @@ from shardprep.storage.regular_file import (
     regular_size,
 )
 from shardprep.storage.store import changed
+from shardprep.storage.url import is_url
 
 ShardIndex = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -218,7 +220,19 @@ def _unreadable(path: str, error: OSError, dataset: Path) -> DatasetError:
 def way_out(dataset: Path | str) -> str:
     """Return the hint of an error on a missing or damaged shard or index."""
     repair = command_line("verify", dataset, "--repair --source SOURCE")
+    again = "`shardprep repack` again with --overwrite"
+    if is_url(str(dataset)):  # its manifest is not at hand
+        repair += f" (a repacked dataset has no source: run {again})"
+    elif _is_repacked(str(dataset)):
+        repair = again
     return f"copy the dataset again, or run {repair}"
+
+
+@functools.lru_cache(maxsize=8)
+def _is_repacked(folder: str) -> bool:
+    with contextlib.suppress(DatasetError):
+        return REPACKED in load_manifest(Path(folder)).fingerprint.versions
+    return False
 
 
 def check_size(path: str, actual: int | None, expected: int, dataset: Path) -> None:

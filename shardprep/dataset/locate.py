@@ -91,7 +91,7 @@ def _newest(root: Path | ObjectUrl, versions: list[Version]) -> tuple[str, ...]:
         names = versions[0].names if versions else ()
         work = (*names[:-1], f"{names[-1]}{INCOMPLETE_SUFFIX}") if names else ()
         raise unfinished_error(below(root, work))
-    hint = f"give the folder or address that was the value of {OptionName('out')}"
+    hint = f"give the folder of a dataset, or what was {OptionName('out')} of its build"
     raise DatasetError(
         str(root), "holds no dataset", f"write one with `shardprep build`, or {hint}"
     )
@@ -130,8 +130,9 @@ def versions_below(root: Path | ObjectUrl, *, damaged: bool = False) -> list[Ver
         names = (facts.name for facts in objects.listing(root))
         return _versions(_stored_folders(names, damaged=damaged))
     if not root.is_dir():
-        hint = f"give the folder or address that was the value of {OptionName('out')}"
-        raise DatasetError(str(root), "no such folder", hint)
+        hint = f"give the folder of a dataset, or what was {OptionName('out')} of its build"
+        what = "is a file, not the folder of a dataset" if root.is_file() else "no such folder"
+        raise DatasetError(str(root), what, hint)
     return _versions(_folders(root, damaged=damaged))
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardprep.dataset.card import Link
+from shardprep.dataset.manifest import REPACKED
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.errors import counted
 from shardprep.progress import Watch
@@ -126,9 +127,10 @@ def _damaged_records(contents: Contents, measured: ScanResult | None) -> list[Fi
     if measured is None or not measured.damaged:
         return []
     number, (first, error) = len(measured.damaged), next(iter(measured.damaged.items()))
-    what = (
-        f"{counted(number, 'record', 'is', 'are')} damaged; {contents.key(first)}: {error.what}; "
-        "shardprep verify --repair --source SOURCE rebuilds damaged records"
-    )
+    way = "shardprep verify --repair --source SOURCE rebuilds damaged records"
+    if REPACKED in contents.manifest.fingerprint.versions:
+        way = "shardprep repack, run again with --overwrite, rebuilds damaged records"
+    what = f"{counted(number, 'record', 'is', 'are')} damaged; {contents.key(first)}: {error.what}"
     keys = contents.keys_of([*measured.damaged])
-    return [Finding("damaged-records", "serious", number, len(measured.numbers), what, keys)]
+    of = len(measured.numbers)
+    return [Finding("damaged-records", "serious", number, of, f"{what}; {way}", keys)]

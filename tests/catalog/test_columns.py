@@ -105,12 +105,23 @@ def test_a_column_may_not_be_called_as_another_feature(name: str) -> None:
         make_columns([name], match, [True])
 
 
-@pytest.mark.parametrize("cell", ["1e39", "-3.5e38", "1e300"])
-def test_a_number_beyond_float32_is_an_error_before_the_build(cell: str) -> None:
-    with pytest.raises(SourceError, match=r"^labels\.csv: column 'x' has .* cannot hold; leave"):
+@pytest.mark.parametrize("cell", ["1e39", "-3.5e38", "1e300", "1e-50", "-7e-46", "1e-400"])
+def test_a_number_that_float32_cannot_hold_is_an_error_before_the_build(cell: str) -> None:
+    with pytest.raises(
+        SourceError, match=r"^labels\.csv: column 'x' has .* cannot hold; (write 0, )?leave"
+    ):
         column("1.5", cell)
-    with pytest.raises(SourceError, match=r"^b: its target .* float32 cannot hold; name this"):
+    with pytest.raises(
+        SourceError, match=r"^b: its target .* float32 cannot hold; (write 0, )?name this"
+    ):
         make_targets(["a", "b"], ["1.5", cell], TargetSpec(kind="regression"))
+
+
+@pytest.mark.parametrize("cell", ["0.0", "-0e9", "8e-46", "-1e-45", "1.5"])
+def test_zero_and_numbers_that_stay_apart_from_it_are_stored(cell: str) -> None:
+    assert column("2.5", cell) == ("float32", [2.5, float(cell)])
+    targets = make_targets(["a", "b"], ["2.5", cell], TargetSpec(kind="regression"))
+    assert [*targets.values] == [2.5, float(cell)]
 
 
 @pytest.mark.parametrize("number", [LARGEST, 3.4028235677973362e38, -LARGEST, 0.0])

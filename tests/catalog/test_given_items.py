@@ -766,6 +766,23 @@ def test_an_archive_has_no_absolute_paths() -> None:
             shardprep.build("set.zip", items=[{"image": path}], dry_run=True)
 
 
+def test_a_picture_of_another_folder_is_not_proposed_for_its_name() -> None:
+    write_folder(Path("disk B/scans"), PHOTOS)
+    rows = [{"image": str(Path(f"disk B/scans/a/{name}.jpg").absolute())} for name in (0, 2)]
+    remedy = "(?i)leads out of the source: name the source that holds it, or no source"
+    with pytest.raises(SourceError, match=remedy):
+        planned(rows, {f"scans/{name}.jpg": jpeg(seed=name) for name in (0, 2)})
+    assert len(items_of(planned(rows, source="."))) == 2
+    assert len(items_of(shardprep.build(items=rows, dry_run=True))) == 2
+    gone = [{"image": "/other/scans/0.jpg"}]
+    with pytest.raises(SourceError, match=r"leads out of the source: write scans/0\.jpg"):
+        planned(gone)
+    with pytest.raises(SourceError, match=r"leads out of the source: write 0\.jpg"):
+        planned(gone, source="set/scans")
+    with pytest.raises(SourceError, match="leads out of the source; correct these rows"):
+        planned([{"image": "/other/0.jpg"}])
+
+
 def test_five_wrong_rows_are_named_and_the_others_counted() -> None:
     rows = [{"image": f"../{i}.jpg"} for i in range(8)] + [{"image": "0.jpg"}]
     with pytest.raises(SourceError) as error:

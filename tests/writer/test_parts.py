@@ -574,7 +574,7 @@ def test_an_out_folder_may_look_like_a_version(pets: Pets, tmp_path: Path) -> No
 
 def test_finalize_without_an_unfinished_build_is_an_error(pets: Pets, tmp_path: Path) -> None:
     for where, said in (
-        (tmp_path / "nowhere", "no such folder; give the folder or address that was the value of"),
+        (tmp_path / "nowhere", "no such folder; give the folder of a dataset, or what was"),
         (tmp_path, "holds no dataset, finished or not"),
         (
             pets.out / "pets" / "1.0.0",

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import shardprep
+from shardprep import reader
 from shardprep.api.json_types import BuildJson
 from shardprep.dataset import example, tfrecord
 from shardprep.dataset.item_table import read_items
@@ -382,6 +383,11 @@ def test_a_damaged_one_is_mended_by_doing_it_again(pets: Path, tmp_path: Path) -
     damage(again.path)
     with pytest.raises(shardprep.DatasetError, match="was repacked from other datasets"):
         shardprep.verify(again.path, repair=True, source=pets)
+    with pytest.raises(shardprep.RecordError) as caught:
+        [*reader.Dataset(again.path)]
+    assert caught.value.hint == (
+        "copy the dataset again, or run `shardprep repack` again with --overwrite"
+    )
     shardprep.repack(pets, tmp_path / "again", shards=3, overwrite=True)
     assert tree(again.path) == whole
     next(again.path.glob("*-00001-of-00003")).unlink()
@@ -392,10 +398,7 @@ def test_a_damaged_one_is_mended_by_doing_it_again(pets: Path, tmp_path: Path) -
 def test_the_command_copies_and_says_so(pets: Path, tmp_path: Path) -> None:
     shutil.copytree(pets.parent, tmp_path / "tfrecords/pets")
     said = error_of(run("repack", "--shards", "5", cwd=tmp_path), 1)
-    assert (
-        "is not made of the same datasets; add --overwrite to replace it, or give another --version"
-        in said
-    )
+    assert "1.0.0: is a dataset that is read; give another --version or --name, because" in said
     done = ran("repack", "--shards", "5", "--version", "1.0.1", cwd=tmp_path)
     assert "42 images to 5 shards" in done.stderr
     assert "42 images in " in done.stdout

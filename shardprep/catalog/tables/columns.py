@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from shardprep.catalog.tables.row_matching import TableMatch
 from shardprep.catalog.tables.table import Table
 from shardprep.catalog.target_values import DECIMAL_COMMA, as_number
-from shardprep.dataset.example import is_beyond_float32
+from shardprep.dataset.example import is_beyond_float32, vanishes_in_float32
 from shardprep.dataset.schema import IMAGES, MISSING, PRESENT, PROVIDED, ROWS
 from shardprep.errors import OptionName, RecipeError, SourceError, counted
 from shardprep.source.byte_range import MemberError
@@ -222,10 +222,12 @@ def _reader(
     if others and all(map(_FLOAT.fullmatch, others)):
         dtype = "float32"
         for cell in cells:
-            if cell and is_beyond_float32(float(cell)):
-                what = f"column {column!r} has {float(cell):g}, which float32 cannot hold"
+            is_small = bool(cell) and vanishes_in_float32(cell)
+            if is_small or (cell and is_beyond_float32(float(cell))):
+                number = cell if is_small else f"{float(cell):g}"
+                what = f"column {column!r} has {number}, which float32 cannot hold"
                 hint = f"leave the column out, or name the cell with {OptionName('null')}"
-                raise SourceError(table, what, hint)
+                raise SourceError(table, what, "write 0, " * is_small + hint)
     return dtype, lambda cell: _READ[dtype](cell) if cell else MISSING[dtype]
 
 

@@ -91,7 +91,7 @@ def find_workspace(where: str) -> Workspace:
     if len(meant) == 1:
         return meant[0]
     if not meant:
-        hint = f"give the folder or address that was the value of {OptionName('out')}"
+        hint = f"give the folder of a dataset, or what was {OptionName('out')} of its build"
         raise DatasetError(where, "holds no dataset, finished or not", hint)
     what = "several unfinished builds" if unfinished else "only finished datasets"
     names = some_of([one.location for one in meant])
