@@ -216,7 +216,8 @@ def _print_examples(terminal: Terminal, examples: Iterable[Example]) -> None:
 
 def _fit_of(manifest: Manifest) -> tuple[Sequence[int] | None, str]:
     options = manifest.fingerprint.options
-    return options.get("size"), options.get("fit", "")
+    fit = options.get("fit", "")
+    return options.get("size"), "pad" if fit == "auto" and manifest.annotations else fit
 
 
 def image_line(schema: Schema, size: Sequence[int] | None, fit: str) -> str:
