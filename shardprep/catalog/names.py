@@ -228,7 +228,10 @@ def words_of(name: str) -> list[str]:
 
 
 def words_of_split(name: str) -> tuple[set[str], str]:
-    """Return the splits that words of a name mean, and the other words except words of parts."""
+    """Return the splits that words of a name mean, and its other words, in lower case.
+
+    Words for parts and pictures, such as "folder" or "images", are left out.
+    """
     words = [(word, _split_of(word)) for word in _WORDS.findall(name)]
     rest = (word.casefold() for word, split in words if not (split or _PART.fullmatch(word)))
     return {split for _, split in words if split}, " ".join(rest)

@@ -80,7 +80,8 @@ def report(
 ) -> None:
     """Write one HTML page about a dataset: findings, classes, pictures, leaks, quality.
 
-    The page needs no network and contains no path or time. The same dataset gives the same page.
+    The page needs no network and has no time and no path of this machine. The same dataset gives
+    the same page.
 
     Examples:
         shardprep report --open

@@ -130,8 +130,8 @@ class _FetchedFiles:
         if not has_manifest(final) or load_manifest(final) != self.manifest:
             raise BuildError(
                 str(final),
-                f"already exists, and is not {self.remote}",
-                f"choose another {OptionName('to')}, or move it away",
+                f"has another dataset or another build than {self.remote}",
+                f"choose another {OptionName('to')}, or move this folder away",
             )
         if hashed:
             self.watcher.start("checking", self.manifest.totals.num_bytes, "bytes")
@@ -217,8 +217,8 @@ class _FetchedFiles:
             if self.skips_damaged:
                 self.left_out.append(error)
                 return
-            way = command_line("verify", self.remote, "--repair --source …")
-            way += " repairs the dataset, and `shardprep fetch --damaged` leaves damaged files out"
+            way = command_line("verify", self.remote, "--repair --source SOURCE")
+            way += f" repairs the dataset, and {OptionName('damaged')} leaves damaged files out"
             raise DatasetError(error.where, error.what, way) from error
 
     def publish(self, *, was_there: bool) -> None:

@@ -195,7 +195,7 @@ class Wait:
         self.since_s = time.monotonic()
 
     def is_in_vain(self, is_over: Callable[[], bool], *, is_bounded: bool) -> bool:
-        """Return True if the store is silent too long (with `is_bounded`), or while `is_over()`."""
+        """Return True after `total_s` of silence if `is_bounded`, or 1.5 s if `is_over()`."""
         silent_s = time.monotonic() - self.since_s
         is_late = is_bounded and silent_s > self.total_s
         return is_late or (silent_s > _LEFT_AFTER_S and is_over())

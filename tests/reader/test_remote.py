@@ -683,7 +683,7 @@ def test_fetch_checks_free_space_and_does_not_overwrite_other_files(
         fetch(url, tmp_path)
     assert not list(tmp_path.rglob("*.tfrecord*"))
     note = write(tmp_path / "pets" / "1.0.0" / "note", b"mine")
-    with pytest.raises(BuildError, match="already exists, and is not s3://"):
+    with pytest.raises(BuildError, match="has another dataset or another build than s3://"):
         fetch(url, tmp_path)
     assert note.read_bytes() == b"mine"
 

@@ -140,7 +140,7 @@ def _of_drawn(view: View, sets: Sequence[MaskSet], pictures: Sequence[Kind]) -> 
 
 
 def _apart(view: View, apart: Reading) -> Iterator[Reading]:
-    """Yield readings of masks after `apart`, which excludes pictures that the masks also fit."""
+    """Yield readings of masks without the pictures that `apart` excludes, or only `apart`."""
     found = mask_files(view.read_as(apart)) or [Reading({}, "")]
     for more in ([one for one in found if "masks" in one.options] or found)[:_MOST_RIVALS]:
         left = (*apart.options["exclude"], *more.options.get("exclude", ()))

@@ -362,10 +362,10 @@ def text_tables(view: View, *, of_splits: bool = False) -> Iterator[Table]:
 
 
 def partition(view: View, table: Table, ids: str) -> Options:
-    """Return the options for a column of splits in another table with the same ids; or {}.
+    """Return the options for a column of splits in another table with the column `ids`; or {}.
 
-    It states splits by words. Or it has 0, 1 and 2 and is called "partition", or the name of its
-    file is like `list_eval_partition.txt`.
+    It states splits by words, or by 0, 1 and 2 (train, validation and test) if it is called
+    "partition" or its file has no titles and a name like `list_eval_partition.txt`.
     """
     for other in (*view.documents.tables, *text_tables(view, of_splits=True)):
         own = split_column(other) if ids in other.header and other is not table else None

@@ -207,8 +207,9 @@ def check_columns(columns: Sequence[Column]) -> None:
     """Raise RecipeError if two columns have the same name."""
     for name, count in Counter(column.name for column in columns).items():
         if count > 1:
+            option = OptionName("rows") if name.startswith("rows/") else _COLUMNS
             what = f"two features are named {name!r}"
-            raise RecipeError(_COLUMNS, what, "name each column once, or rename one in its table")
+            raise RecipeError(option, what, "name each column once, or rename one in its table")
 
 
 def _reader(

@@ -53,7 +53,7 @@ class Begun(Protocol):
 
 
 class _Filled:
-    """A batch that threads of this process fill; `at_end` is called when it is filled."""
+    """A batch that threads of this process fill; `result` calls `at_end`, also if it fails."""
 
     def __init__(self, maker: BatchMaker, filling: Filling, at_end: Callable[[], None]) -> None:
         self._maker, self._filling, self._at_end = maker, filling, at_end

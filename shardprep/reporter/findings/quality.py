@@ -188,7 +188,10 @@ _SENTENCES = {
 def quality_findings(
     contents: Contents, qualities: Sequence[Quality], num_looked_at: int
 ) -> Iterator[Finding]:
-    """Yield a finding per quality with images beyond its threshold, of `num_looked_at` decoded."""
+    """Yield a finding for each quality that has images beyond its threshold.
+
+    `num_looked_at` is the number of decoded images; findings on originals count all records.
+    """
     for quality in qualities:
         if number := len(quality.found):
             what = f"{counted(number, 'image')} {_SENTENCES[quality.name][number > 1]}"

@@ -33,7 +33,7 @@ def elements(data: bytes, where: str) -> Iterator[tuple[str, list[Any]]]:
         raise SourceError(where, "is JSON that is nested too deeply", _HINT) from error
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise SourceError(where, f"is not UTF-8 in line {line:,}", _HINT) from error
+        raise SourceError(where, f"is not UTF-8 in line {line:,}", "save it as UTF-8") from error
     except ValueError as error:  # a number of 5,000 digits
         raise SourceError(where, "has a number with too many digits", _HINT) from error
 
