@@ -652,7 +652,7 @@ def test_fetch_copies_the_sound_files_of_a_damaged_dataset(
     with pytest.raises(DatasetError) as error:
         fetch(own_url, tmp_path)
     assert f"shardprep verify {own_url} --repair --source" in error.value.hint
-    assert "fetch --damaged" in error.value.hint
+    assert "--damaged leaves" in error.value.hint
     assert not (tmp_path / "pets" / "1.0.0").exists()
 
     done = run("fetch", own_url, "--to", str(tmp_path), "--damaged", "--json")
