@@ -249,7 +249,17 @@ def group_findings(items: Items, rule: str, ratios: Mapping[str, float]) -> list
     lines = [f"{counted(number, 'group')} by {rule}"]
     if alone:
         lines.append(f"{counted(alone, 'image')} without a group: each is a group of its own")
-    return lines + divided_groups(items, ratios)
+    return lines + _alike(items.group) + divided_groups(items, ratios)
+
+
+def _alike(groups: Coded[str]) -> list[str]:
+    """Return a note on groups whose names differ only in case."""
+    known, twins = dict[str, str](), list[str]()
+    for name in groups.firsts().values():
+        if (other := known.setdefault(name.casefold(), name)) != name:
+            twins.append(f"{other!r} and {name!r}")
+    what = f"{counted(len(twins), 'pair')} of groups differ only in case, such as"
+    return [f"{what} {twins[0]}: write them alike to keep their images together"] if twins else []
 
 
 def divided_groups(items: Items, ratios: Mapping[str, float]) -> list[str]:
