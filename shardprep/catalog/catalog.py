@@ -356,8 +356,7 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
             match.check(keys[0])
         if rule.kind == "csv":
             hint = "name the column of ids, or a path of columns such as {study}/{series}"
-        if match is not None and match.rows_without_image:
-            first = match.rows_without_image[0]
+        if match is not None and (first := next(filter(None, match.rows_without_image), "")):
             what = f"{what}; its first id is {shown(first, MOST_SHOWN)}{other_case(first, keys)}"
         if match is not None and (lost := without_zeros(keys, match.rows_without_image)):
             what, hint = f"{what}: the ids lack the zeros of {shown(lost)}", "write them with zeros"

@@ -60,9 +60,18 @@ def source_of(file: str) -> str:
     """Return the table's folder if all paths are relative and below it, else their common folder.
 
     `file` is the value of `--items`. RecipeError for a mix of absolute and relative paths, and for
-    paths such as `~/a.jpg`, `file:///a.jpg` or `C:/a.jpg`.
+    paths such as `~/a.jpg`, `file:///a.jpg` or `C:/a.jpg`. SourceError if the folder is missing.
     """
     items = read_titled(make_recipe({"source": ".", "items": file}, ""))
+    folder = _common_folder(items)
+    if not os.path.exists(folder):  # noqa: PTH110 - it may be a path of any machine
+        first = shown(next(iter(items.columns["image"]), ""), MOST_SHOWN)
+        what = f"no path of {items.name} exists, such as {first!r}: there is no folder {folder!r}"
+        raise SourceError(OptionName("items"), what, "correct the paths")
+    return folder
+
+
+def _common_folder(items: GivenItems) -> str:
     cells = items.columns["image"]
     if odd := next(iter(cells.where(cells.matching(_ELSEWHERE))), ""):
         what = f"{items.name}: {shown(odd, MOST_SHOWN)!r} is neither relative nor starts with /"
@@ -113,7 +122,7 @@ def listed_folders(recipe: Recipe) -> dict[str, bool]:
     cells = [items.columns["image"], Texts.of(_path_cells(items, OF_FILES))]
     folders = {one for texts in cells for one in texts.folders.counts()}
     source = Path(recipe.source)
-    if not all(map(os.path.isabs, folders)) or Path(source_of(recipe.items)) != source.absolute():
+    if not all(map(os.path.isabs, folders)) or Path(_common_folder(items)) != source.absolute():
         return {}
     tops = {os.path.join(one, "") for one in (source.absolute(), source.resolve())}  # noqa: PTH118
     both = {f"{form(one)}/" for one in folders for form in (os.path.normpath, os.path.realpath)}
@@ -161,6 +170,10 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     by = "frame.groupby" if items.is_frame else "JSON"
     lists = f"give each image one row, with lists of its boxes or labels ({by})"
     lists += f"; {OptionName('boxes', 'csv:FILE:ID:BOX:LABEL')} reads a row for each box"
+    if _are_equal(items, found, uses):
+        lists = "the rows of an image are equal: write each row once"
+        if items.is_frame:
+            lists += f" (frame.drop_duplicates({items.titled('image')!r}))"
     items.check(lists if (uses > 1).any() else "correct these rows, or leave them out")
     if not uses.any():
         raise _no_image(items, every.keys[0])
@@ -257,6 +270,14 @@ def _stacks(items: GivenItems, every: Members, found: Ints, beside: _Files) -> _
             lost.append(skipped(Member(sample, stack), _LACKS, ", ".join(missing)))
     places = np.array([*row_of.values()], np.int64)
     return _Matched(Texts.of(row_of), places, in_order(Members.of(made)), files, lost)
+
+
+def _are_equal(items: GivenItems, found: Ints, uses: Ints) -> bool:
+    """Return whether all rows of each image with several rows are equal."""
+    rows = np.flatnonzero((found >= 0) & (uses[found] > 1))
+    others = (cells.take(rows) for title, cells in items.columns.items() if title != "image")
+    different = {*zip(found[rows].tolist(), *others, strict=True)}
+    return len(different) == len({*found[rows].tolist()})
 
 
 def _check_zeros(items: GivenItems, found: Ints, keys: Texts) -> None:

@@ -783,6 +783,34 @@ def test_a_picture_of_another_folder_is_not_proposed_for_its_name() -> None:
         planned([{"image": "/other/0.jpg"}])
 
 
+def test_a_folder_that_is_missing_is_named_once() -> None:
+    rows = [one | {"image": f"set/{key}"} for one, key in zip(ROWS, WANTED, strict=True)]
+    planned(ROWS)
+    gone = [
+        one | {"image": str(Path(one["image"].replace("set", "sat")).absolute())} for one in rows
+    ]
+    with pytest.raises(
+        SourceError, match=r"no path of items exists, .* there is no folder '.*sat'"
+    ):
+        shardprep.build(items=gone, dry_run=True)
+    typo = [one | {"image": one["image"].replace("set/a", "set/aa")} for one in rows]
+    notes = " ".join(planned(typo).plan.findings)
+    assert "2 of 4 entries (50%) fit no image" in notes
+    assert "; no image is in their folder set/aa" in notes
+    assert "nearest key" not in notes
+    one_name = [*rows[1:], rows[0] | {"image": "set/a/77.jpg"}, rows[0] | {"image": "set/a/78.jpg"}]
+    assert "in their folder" not in " ".join(planned(one_name).plan.findings)
+
+
+def test_equal_rows_of_an_image_are_to_be_dropped() -> None:
+    frame = pd.DataFrame([*ROWS, ROWS[1]])
+    with pytest.raises(SourceError, match=r"are equal: .* \(frame\.drop_duplicates\('image'\)\)"):
+        planned(frame)
+    assert labels_of(planned(frame.drop_duplicates("image"))) == WANTED
+    with pytest.raises(SourceError, match="give each image one row, with lists"):
+        planned([*ROWS, ROWS[1] | {"label": "z"}])
+
+
 def test_five_wrong_rows_are_named_and_the_others_counted() -> None:
     rows = [{"image": f"../{i}.jpg"} for i in range(8)] + [{"image": "0.jpg"}]
     with pytest.raises(SourceError) as error:
