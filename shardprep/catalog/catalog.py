@@ -17,7 +17,7 @@ import numpy as np
 from shardprep.catalog.given_items import with_items
 from shardprep.catalog.idle_options import Found, idle_options
 from shardprep.catalog.items import Items
-from shardprep.catalog.labels import ENOUGH, Labelling, classes_in, relabelled
+from shardprep.catalog.labels import ENOUGH, Labelling, classes_in
 from shardprep.catalog.names import words_of_split
 from shardprep.catalog.objects.combine import (
     NO_ANNOTATION,
@@ -29,6 +29,7 @@ from shardprep.catalog.objects.combine import (
 )
 from shardprep.catalog.objects.detect import mask_findings
 from shardprep.catalog.objects.mask_files import skipped
+from shardprep.catalog.relabel import relabelled
 from shardprep.catalog.selection import MOST_SHOWN
 from shardprep.catalog.source_images import (
     SourceImages,

@@ -11,7 +11,8 @@ import numpy as np
 from shardprep.catalog.objects.combine import Annotated
 from shardprep.catalog.source_images import SourceImages
 from shardprep.catalog.tables.row_matching import TableMatch
-from shardprep.catalog.target_values import Targets
+from shardprep.catalog.target_values import OF_COLUMNS, Targets
+from shardprep.catalog.targets import find_separator
 from shardprep.errors import OptionName, some_of
 from shardprep.recipe.options import BUILD_DEFAULTS
 from shardprep.source.file_listing import LEADS_OUTSIDE, find_files
@@ -22,6 +23,9 @@ _SHALLOW = (".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 _NO_DICOM = (*_SHALLOW, ".png", ".tif", ".tiff")
 _NETPBM = b"P5", b"P6", b"Py"
 """First bytes of the images that arrays become."""
+
+_DIVIDED = ("multilabel", *OF_COLUMNS)
+"""Kinds of targets whose cells a separator divides."""
 
 
 class Found(NamedTuple):
@@ -43,8 +47,11 @@ def idle_options(found: Found) -> list[str]:
         if getattr(recipe, option) != BUILD_DEFAULTS[option] and not has_effect(found)
     ]
     cells = [*labelling.names.counts(), *chain(*labelling.cells.values())]
-    if recipe.separator and not any(recipe.separator in str(cell) for cell in cells):
-        findings.append(f"{OptionName('separator')}: no label has {recipe.separator!r}")
+    is_divided = recipe.separator and targets.kind in _DIVIDED
+    if is_divided and not any(recipe.separator in str(cell) for cell in cells):
+        other = find_separator([cell for cell in cells if isinstance(cell, str)])
+        meant = f", but {other!r} separates words that recur" if other else ""
+        findings.append(f"{OptionName('separator')}: no label has {recipe.separator!r}{meant}")
     if targets.kind in ("none", "class", "multilabel") and found.annotated is None:
         codes = (one if isinstance(one, tuple) else (one,) for one in targets.values.counts())
         used = {targets.names[i] for i in chain(*codes)}
@@ -126,6 +133,7 @@ _NEEDS: dict[str, tuple[Callable[[Found], bool], str]] = {
     "annotated": _ANNOTATED, "max_dropped": _ANNOTATED, "unlisted": _ANNOTATED,
     "annotated_size": _BOXES, "max_clipped": _BOXES,
     "min_visible": (_has_objects, "no objects are stored"),
+    "separator": (lambda found: found.targets.kind in _DIVIDED, "targets are not several classes"),
     "target": (lambda found: found.targets.kind != "none", "no image has a label"),
     "header": _TABLES, "null": _TABLES,
     "join": (_uses_join, "no option names a column of its table"),

@@ -69,7 +69,8 @@ def _with_lists(items: GivenItems, recipe: Recipe) -> GivenItems:
                 items.refuse(row, title, 'is not a list of texts, such as ["a", "b"]')
             cells.append("" if found is None else json.dumps([str(one).strip() for one in found]))
         columns[title] = Texts.of(cells)
-    if not recipe.separator and recipe.target == BUILD_DEFAULTS["target"]:
+    is_single = "," not in recipe.labels  # `targets` checks several targets
+    if is_single and not recipe.separator and recipe.target == BUILD_DEFAULTS["target"]:
         for title in {"label", "labels"} & items.columns.keys():
             if items.columns[title].matching("[|;, ]").any():
                 _check_separators(items, title)

@@ -1,4 +1,4 @@
-"""Labels of images as texts, from a table and `--relabel`; `targets` turns them into targets."""
+"""Labels of images as texts, from a table; `targets` turns them into targets."""
 
 from __future__ import annotations
 
@@ -15,16 +15,12 @@ from numpy.typing import NDArray
 from shardprep.catalog.names import folder_splits, natural_order
 from shardprep.catalog.tables.key_index import (
     KeyIndex,
-    WholeKeyIndex,
-    unused_entries,
-    without_left_out,
 )
 from shardprep.catalog.tables.row_matching import TableMatch, find_ids, match_table
 from shardprep.catalog.tables.table import Table
 from shardprep.catalog.target_values import OF_COLUMNS
-from shardprep.catalog.targets import Cell, Naming, class_names, classes_of
-from shardprep.dataset.card import from_cell
-from shardprep.errors import OptionName, SourceError, counted, some_of
+from shardprep.catalog.targets import Cell
+from shardprep.errors import OptionName, SourceError, counted
 from shardprep.recipe.rules import CsvRule
 from shardprep.source.string_column import Coded, Texts
 
@@ -86,86 +82,6 @@ def label_by_table(index: KeyIndex, table: Table, rule: CsvRule, option: str = "
     id_title = find_ids(index, table, rule.id_column)
     _label_titles(table, rule.label_columns, id_title, option)  # report unclear columns before ids
     return label_by_columns(index.keys, match_table(index, table, id_title), rule)
-
-
-def relabelled(
-    labelling: Labelling,
-    keys: Sequence[str],
-    fixes_of: tuple[Table, CsvRule],
-    naming: Naming,
-    left_out: Sequence[str] = (),
-    *,
-    adds: bool = False,
-) -> Labelling:
-    """Return the labels after `--relabel`, with remarks on the rows that were used.
-
-    Rows of the images `left_out` are not reported as rows without an image. SourceError if no row
-    fits, if an image has several rows, or if labels are not classes. With `adds`, its hint is to
-    name only the new classes in `--classes`.
-    """
-    option, (table, rule), separator = OptionName("relabel"), fixes_of, naming.separator
-    try:
-        fixes = label_by_table(WholeKeyIndex(keys), table, rule, "relabel")
-    except TwoLabelsError as error:
-        hint = "" if separator is None else ", with several classes in one cell, as in a|b"
-        raise SourceError(error.place, error.what, f"give one row for each image{hint}") from error
-    mapped = naming.class_map
-    before = {new: old for old, new in mapped.items()}  # the table has the new names
-    # A class keeps its number if its last image gets another class.
-    given = classes_in((*labelling.table_names, *labelling.names.values))
-    known = {*given, *mapped.values()}
-    cells = fixes.names.map(
-        lambda cell: tuple(
-            before.get(name := from_cell(one), name)
-            for one in classes_of(cell or (), {*known, *naming.classes}, separator)
-        )
-    )
-    is_new = cells.are_there & labelling.names.are_there
-    every = (*labelling.names.values, *fixes.names.values)
-    if not is_new.any() or (separator is None and any(isinstance(one, tuple) for one in every)):
-        what = f"no row of {table.name} gives one new label to an image that has one label"
-        named = "id and label" if table.is_frame else "csv:FILE:ID:LABEL"
-        hint = f"name the columns ({named}), and use keys such as {keys[0]}"
-        if separator is not None:
-            what = f"no row of {table.name} has labels for a labelled image"
-            hint = f"write [] to remove all labels of an image, or {hint}"
-        raise SourceError(option, what, hint)
-    pairs = zip(is_new.tolist(), cells, labelling.names, strict=True)
-    names: Coded[Cell | None] = Coded.of(
-        (new and new[0] if separator is None else new) if is_one else old
-        for is_one, new, old in pairs
-    )
-    at = np.flatnonzero(is_new)
-    olds = labelling.names.take(at).map(lambda one: (one,) if isinstance(one, str) else one)
-    changed = sum(
-        {*(new or ())} != {*(old or ())} for new, old in zip(cells.take(at), olds, strict=True)
-    )
-    remark = f"{option}: {counted(is_new.sum(), 'row')} of {table.name}, "
-    remark += f"{counted(changed, 'label')} changed"
-    num_rows = int((fixes.match.row_of >= 0).sum()) if fixes.match else 0
-    if (num_old := num_rows - is_new.sum()) > 0:
-        has = counted(num_old, "image", "has", "have")
-        remark += f"; {has} no label, or an empty cell there"
-    remark = remark if changed else f"warning: {remark}; labels are read from {fixes.how}"
-    found = classes_in(names.counts())
-    whole = class_names({*known, *mapped, *naming.classes, *found})
-    classes = naming.classes or tuple(dict.fromkeys(mapped.get(c, c) for c in whole if c in known))
-    there = {whole[one] for one in (*known, *mapped, *naming.classes)}
-    if added := [c for c in whole if c in found and whole[c] not in there]:
-        what = f"{table.name} has labels that are not classes: {some_of(added)}"
-        stated = [c for c in (*classes, *added) if not (adds and c in known)]
-        flag = OptionName("classes", ",".join(stated))
-        hint = f"correct them, or state all classes: {flag}"
-        raise SourceError(
-            option, what, f"correct them, or add them as classes: {flag}" if adds else hint
-        )
-    unknown, remarks = without_left_out(fixes.rows_without_image, left_out)
-    remarks += [remark, *unused_entries(table.name, unknown, len(table.rows), keys)]
-    lost = (*labelling.rows_without_image, *unknown)
-    table_names = frozenset(one if separator is None else (one,) for one in given)
-    how = f"{labelling.how}; then {fixes.how}"
-    labelling = replace(labelling, names=names, table_names=table_names, how=how)
-    return replace(labelling, rows_without_image=lost, remarks=(*labelling.remarks, *remarks))
 
 
 def classes_in(cells: Iterable[Cell | None]) -> set[str]:

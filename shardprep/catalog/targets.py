@@ -30,7 +30,7 @@ from shardprep.catalog.target_values import (
     number_to_store,
     text_targets,
 )
-from shardprep.dataset.schema import TARGETS, TargetKind
+from shardprep.dataset.schema import CLASS_PREFIX, TARGETS, TargetKind
 from shardprep.errors import OptionName, SourceError, counted, some_of, use_one_of
 from shardprep.recipe.recipe import Recipe
 from shardprep.recipe.rules import parse_pairs
@@ -47,7 +47,7 @@ _HEADER = re.compile(
     r"|code)[ _-]?)+", re.IGNORECASE
 )  # fmt: skip
 """Matches the first cell in the header of a class map."""
-_SEPARATORS = ("|", ",", ";", " ")
+SEPARATORS = ("|", ",", ";", " ")
 _MANY_VALUES = 20
 _NOTHING = frozenset({"na", "n/a", "#n/a", "nan", "null", "none", "nil", "?", "-", "missing"})
 """Case-folded class names that probably mean an empty cell."""
@@ -109,9 +109,13 @@ def make_targets(
             for row, cell in first_rows.items()
         ]
         return Targets(kind, column.mapped(numbers), ())
-    split = {cell: _several(keys[row], cell, kind, separator) for row, cell in first_rows.items()}
+    split = {
+        cell: split_classes(keys[row], cell, kind, separator) for row, cell in first_rows.items()
+    }
     others = _with_lists([*all_cells], spec.kind)
-    extra = [x for cell in others if cell is not None for x in _several("", cell, kind, separator)]
+    extra = [
+        x for cell in others if cell is not None for x in split_classes("", cell, kind, separator)
+    ]
     raw = {name for several in split.values() for name in several}
     names, unmapped = _names(raw.union(extra), spec.class_map)
     if spec.classes:
@@ -184,6 +188,7 @@ def _several_targets(
         raise SourceError(_TARGET, f"{spec.kind} needs columns of a table", hint)
     else:
         found = column_targets(keys, columns, spec.kind, spec.separator, names)
+        _check_one_class(found, columns, spec)
     found = replace(found, unmapped=tuple(unmapped))
     if not found.values.are_there.any():
         return replace(found, kind="none", features={})
@@ -195,6 +200,28 @@ def _several_targets(
             raise SourceError(_CLASSES, _SINGLE, "leave this option out")
         features[TARGETS] = features[TARGETS].model_copy(update={"labels": tuple(spec.classes)})
     return replace(found, features=features)
+
+
+def _check_one_class(found: Targets, columns: Collection[str], spec: TargetSpec) -> None:
+    """Raise a SourceError for several classes in a cell: each of several targets has one class."""
+    for name, feature in found.features.items():
+        title, texts = name.removeprefix(CLASS_PREFIX), feature.labels if name != TARGETS else ()
+        odd = [one for one in texts if listed(one) != one]
+        if by := spec.separator:
+            odd += [one for one in texts if by in one]
+        elif spec.kind == "auto":
+            odd += [one for one, _ in filter(None, [one_orsplit_classes(texts)])]
+            odd += [one for one in texts if "," in one] if find_separator(texts) == "," else []
+        if odd:
+            what = (
+                f"{odd[0]!r} in column {title!r} may be several classes, but several targets have"
+            )
+            flag = OptionName("columns", ",".join(one for one in columns if one != title))
+            alone = f"name {title!r} alone in {OptionName('labels')}"
+            hint = f"{alone}, and store the others with {flag}"
+            if not by and TARGETS not in found.features:
+                hint += f"; or give {OptionName('target', 'classes')} if it is one class"
+            raise SourceError("labels", f"{what} one class each", hint)
 
 
 class Naming(NamedTuple):
@@ -226,13 +253,13 @@ class Naming(NamedTuple):
             raise SourceError(_CLASSES, what, f"use one of {some_of(called, _MOST_NAMES)}")
         others = {one.casefold(): one for one in called if one not in self.classes}
         for name in (one for one in self.classes if one not in called):
-            if near := others.get(_nearest(name.casefold(), others)):
+            if near := others.get(nearest_name(name.casefold(), others)):
                 what = f"no class of the {where} is called {name}"
                 raise SourceError(_CLASSES, what, f"is {near} meant? use one of {some_of(called)}")
         return self.classes
 
 
-def _nearest(name: str, others: Iterable[str]) -> str:
+def nearest_name(name: str, others: Iterable[str]) -> str:
     """Return the name that is probably meant, with swapped letters or one more letter, or ""."""
     letters, numbers = sorted(name), re.findall(r"\d+", name)
     near = difflib.get_close_matches(name, others, _A_FEW, _ALIKE)
@@ -266,7 +293,7 @@ def class_map_of(
 def words_in(cells: Iterable[Cell | None]) -> set[str]:
     """Return the texts in cells and the parts of them between separators."""
     words: set[str] = set()
-    for cell in map(_listed, set(cells)):
+    for cell in map(listed, set(cells)):
         for text in (cell,) if isinstance(cell, str) else cell or ():
             words.update((text, *re.split(r"\s*[|,;]\s*|\s+", text)))
     return words
@@ -317,7 +344,7 @@ def _kind(found: Mapping[Any, int], spec: TargetSpec) -> tuple[TargetKind, str]:
     separator = separator or find_separator(texts)
     if separator or len(texts) < len(found):
         return "multilabel", separator or _separator_of(found)
-    if odd_one := one_or_several(texts):
+    if odd_one := one_orsplit_classes(texts):
         text, by = odd_one
         flags = f"{OptionName('target', 'class')} or {OptionName('separator', by)}"
         raise SourceError("labels", f"{text!r} is one class or several", f"give {flags}")
@@ -344,7 +371,7 @@ def _check_commas(texts: Collection[str]) -> None:
 
 def find_separator(texts: Collection[str]) -> str:
     """Return the separator that splits cells into names that recur in other cells, or ""."""
-    for separator in _SEPARATORS:
+    for separator in SEPARATORS:
         split = [{part.strip() for part in text.split(separator)} - {""} for text in texts]
         if not any(len(parts) > 1 for parts in split):
             continue
@@ -358,10 +385,10 @@ def find_separator(texts: Collection[str]) -> str:
     return ""
 
 
-def one_or_several(texts: Collection[str]) -> tuple[str, str] | None:
+def one_orsplit_classes(texts: Collection[str]) -> tuple[str, str] | None:
     """Return the first text whose parts are all among the texts, and the separator; or None."""
     known = {*texts}
-    for text, by in itertools.product(texts, _SEPARATORS):
+    for text, by in itertools.product(texts, SEPARATORS):
         parts = [*filter(None, map(str.strip, text.split(by)))] if by in text else []
         if len(parts) > 1 and (by in "|;" or known.issuperset(parts)):
             return text, by
@@ -373,8 +400,8 @@ def _separator_of(cells: Mapping[Cell, int]) -> str:
     texts = {cell: count for cell, count in cells.items() if isinstance(cell, str)}
     counts: Counter[str] = Counter()
     for text, number in texts.items():
-        counts.update({one: number for one in _SEPARATORS if one in text})
-    commonest = max(_SEPARATORS, key=lambda separator: counts[separator]) if counts else " "
+        counts.update({one: number for one in SEPARATORS if one in text})
+    commonest = max(SEPARATORS, key=lambda separator: counts[separator]) if counts else " "
     return find_separator(texts) or commonest
 
 
@@ -385,7 +412,7 @@ def _text(cell: Cell) -> str:
 def _with_lists(cells: Sequence[Cell | None], kind: str) -> Sequence[Cell | None]:
     if kind not in ("auto", "multilabel", "texts"):
         return cells
-    found = Coded.of(cells).map(_listed)
+    found = Coded.of(cells).map(listed)
     texts = (one for one in found.counts() if isinstance(one, str) and kind != "texts")
     if several := next(filter(_SEVERAL.fullmatch, texts), ""):
         flag = OptionName("target", "class")
@@ -394,7 +421,7 @@ def _with_lists(cells: Sequence[Cell | None], kind: str) -> Sequence[Cell | None
     return found
 
 
-def _listed(cell: Cell | None) -> Cell | None:
+def listed(cell: Cell | None) -> Cell | None:
     """Return the texts in a cell with a JSON list, as exports write it; otherwise the cell."""
     text = cell[0] if isinstance(cell, tuple) and len(cell) == 1 else cell
     if isinstance(text, str) and text.startswith(('["', "[]")):
@@ -405,7 +432,8 @@ def _listed(cell: Cell | None) -> Cell | None:
     return cell
 
 
-def _several(key: str, cell: Cell, kind: TargetKind, separator: str) -> tuple[str, ...]:
+def split_classes(key: str, cell: Cell, kind: TargetKind, separator: str) -> tuple[str, ...]:
+    """Return the classes in a cell; SourceError for several if `kind` is "class"."""
     if isinstance(cell, tuple):
         if kind == "class" and len(cell) != 1:
             what = f"has {len(cell)} classes ({', '.join(cell) or 'none'}), not one class"
@@ -420,19 +448,10 @@ def class_reader(
     names: Coded[Cell | None], spec: TargetSpec
 ) -> Callable[[Cell | None], tuple[str, ...]] | None:
     """Return the function that splits a cell into its classes; None if images have one class."""
-    kind, separator = _kind(names.map(_listed).counts(), spec)
+    kind, separator = _kind(names.map(listed).counts(), spec)
     if kind != "multilabel":
         return None
-    return lambda cell: _several("", _listed(cell) or (), "multilabel", separator)
-
-
-def classes_of(cell: Cell, known: Collection[str], separator: str | None) -> tuple[str, ...]:
-    """Return the classes in a cell, split so that all are `known`; if not possible, the cell."""
-    cell = cell if separator is None else _listed(cell) or ()
-    if isinstance(cell, tuple) or separator is None or cell in known:
-        return cell if isinstance(cell, tuple) else (cell,)
-    several = (_several("", cell, "multilabel", one) for one in (separator or _SEPARATORS))
-    return next((own for own in several if {*own} <= {*known}), (cell,))
+    return lambda cell: split_classes("", listed(cell) or (), "multilabel", separator)
 
 
 def class_names(raw: Collection[str]) -> dict[str, str]:

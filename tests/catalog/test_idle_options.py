@@ -49,6 +49,12 @@ NOTES: list[tuple[str, Any, dict[str, bytes], dict[str, Any], str]] = [
     ("annotated_size", "image", MASKS, OF_MASKS, "no boxes or outlines are read"),
     ("annotated_size", "image", YOLO, {"boxes": "yolo"}, "no size is stated in pixels"),
     ("target", "class", CLASSES, {"labels": "none"}, "no image has a label"),
+    ("separator", "|", CLASSES, {"labels": "none"}, "targets are not several classes"),
+    *(
+        ("separator", "|", TABLE, {"labels": "csv:l.csv:id:label", "target": kind},
+        "targets are not several classes")
+        for kind in ("class", "text")
+    ),
     ("header", False, CLASSES, {"labels": "folder"}, "no table is read"),
     ("null", ("x",), CLASSES, {"labels": "folder"}, "no table is read"),
     *(
@@ -71,7 +77,6 @@ NOTES: list[tuple[str, Any, dict[str, bytes], dict[str, Any], str]] = [
     ("zip_encoding", "cp932", CLASSES, {"labels": "folder"}, "all names are ASCII"),
 ]  # fmt: skip
 OTHER_NOTES: list[tuple[str, Any, str]] = [
-    ("separator", "|", "--separator: no label has '|'"),
     ("classes", ("cat", "dog", "dgo"), "--classes: no image is of class dgo"),
     ("exclude", ("b/*",), "--exclude: b/* fits nothing"),
     ("include", ("*.jpg", "b/*"), "--include: b/* fits nothing"),
@@ -141,6 +146,18 @@ def test_an_option_that_finds_nothing_is_a_note(
     source = write_folder(tmp_path / "set", {"cat/1.jpg": jpeg(seed=1), "dog/2.jpg": jpeg(seed=2)})
     plan = shardprep.build(source, labels="folder", dry_run=True, **{option: value})
     assert said in plan.plan.findings
+
+
+def test_a_separator_that_no_label_has_is_a_note_with_the_one_that_labels_have(
+    tmp_path: Path,
+) -> None:
+    rows = b"id,label\n1,a\n2,b\n3,a|b\n4,a|c\n"
+    members = images(*(f"{i}.png" for i in range(1, 5))) | {"l.csv": rows}
+    made = catalog(tmp_path, members, labels="csv:l.csv:id:label", separator=";")
+    meant = "--separator: no label has ';', but '|' separates words that recur"
+    assert meant in made.findings
+    named = catalog(tmp_path / "2", members, labels="csv:l.csv:id:label", separator="|")
+    assert not any("--separator" in one for one in named.findings)
 
 
 @pytest.mark.parametrize(("option", "value"), REFUSED)

@@ -1,14 +1,16 @@
 """`--relabel` replaces the labels of the images that a table names, and of no others."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import shardprep
 from shardprep.errors import ShardprepError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from tests.catalog.builders import catalog, images
-from tests.support.builders import jpeg, write
+from tests.support.builders import build, jpeg, write, write_folder
 
 KEYS = ("cat/1.png", "cat/2.png", "x/cat/1.png", "dog/3.png", "dog/4.png", "test/5.png")
 
@@ -176,3 +178,57 @@ def test_an_unknown_one_of_several_classes_is_a_question(tmp_path: Path) -> None
     assert after["1.png"] == {"a", "wolf"}
     swapped = tags(tmp_path / "3", "key,tags\n1.png,z\n", class_map="c=z")
     assert (swapped["1.png"], swapped["6.png"]) == ({"z"}, {"z"})
+
+
+LIKE_CLASSES = {
+    "another case": ("1,DOG\n3,Cat\n", "Cat (cat differs only in case), DOG (dog", ""),
+    "their numbers": ("1,1\n3,0\n", "0 (is the number of cat), 1 (is the number of dog)", ""),
+    "a typo and a new one": ("1,cta\n3,wolf\n", "cta (is cat meant?), wolf", "cta,wolf"),
+    "case beside a new one": ("1,DOG\n3,wolf\n", "DOG (dog differs only in case), wolf", "wolf"),
+}
+
+
+@pytest.mark.parametrize("case", LIKE_CLASSES)
+def test_a_label_that_is_almost_a_class_is_no_proposed_class(tmp_path: Path, case: str) -> None:
+    rows, said, new = LIKE_CLASSES[case]
+    file = write(tmp_path / "fixes.csv", f"key,label\n{rows}".encode())
+    members = images("cat/1.png", "cat/2.png", "dog/3.png", "dog/4.png")
+    with pytest.raises(SourceError) as caught:
+        catalog(tmp_path, members, labels="folder", relabel=f"csv:{file}")
+    assert f"labels that are not classes: {said}" in caught.value.what
+    hint = f"state all classes: --classes cat,dog,{new}" if new else "use one of cat, dog"
+    assert caught.value.hint.endswith(hint)
+
+
+def test_numbers_among_numbers_of_classes_are_new_classes(tmp_path: Path) -> None:
+    file = write(tmp_path / "fixes.csv", b"key,label\n1,0\n")
+    with pytest.raises(SourceError, match=r"not classes: 0; .* --classes 3,7,0"):
+        catalog(tmp_path, images("3/1.png", "7/2.png"), labels="folder", relabel=f"csv:{file}")
+
+
+SEVERAL = {
+    "Mass|nodule": ("Mass (mass differs only in case)", "use one of mass, nodule"),
+    "nodule|cyst": ("cyst", "add them as classes: --classes cyst"),
+    "mass, cyst": ("cyst", "add them as classes: --classes cyst"),
+    "lung mass": ("lung mass", "add them as classes: --classes 'lung mass'"),
+    "['mass', 'nodule']": ("is not JSON", 'write lists such as ["a", "b"]'),
+}
+
+
+@pytest.mark.parametrize("cell", SEVERAL)
+def test_only_the_new_one_of_several_labels_is_proposed(tmp_path: Path, cell: str) -> None:
+    """The option works as it is printed, and makes no class of the whole text."""
+    rows = b"id,label\n1,mass\n2,mass|nodule\n3,nodule\n"
+    members = images("1.png", "2.png", "3.png") | {"l.csv": rows}
+    source = write_folder(tmp_path / "set", members)
+    old = build(source, tmp_path / "old", labels="csv:l.csv:id:label", size="8x8").path
+    fixes = write(tmp_path / "fixes.csv", f'id,label\n1,"{cell}"\n'.encode())
+    said, hint = SEVERAL[cell]
+    with pytest.raises(SourceError) as caught:
+        shardprep.repack(old, tmp_path / "new", relabel=f"csv:{fixes}:id:label")
+    assert said in caught.value.what
+    assert caught.value.hint.endswith(hint)
+    if "--classes" in hint:
+        classes = shlex.split(hint)[-1]
+        new = shardprep.repack(old, tmp_path / "new", relabel=f"csv:{fixes}", classes=classes)
+        assert new.manifest.labels.names == ("mass", "nodule", classes)

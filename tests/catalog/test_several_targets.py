@@ -257,3 +257,54 @@ def test_a_cut_distributes_several_classes_and_the_most_probable_class(
     share = [[row["classes"][0] for row in splits if row["split"] == one and row["classes"]]
              for one in ("train", "validation")]  # fmt: skip
     assert [sum(labels) / len(labels) for labels in share] == [0.5, 0.5]
+
+
+FINDINGS = "id,finding,age\n" + "".join(
+    f"{i}.png,{('edema', 'mass', 'edema|mass', 'lung fibrosis')[i % 4]},{20 + i}\n"
+    for i in range(8)
+)
+
+
+@pytest.mark.parametrize("options", [{}, {"separator": "|"}])
+def test_several_classes_in_a_cell_of_several_targets_are_an_error(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """The option that it names stores the classes, and the number beside them."""
+    members = {f"{i}.png": png(seed=i) for i in range(8)} | {"t.csv": FINDINGS.encode()}
+    source = write_folder(tmp_path / "set", members)
+    with pytest.raises(ShardprepError, match=r"'edema\|mass' in column 'finding' may be") as error:
+        shardprep.build(source, labels="csv:t.csv:id:finding,age", dry_run=True, **options)
+    assert "store the others with --columns age" in error.value.hint
+    made = build(source, tmp_path, labels="csv:t.csv:id:finding", columns="age", separator="|")
+    stored = records_of(made.path)["2.png"]
+    assert (list(stored["labels"]), list(stored["age"])) == ([0, 2], [22])
+    if not options:
+        classes: dict[str, Any] = {"labels": "csv:t.csv:id:finding,age", "target": "classes"}
+        assert sorted(
+            shardprep.build(source, dry_run=True, **classes).plan.schema.class_features
+        ) == ["label/age", "label/finding"]
+
+
+@pytest.mark.parametrize("rows", ["column:labels,age", "column:label,age"])
+def test_lists_of_classes_in_items_are_no_target_among_several(tmp_path: Path, rows: str) -> None:
+    source = write_folder(tmp_path / "set", {f"{i}.png": png(seed=i) for i in range(8)})
+    title, lists = rows[7:-4], [["edema", "mass"], ["mass"]]
+    cells = lists if title == "labels" else ["edema|mass", "mass"]
+    items = [{"image": f"{i}.png", title: cells[i % 2], "age": i} for i in range(8)]
+    with pytest.raises(ShardprepError, match=f"in column '{title}' may be several classes"):
+        shardprep.build(source, items=items, labels=rows, dry_run=True)
+    by = "|" if title == "label" else ""
+    made = shardprep.build(source, tmp_path / "out", items=items, separator=by)
+    assert list(records_of(made.path)["2.png"]["labels"]) == [0, 1]
+
+
+def test_words_of_several_targets_that_recur_are_one_class_each(tmp_path: Path) -> None:
+    members = {f"{i}.png": png(seed=i) for i in range(9)}
+    rows = [
+        f"{i}.png,{('red', 'big', 'old')[i % 3]} {('car', 'bus', 'van')[i // 3]},{i}"
+        for i in range(9)
+    ]
+    members["t.csv"] = "\n".join(["id,what,age", *rows]).encode()
+    source = write_folder(tmp_path / "set", members)
+    plan = shardprep.build(source, labels="csv:t.csv:id:what,age", dry_run=True)
+    assert len(plan.plan.schema.features["label/what"].labels) == 9

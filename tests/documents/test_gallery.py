@@ -43,6 +43,15 @@ def test_a_layout_of_the_gallery_alone_has_the_result_that_it_names(
         assert all(feature in record for record in records(folder).values())
 
 
+def test_classes_that_number_their_files_alike_stay_classes_on_plain_grounds(
+    tmp_path: Path,
+) -> None:
+    """Pictures of single things are alike without showing one scene."""
+    labels = load_manifest(built(layout_of("PetImages"), tmp_path / "here")).labels
+    assert labels is not None
+    assert labels.names == ("Cat", "Dog")
+
+
 @pytest.mark.thorough
 def test_the_pictures_of_the_gallery_can_be_drawn_anew(tmp_path: Path) -> None:
     """Fonts differ between machines, so only mean colours are compared."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow.compute as pc
 
 from shardprep.catalog.decision.column_evidence import label_each
 from shardprep.catalog.decision.pairs import (
@@ -17,11 +18,13 @@ from shardprep.catalog.decision.pairs import (
     either_way,
     likeness,
     one_in_each,
+    spread,
 )
 from shardprep.catalog.decision.picture_kinds import (
     A_PAIR,
     FEWEST,
     MOST_KINDS,
+    MOST_NAMES,
     MOST_ROWS,
     PictureKind,
     are_named,
@@ -38,7 +41,8 @@ from shardprep.catalog.objects.formats.annotated_source import ENOUGH
 from shardprep.catalog.objects.mask_files import MaskFiles, pair_masks
 from shardprep.errors import OptionError, OptionName, SourceError, counted
 from shardprep.recipe.object_rules import parse_mask_pattern
-from shardprep.source.members import Members
+from shardprep.source.members import Member, Members
+from shardprep.source.string_column import booleans
 
 _GREY = re.compile("gr[ae]y(scale)?|bw")
 _DEPTHS = re.compile("depths?|disparit(y|ies)|disp")
@@ -110,8 +114,8 @@ def _by_suffix(members: Members) -> list[Reading]:
 def _readings(view: View, kinds: Sequence[PictureKind]) -> list[Reading]:
     words = [kind.words for kind in kinds]
     sides = sides_of(words)
-    if not any(sides) and len(view.documents.members(".xml", ".txt", ".json")) >= FEWEST:
-        return []  # perhaps annotations of images in folders of classes
+    if not (any(sides) or _may_be_kinds(view, kinds)):
+        return []
     are_inputs = {id(kind) for kind, side in zip(kinds, sides, strict=True) if side < 0}
     found: list[Reading] = []
     made: list[tuple[PictureKind, Sequence[_Pair], Sequence[PictureKind]]] = []
@@ -120,13 +124,7 @@ def _readings(view: View, kinds: Sequence[PictureKind]) -> list[Reading]:
             continue
         rest = [kind for kind in kinds if kind is not target and len(kind.rows) >= FEWEST]
         most = _FEW_PAIRS if len(rest) > _MANY_KINDS else None  # only some pictures are decoded
-        may_be_class = target.folders and not (any(sides) or are_named(words))
-        pairs = [
-            pair
-            for kind in rest
-            if (pair := _pair(view, target, kind, most))
-            if pair.relation.has_whole_names or not may_be_class
-        ]
+        pairs = [pair for kind in rest if (pair := _pair(view, target, kind, most))]
         if side == 0 and any(one.likeness.are_masks for one in pairs):
             continue
         named = [one for one in pairs if id(one.kind) in are_inputs and one.is_picture]
@@ -206,6 +204,34 @@ def _by_class(others: Sequence[PictureKind]) -> Reading:
     out = tuple(f"{kind.glob}/*" for kind in others)
     options = {"labels": "folder", **({"exclude": out} if out else {})}
     return Reading(options, "the folders of the images may be classes")
+
+
+def _may_be_kinds(view: View, kinds: Sequence[PictureKind]) -> bool:
+    if len(view.documents.members(".xml", ".txt", ".json")) >= FEWEST:  # perhaps annotations
+        return False
+    are_affixes = not any(kind.folders for kind in kinds)
+    return are_affixes or are_named([kind.words for kind in kinds]) or _are_same(view, *kinds)
+
+
+def _are_same(view: View, one: PictureKind, other: PictureKind) -> bool:
+    """Return whether sampled pictures show the scenes of the same-named pictures of the other kind.
+
+    The other name may be longer. This is a cheaper check than `either_way`.
+    """
+    members = view.members
+    for rows, others in ((one.rows, other.rows), (other.rows, one.rows)):
+        keys, pairs = members.keys.take(others), list[tuple[Member, Member]]()
+        for row in spread(rows, FEWEST):
+            fits = booleans(pc.match_substring(keys.array, f"/{stem(members.keys[row])}"))
+            found = others[fits][:MOST_NAMES].tolist()
+            own = Counter(members.keys[row].split("/"))
+            found.sort(
+                key=lambda at, own=own: -(own & Counter(members.keys[at].split("/"))).total()
+            )
+            pairs += [(members[row], members[at]) for at in found[:1]]
+        if len(pairs) == FEWEST and likeness(pairs, view.pictures).is_same:
+            return True
+    return False
 
 
 def _pair(

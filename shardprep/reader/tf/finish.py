@@ -209,7 +209,8 @@ class Finisher:
             labels = trim_boxes(labels, self._max_boxes)
         size = tf.unstack(tf.cast(tf.shape(images)[-3:-1], tf.float32), 2)
         for name, convert in FORMATTED.items():
-            if (key := KEYS[name]) in labels:
+            key = KEYS[name]  # AutoGraph converts no function with :=
+            if key in labels:
                 labels = {**labels, key: convert(labels[key], self._box_format, size, tf)}
         return images, labels
 

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.catalog.items import Items
-from shardprep.catalog.labels import Labelling, classes_in, relabelled
+from shardprep.catalog.labels import Labelling, classes_in
+from shardprep.catalog.relabel import relabelled
 from shardprep.catalog.selection import select
 from shardprep.catalog.splits import (
     GivenSplits,
