@@ -762,7 +762,7 @@ def test_the_flags_that_errors_advise_work() -> None:
 def test_the_split_that_a_misspelt_word_means_is_proposed_once_and_works_as_printed() -> None:
     words = ("train", "vallidation", "vallidation", "test")
     rows = [{"image": f"{i}.jpg", "split": word} for i, word in enumerate(words)]
-    with pytest.raises(SourceError, match="'vallidation' is not train") as error:
+    with pytest.raises(ShardprepError, match="'vallidation' is not train") as error:
         planned(rows)
     (value,) = re.findall(r"; --split (\S+) says what it is", str(error.value))
     assert planned(rows, split=value).images == {"train": 1, "validation": 2, "test": 1}
