@@ -117,8 +117,13 @@ def use_one_of(name: object, known: Iterable[str], most: int = 8) -> str:
 
 
 def command_line(name: str, place: object, more: str = "") -> str:
-    """Return a command of shardprep as a user types it, in backquotes, with its path quoted."""
-    return f"`shardprep {name} {shlex.quote(str(place))}{more and f' {more}'}`"
+    """Return a command of shardprep for a sentence: in backquotes, with its path quoted."""
+    return f"`{typed(name, place, more)}`"
+
+
+def typed(name: str, place: object, more: str = "") -> str:
+    """Return a command of shardprep as a user types it, with its path quoted."""
+    return f"shardprep {name} {shlex.quote(str(place))}{more and f' {more}'}"
 
 
 def is_short_of_memory(error: BaseException) -> bool:

@@ -14,6 +14,7 @@ from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.given_items import with_items
 from shardprep.catalog.labels import Labelling
 from shardprep.catalog.names import find_masks, folder_splits, given_split
+from shardprep.catalog.objects.detect import mask_findings
 from shardprep.catalog.objects.formats.annotated_source import Sign
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.source_images import list_images, no_image, source_images
@@ -201,6 +202,7 @@ def survey_source(
             *unclear,
             *labelling.findings,
             *labelling.remarks,
+            *([] if choices or recipe.is_annotated else mask_findings(keys)),
             *_large(listing.images),
         ),
         proposals=listing.proposals,

@@ -70,7 +70,7 @@ def print_counts(terminal: Terminal, manifest: Manifest) -> None:
         if num_ignored:
             terminal.entry("ignored", f"{_share(num_ignored, total)} of the pixels of masks")
         if num_uniform := sum(one.num_uniform for one in masks.values()):
-            text = f"{counted(num_uniform, 'mask')} with one value in all pixels"
+            text = f"{counted(num_uniform, 'mask')} with a single value, ignored pixels excepted"
             terminal.entry("one value", text)
 
 

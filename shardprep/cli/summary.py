@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -46,7 +45,7 @@ from shardprep.dataset.schema import (
     TEXTS,
     Schema,
 )
-from shardprep.errors import BuildError, counted, some_of
+from shardprep.errors import BuildError, counted, some_of, typed
 from shardprep.storage.space import megabytes
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
     if number := result.num_new_items:
         rate = number / result.elapsed_s
         terminal.entry("time", f"{result.done} in {result.elapsed_s:.1f} s, {rate:,.0f} images/s")
-    terminal.entry("next", f"shardprep inspect {shlex.quote(result.location.rpartition('/')[0])}")
+    terminal.entry("next", typed("inspect", result.location.rpartition("/")[0]))
     if number and result.profile is not None:
         _print_profile(terminal, result.profile, number, result.elapsed_s)
 
@@ -145,7 +144,7 @@ def show_part(result: PartResult, *, as_json: bool) -> None:
         soft_wrap=True,
     )
     terminal.entry("next", "when all parts are done:")
-    terminal.entry("", f"shardprep finalize {shlex.quote(result.location)}")
+    terminal.entry("", typed("finalize", result.location))
 
 
 def print_facts(terminal: Terminal, facts: Facts) -> None:
@@ -217,7 +216,8 @@ def _print_examples(terminal: Terminal, examples: Iterable[Example]) -> None:
 
 def _fit_of(manifest: Manifest) -> tuple[Sequence[int] | None, str]:
     options = manifest.fingerprint.options
-    return options.get("size"), options.get("fit", "")
+    fit = options.get("fit", "")
+    return options.get("size"), "pad" if fit == "auto" and manifest.annotations else fit
 
 
 def image_line(schema: Schema, size: Sequence[int] | None, fit: str) -> str:

@@ -117,7 +117,7 @@ class MaskCounts(Document):
     num_ignored: Count
     """Number of pixels without a class."""
     num_uniform: Count
-    """Number of masks whose pixels all have the same value."""
+    """Number of masks with one value, except for ignored pixels on at most half of the mask."""
 
 
 class PointCounts(Document):

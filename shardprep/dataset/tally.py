@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import chain
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +44,6 @@ class AnnotationTally:
 
     num_background: int = 0
     num_clipped: int = 0
-    num_uniform: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     objects: Counter[int] = field(default_factory=Counter)
     """Number of objects by label."""
@@ -53,6 +53,8 @@ class AnnotationTally:
     """Number of pixels by mask value."""
     mask_images: Counter[int] = field(default_factory=Counter)
     """Number of records whose mask has each value."""
+    few_values: Counter[tuple[int, ...]] = field(default_factory=Counter)
+    """Number of masks with one or two values, by these values; the value of most pixels first."""
     points: list[int] = field(default_factory=lambda: [0, 0])
     """Number of labelled keypoints, and of objects and images without a labelled keypoint."""
     lost_points: Counter[str] = field(default_factory=Counter)
@@ -74,11 +76,13 @@ class AnnotationTally:
         self.object_images.update(chain.from_iterable(map(set, labels)))
         for pixels in filter(None, written["mask_pixels"].to_pylist()):
             values = dict(pixels)
-            self.num_uniform += len(values) == 1
+            if len(values) < 3:
+                self.few_values[tuple(sorted(values, key=lambda one: (-values[one], one)))] += 1
             self.pixels.update(values)
             self.mask_images.update(values.keys())
 
-    def counts(self, schema: Schema) -> AnnotationCounts:
+    def counts(self, schema: Schema, *, is_strict: bool = False) -> AnnotationCounts:
+        """Return the counts; `is_strict` counts padding as a value of a mask, as 1.0.0 did."""
         features = schema.annotations
         objects, masks = None, None
         if any(one.repeated for name, one in features.items() if name != MASK):
@@ -95,7 +99,11 @@ class AnnotationTally:
                 pixels=_named(self.pixels, names),
                 images=_named(self.mask_images, names),
                 num_ignored=self.pixels[features[MASK].ignored],
-                num_uniform=self.num_uniform,
+                num_uniform=sum(
+                    number
+                    for (_, *rest), number in self.few_values.items()
+                    if not rest or (rest == [features[MASK].ignored] and not is_strict)
+                ),
             )
         return AnnotationCounts(
             num_clipped=self.num_clipped,
@@ -177,10 +185,16 @@ class Tally:
             for name, tally in self._splits.items()
         }
 
-    def annotations(self, schema: Schema) -> dict[str, AnnotationCounts]:
-        if not schema.annotations:
-            return {}
-        return {name: tally.annotations.counts(schema) for name, tally in self._splits.items()}
+    def annotations(
+        self, schema: Schema, known: Mapping[str, AnnotationCounts] = MappingProxyType({})
+    ) -> dict[str, AnnotationCounts]:
+        """Return the counts of each split; if those of `known` are strict and right, those."""
+        found = dict[str, AnnotationCounts]()
+        for name, tally in self._splits.items() if schema.annotations else ():
+            strict = tally.annotations.counts(schema, is_strict=True)
+            is_known = strict == known.get(name)
+            found[name] = strict if is_known else tally.annotations.counts(schema)
+        return found
 
     def totals(self, skipped: Counter[str]) -> Totals:
         """Return the totals; `skipped` counts inputs that never became items, by reason."""

@@ -114,7 +114,9 @@ def mask_classes(mask: MaskFile, spec: AnnotationSpec) -> Labels:
         names = [_named(int(value), is_colour=is_colours) for value in unknown[:_NAMED]]
         what = "colour" if is_colours else "value"
         fault = f"has the {what} {', '.join(names)}, which the mask values do not name"
-        raise MaskError(f"{fault}; give --mask-values that names it too")
+        codes = [f"#{value:06x}" if is_colours else value for value in unknown[:_NAMED].tolist()]
+        pairs = ",".join(f"{code}={'NAME' if code else 'background'}" for code in codes)
+        raise MaskError(f"{fault}; add {pairs} to --mask-values")
     return classes
 
 

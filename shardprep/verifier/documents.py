@@ -249,7 +249,10 @@ def _counted(
     texts = with_status(table, item_table.SKIPPED)["reason"].to_pylist()
     reasons = Counter(manifest.totals.reason_of(text or "") for text in texts)
     counted = {"splits": tally.splits(manifest.labels.names), "totals": tally.totals(reasons)}
-    return {**counted, **({"annotations": tally.annotations(schema)} if schema else {})}
+    return {
+        **counted,
+        **({"annotations": tally.annotations(schema, manifest.annotations)} if schema else {}),
+    }
 
 
 def differences(here: Any, expected: Any, path: str = "") -> Iterator[str]:

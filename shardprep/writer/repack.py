@@ -98,6 +98,11 @@ def repack_dataset(
     images = ParentImages(tuple(parents), recipe, encoding, num_workers)
     if workspace.stands() and not overwrite:
         finished = workspace.finished()
+        if finished is not None and finished.sha256 in {one.manifest.sha256 for one in parents}:
+            other = f"{OptionName('version')} or {OptionName('name')}"
+            why = f"because {OptionName('overwrite')} replaces this dataset itself"
+            hint = f"give another {other}, {why}"
+            raise BuildError(workspace.location, "is a dataset that is read", hint)
         if finished is not None and finished.fingerprint.inputs != images.fingerprint.inputs:
             what = "already exists, and is not made of the same datasets"
             raise BuildError(workspace.location, what, replace_hint())

@@ -78,10 +78,10 @@ OF_OBJECTS = [
     ),
     Row("--exclude …", _GT, {}, {"exclude": SAID}, keys, [f"img/x{i}y.png" for i in range(4)]),
     Row(
-        "--masks PATTERN stores them, … leaves them out",
+        "--masks … stores them, … leaves them out",
         _GT,
         {},
-        {"masks": Own("GT/{stem}.png")},
+        {"masks": SAID},
         keys,
         [f"img/x{i}y.png" for i in range(4)],
     ),

@@ -510,3 +510,26 @@ def test_two_masks_in_a_folder_below_the_name_of_each_image_are_classes(tmp_path
     made = catalog(tmp_path, members)
     assert made.recipe.masks == "Soft/{stem}_{class}.png"
     assert {len(own) for own in masks_of(made).values()} == {2}
+
+
+def flat(colours: int, number: int = 6) -> dict[str, bytes]:
+    """Return drawings of few colours and grey masks of the same names."""
+    palette = np.array([[20] * 3, [220, 30, 30], [30, 220, 30], [30, 30, 220]], np.uint8)
+    members = dict[str, bytes]()
+    for i in range(number):
+        classes = np.zeros((30, 40), np.uint8)
+        classes[5 + i : 20, 5:15], classes[20:, 10 + i : 30] = 1 + i % 3, 1 + (i + 1) % 3
+        drawn = palette[classes] if colours else classes * 60
+        members[f"images/{i}.png"] = encoded(Image.fromarray(drawn), "PNG")
+        members[f"masks/{i}.png"] = encoded(Image.fromarray(classes), "PNG")
+    return members
+
+
+def test_flat_pictures_of_colours_have_masks_in_a_folder_of_this_name(tmp_path: Path) -> None:
+    made = catalog(tmp_path / "flat", flat(4))
+    assert masks_of(made) == {f"images/{i}.png": [f"masks/{i}.png"] for i in range(6)}
+    renamed = {key.replace("images/", "viz/"): data for key, data in flat(4).items()}
+    assert not any("masks" in one for one in flags(tmp_path / "viz", renamed))
+    made = catalog(tmp_path / "grey", flat(0))
+    assert len(made.items) == 12
+    assert any("--masks 'masks/{stem}.*' stores them" in one for one in made.findings)

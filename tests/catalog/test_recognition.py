@@ -99,8 +99,9 @@ def test_mask_folders_are_reported_and_are_not_classes(
     assert made.label_names == ()
     assert len(made.items) == 8
     (name,) = masks
+    pattern = "PATTERN" if name == "labels" else f"'{name}/{{stem}}.*'"  # `labels/train`
     line = (
-        f"4 images in folders {name} may be masks; --masks PATTERN stores them, "
+        f"4 images in folders {name} may be masks; --masks {pattern} stores them, "
         f"--exclude '{name}/*' leaves them out"
     )
     assert line in made.findings  # a folder GT may also have target images

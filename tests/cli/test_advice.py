@@ -115,7 +115,7 @@ CASES = [
         (6, 0),
     ),
     Case(
-        "…; give --mask-values that names it too",
+        "…; add … to --mask-values",
         masked(4, 0, 0, 0, 1, 1, 1, 2, 2),
         ((*MASKS, "--mask-values", "0=background,1=a"),),
         (*MASKS, "--mask-values", "0=background,1=a,2=b", "--overwrite"),

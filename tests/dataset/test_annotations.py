@@ -10,14 +10,21 @@ import numpy as np
 import pytest
 
 from shardprep.dataset import example
-from shardprep.dataset.folder import ITEMS_FILE
+from shardprep.dataset.folder import ITEMS_FILE, read_schema
 from shardprep.dataset.item_table import (
     ANNOTATION_COLUMNS,
     COLUMNS,
     read_items,
+    rows_by_shard,
     with_status,
 )
-from shardprep.dataset.manifest import MaskCounts, ObjectCounts, load_manifest, parse_manifest
+from shardprep.dataset.manifest import (
+    Manifest,
+    MaskCounts,
+    ObjectCounts,
+    load_manifest,
+    parse_manifest,
+)
 from shardprep.dataset.schema import (
     ANNOTATIONS,
     BOX,
@@ -30,6 +37,7 @@ from shardprep.dataset.schema import (
 from shardprep.dataset.tally import AnnotationTally
 from shardprep.dataset.tfrecord import read_records
 from shardprep.errors import DatasetError
+from shardprep.verifier.documents import _table_problems
 from tests.dataset.resigned import changed, resigned
 from tests.support import builders
 from tests.support.annotated import (
@@ -187,8 +195,25 @@ def test_the_manifest_counts_objects_and_pixels(whole: Path) -> None:
             pixels={name: int(there.sum()) for name, there in is_of.items()},
             images={name: int(there.any(axis=(1, 2)).sum()) for name, there in is_of.items()},
             num_ignored=len(ones) * WIDTH,
-            num_uniform=0,
+            num_uniform=sum(len({*one.classes()[:-1].ravel()}) == 1 for one in ones),
         )
+
+
+def test_padding_is_no_value_of_a_mask_except_in_manifests_of_1_0_0(whole: Path) -> None:
+    manifest, schema = load_manifest(whole), read_schema(whole)
+    tally = AnnotationTally()
+    tally.add(with_status(read_items(whole / ITEMS_FILE), "written"))
+    now, old = tally.counts(schema).masks, tally.counts(schema, is_strict=True).masks
+    assert now is not None
+    assert old == now.model_copy(update={"num_uniform": 0})
+    assert now.num_uniform
+    document = manifest.model_dump(mode="json")
+    for one in document["annotations"].values():
+        one["masks"]["num_uniform"] = 0
+    resealed = Manifest.model_validate(document)
+    rows = read_items(whole / ITEMS_FILE)
+    for before in (manifest, resealed):
+        assert not [*_table_problems(before, schema, rows, rows_by_shard(rows))]
 
 
 def test_tallies_add_up_however_rows_are_cut(whole: Path) -> None:

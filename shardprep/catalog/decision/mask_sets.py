@@ -163,7 +163,17 @@ def _looked_into(
                 pictures += group
             else:
                 masks += [(kind, colours) for kind in group]
+    if not pictures and (flat := _flat_pictures(masks)):
+        return [one for one in masks if one[0] not in flat], flat
     return masks, pictures
+
+
+def _flat_pictures(masks: Sequence[tuple[Kind, set[Colour]]]) -> list[Kind]:
+    """Return the kinds with few colours if all others are grey and named as masks, else []."""
+    flat = [kind for kind, colours in masks if colours and not _may_be_masks(kind)]
+    grey = [kind for kind, colours in masks if not colours and _may_be_masks(kind)]
+    are_viewed = any(_DRAWN.search(" ".join(words_of(one.folder))) for one in flat)
+    return flat if grey and len(flat) + len(grey) == len(masks) and not are_viewed else []
 
 
 def _place(own: Sequence[str], in_use: Collection[str]) -> tuple[str, str]:

@@ -20,12 +20,13 @@ from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.objects.formats.panoptic import panoptic_signs
 from shardprep.catalog.objects.formats.rle_table import runs_in
 from shardprep.catalog.objects.known_formats import read_boxes, recognise
+from shardprep.catalog.objects.mask_files import pair_masks
 from shardprep.catalog.objects.object_table import Found
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.united_tables import united
-from shardprep.errors import Choice, OptionName, QuestionError, SourceError, counted
-from shardprep.recipe.object_rules import parse_box_rule
+from shardprep.errors import Choice, OptionError, OptionName, QuestionError, SourceError, counted
+from shardprep.recipe.object_rules import parse_box_rule, parse_mask_pattern
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.members import Member, Members
 
@@ -95,8 +96,18 @@ def mask_findings(keys: Sequence[str]) -> list[str]:
         return []
     globs = " ".join(str(OptionName("exclude", f"{name}/*")) for name in masks)
     number = counted(sum(masks.values()), "image")
-    hint = f"{OptionName('masks', 'PATTERN')} stores them, {globs} leaves them out"
+    hint = f"{OptionName('masks', _pattern(keys, [*masks]))} stores them, {globs} leaves them out"
     return [f"{number} in folders {', '.join(masks)} may be masks; {hint}"]
+
+
+def _pattern(keys: Sequence[str], folders: Sequence[str]) -> str:
+    """Return the pattern of masks that are named like images, or the word PATTERN."""
+    text = f"{folders[0]}/{{stem}}.*"
+    with contextlib.suppress(SourceError, OptionError):
+        files = pair_masks(keys, parse_mask_pattern(text))
+        if len(folders) == 1 and not files.without_image:
+            return text
+    return "PATTERN"
 
 
 def text_files(keys: Sequence[str], documents: Documents) -> str:

@@ -144,6 +144,9 @@ _MOST_SPARSE = 8
 """Ratio of highest value to number of values, above which a remark asks for class names."""
 _FEW = 0.01
 """Maximum share of masks with a highest value that may be a mistake."""
+_STRAY = 0.05
+"""Like `_FEW`, if the highest value is far above the number of values."""
+_MOST_PAIRS = 16
 
 
 def _with_hint(values: MaskValues, documents: Documents) -> MaskValues:
@@ -153,8 +156,12 @@ def _with_hint(values: MaskValues, documents: Documents) -> MaskValues:
         flags = " or ".join(str(OptionName("mask_values", file)) for file in files[:2])
         hint = f"classes of masks are called by their values; {flags} names them"
     elif known and max(known) > _MOST_SPARSE * len(known):
-        named = OptionName("mask_values", ",".join(f"{one}=NAME" for one in known[:3]))
+        pairs = [f"{one}=NAME" if one else f"0={BACKGROUND}" for one in sorted(present)]
+        pairs = [*pairs[:_MOST_PAIRS], "…"] if len(pairs) > _MOST_PAIRS else pairs
+        named = OptionName("mask_values", ",".join(pairs))
         hint = f"masks have only the values 0, {some_of([*map(str, known)])}: {named} names them"
+        if len(known) > 1 and (few := _few_with(known[-1], values, _STRAY)):
+            hint += f"; only {few} {known[-1]}"
     elif are_numbers(values.present):
         hint = f"masks: {NUMBERED}? {OptionName('instances')} keeps the objects apart"
     elif known and known[-1] - 1 not in (0, *known) and (few := _few_with(known[-1], values)):
@@ -165,9 +172,9 @@ def _with_hint(values: MaskValues, documents: Documents) -> MaskValues:
     return replace(values, findings=(*values.findings, hint))
 
 
-def _few_with(value: int, values: MaskValues) -> str:
-    """Return how many masks have a value, as "3 of 20,000 masks have"; "" if over one percent."""
-    number, most = sum(value in one for one in values.present), len(values.present) * _FEW
+def _few_with(value: int, values: MaskValues, share: float = _FEW) -> str:
+    """Return how many masks have a value, as "3 of 20,000 masks have"; "" if above `share`."""
+    number, most = sum(value in one for one in values.present), len(values.present) * share
     every = counted(len(values.present), "mask", "has", "have")
     return f"{number:,} of {every}" if number <= most else ""
 

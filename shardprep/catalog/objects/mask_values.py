@@ -127,6 +127,9 @@ def given_values(text: str, read: Callable[[str], bytes]) -> MaskValues:
         each = (parse_pairs(part, _MASK_VALUES) for part in text.split(","))
         pairs = [(_value(value), name) for one in each for value, name in one.items()]
         how = str(_MASK_VALUES)
+    elif not re.search(r"\.\w+$", text) and re.search("[:,]", text):
+        what = f"{text!r} is neither pairs of a value and a name nor a file"
+        raise OptionError(_MASK_VALUES, what, "write 0=background,1=cat or name a file")
     else:
         data, how = read(text), text
         if text.lower().endswith((".yaml", ".yml")):
@@ -307,14 +310,17 @@ def detected_values(
             hint = f"say what each colour means, as in {flag} or a file"
             raise SourceError(key, what, hint)
     values = frozenset[int]().union(*(seen.values for seen in sample.values()))
-    binary = any(values <= pair for pair in _BINARY)
-    if binary or all(seen.is_blurred or seen.values <= {0, 255} for seen in sample.values()):
+    lossy = [key for key, seen in sample.items() if seen.is_lossy]
+    found = frozenset[int]().union(*(sample[key].values for key in lossy)) or {0}
+    is_clear = found == {0} or max(found) >= _LIGHT  # otherwise a JPEG of small class indices
+    binary = not lossy and any(values <= pair for pair in _BINARY)
+    are_blurred = all(seen.is_blurred or seen.values <= {0, 255} for seen in sample.values())
+    if binary or (are_blurred and is_clear):
         how = f"black and white, as {len(sample):,} of them show"
         only = f"all masks that were looked at ({len(sample):,}) have one value: {min(values)}"
         findings = (only,) * (len(values) == 1)
         both = BACKGROUND, ONE_CLASS
         return MaskValues(names=both, is_binary=True, how=how, findings=findings)
-    lossy = [key for key, seen in sample.items() if seen.is_lossy]
     if lossy:
         what = "is a JPEG, which changes the values of a mask"
         raise SourceError(lossy[0], what, "export the masks as PNG; a converted JPEG stays wrong")

@@ -175,7 +175,7 @@ def make_dataset(source: Source, request: Request, cursor: _Begin | None = None)
     is_cached = source.is_cached or source.rows is not None
     for line in _advice(subset, request, is_cached=is_cached):
         warn(line)
-    if not (request.repeat or num_batches(subset, request)):
+    if request.drop_remainder and not (request.repeat or num_batches(subset, request)):
         warn_of_no_batch(subset.batches.size, subset.batches.num_places)
     total = None
     if cursor is None and config.assert_cardinality:

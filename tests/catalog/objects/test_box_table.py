@@ -138,6 +138,14 @@ def test_a_stated_form_takes_columns_in_the_order_in_which_they_stand(tmp_path: 
         made.read("csv:t.csv:id:xyxy(y1,x1,y2,x2)")
 
 
+def test_a_stated_order_that_contradicts_plausible_names_is_refused(tmp_path: Path) -> None:
+    made = table(tmp_path, "id,x1,x2,y1,y2,w,h", "a,2,12,3,8,10,5", "a,2,12,3,8,10,5")
+    with pytest.raises(SourceError, match=r"write xyxy\(x1,y1,x2,y2\), or rename the columns"):
+        made.read("csv:t.csv:id:xyxy(x1,x2,y1,y2)")
+    with pytest.raises(SourceError, match=r"write xywh\(x1,y1,w,h\)"):
+        made.read("csv:t.csv:id:xywh(w,h,x1,y1)")
+
+
 def random_boxes(number: int, *, corners: bool, scale: float = 1.0) -> list[str]:
     rng = np.random.default_rng(number)
     first, size = rng.uniform(0, [25, 18], (number, 2)), rng.uniform(2, [14, 11], (number, 2))

@@ -13,7 +13,7 @@ from shardprep.catalog import patterns
 from shardprep.catalog.catalog import Catalog, make_catalog
 from shardprep.catalog.objects.mask_files import pair_masks
 from shardprep.catalog.objects.mask_values import detected_values, given_values
-from shardprep.errors import RecipeError, SourceError
+from shardprep.errors import OptionError, RecipeError, SourceError
 from shardprep.image.annotation_types import IGNORE
 from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.recipe.recipe import make_recipe
@@ -27,6 +27,9 @@ from tests.support.paths import data_rows
 def masks_of(made: Catalog) -> dict[str, list[str]]:
     """Return the paths of the masks of each image."""
     return {item.key: [mask.key for mask in item.companions] for item in made.items}
+
+
+_ALL = "0=background,38=NAME,75=NAME"
 
 
 # Names
@@ -283,10 +286,13 @@ def test_more_than_254_classes_have_another_value_for_nothing(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("values", "note"),
     [
-        ((0, 127, 255), "masks have only the values 0, 127: --mask-values 127=NAME names them"),
+        (
+            (0, 127, 255),
+            "masks have only the values 0, 127: --mask-values 0=background,127=NAME names them",
+        ),
         (
             (0, 38, 75),
-            "masks have only the values 0, 38, 75: --mask-values 38=NAME,75=NAME names them",
+            f"masks have only the values 0, 38, 75: --mask-values {_ALL} names them",
         ),
         ((0,), "all masks that were looked at (3) have one value: 0"),
         ((0, 1, 2), ""),
@@ -298,6 +304,38 @@ def test_values_that_are_hardly_classes_are_a_note(
 ) -> None:
     made = catalog(tmp_path, masked(3, *values), "none", masks="masks/{name}")
     assert [one for one in made.findings if "value" in one] == ([note] if note else [])
+
+
+def test_a_stray_value_is_counted_and_all_values_are_proposed(tmp_path: Path) -> None:
+    files = masked(40, 0, 1, 2, 3) | {"masks/3.png": grey(0, 1, 77)}
+    made = catalog(tmp_path, files, "none", masks="masks/{name}")
+    pairs = "0=background,1=NAME,2=NAME,3=NAME,77=NAME"
+    what = f"masks have only the values 0, 1, 2, 3, 77: --mask-values {pairs} names them"
+    assert f"{what}; only 1 of 40 masks have 77" in made.findings
+    made = catalog(tmp_path, files, "none", masks="masks/{name}", mask_values=pairs)
+    assert facts_of(made).names == ("background", "NAME")
+    wide = masked(4, *range(0, 200, 9))
+    made = catalog(tmp_path / "wide", wide, "none", masks="masks/{name}")
+    assert any(",135=NAME,…' names them" in one for one in made.findings)
+
+
+@pytest.mark.parametrize("ids", [(0, 1, 2, 3), (0, 1)])
+def test_small_values_in_jpegs_are_not_black_and_white(
+    ids: tuple[int, ...], tmp_path: Path
+) -> None:
+    masks = [np.repeat(np.array([ids], np.uint8), 8, axis=1).repeat(8, axis=0)] * 3
+    files = [encoded(Image.fromarray(one), "JPEG") for one in masks]
+    with pytest.raises(SourceError, match="is a JPEG, which changes the values"):
+        detected_values(members_of(tmp_path, *files), 10**6)
+    drawn = [encoded(Image.fromarray((one > 0).astype(np.uint8) * 255), "JPEG") for one in masks]
+    drawn.append(grey(0, 0, form="JPEG"))  # an image without an object
+    assert detected_values(members_of(tmp_path, *drawn), 10**6).is_binary
+
+
+@pytest.mark.parametrize("text", ["bg,a,b,c", "0:bg,1:a"])
+def test_mask_values_in_another_notation_are_named(text: str) -> None:
+    with pytest.raises(OptionError, match=r"^--mask-values: .*; write 0=background,1=cat or name"):
+        given_values(text, lambda _: b"")
 
 
 def test_a_high_value_in_few_masks_is_a_note(tmp_path: Path) -> None:

@@ -363,10 +363,11 @@ def test_other_text_files_are_not_labels(tmp_path: Path) -> None:
     }
     made = source(tmp_path, texts, "images/1.png")
     assert not made.read("yolo").without_image
-    with pytest.raises(
-        SourceError, match=r"no TXT file belongs to an image, such as README\.txt; give"
-    ):
+    with pytest.raises(SourceError, match=r"use another format: the source has README\.txt"):
         source(tmp_path, {"README.txt": "hello"}, "1.png").read("yolo")
+    texts = {"README.txt": "hello", "classes.txt": "cat", "labels/x1.txt": "0 0.5 0.5 0.5 0.5"}
+    with pytest.raises(SourceError, match=r"no TXT file belongs to an image, such as labels/x1"):
+        source(tmp_path, texts, "1.png").read("yolo")
 
 
 def test_a_list_of_a_split_means_the_image_of_its_split(tmp_path: Path) -> None:

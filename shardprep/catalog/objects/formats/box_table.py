@@ -8,7 +8,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import repeat
+from itertools import chain, repeat
 from operator import attrgetter
 from pathlib import PurePath
 
@@ -110,6 +110,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     values = boxes.array()
     if not len(values) and boxes.malformed:
         raise _unread(table, columns, boxes, rule)
+    _check_order(table, columns, boxes, source)
     findings: list[str] = []
     sides = _side_columns(table, columns)
     if sides is not None and _are_of_boxes(table, boxes, match, sides):
@@ -167,6 +168,24 @@ def _unread(table: Table, columns: BoxColumns, boxes: CellBoxes, rule: FormatRul
         noun, hint = "outlines", "call a column of mask files mask, in items, or give a pattern"
     what = f"has no {noun} in {', '.join(columns.names)}, but {shown(cell)!r}"
     return SourceError(table.name, what, hint)
+
+
+def _check_order(
+    table: Table, columns: BoxColumns, boxes: CellBoxes, source: AnnotatedSource
+) -> None:
+    """Raise a SourceError if the columns of a form are in another order than their names state.
+
+    Names that turn more boxes than the stated order are wrong, and no error.
+    """
+    names, form = columns.names, columns.form
+    named = named_box_columns(names) if form and len(names) > 1 else None
+    if form is None or named is None or named.form != form or named.names == names:
+        return
+    by_names = _boxes_of(table, [*map(table.column, named.names)], source)
+    if _num_turned(by_names, form) <= _num_turned(boxes, form):
+        what = f"{form}({','.join(names)}) states another order than the names of the columns"
+        hint = f"write {form}({','.join(named.names)}), or rename the columns if their names are"
+        raise SourceError(table.name, what, f"{hint} wrong")
 
 
 def _mixed_units(
@@ -234,20 +253,24 @@ def _add_keypoints(
 
     Cells of another form are ignored.
     """
-    found: dict[int, tuple[Floats, tuple[str, ...]]] = {}
+    order = [1, 0, 2] if is_y_first else [0, 1, 2]
+    dicts = (_keypoints(cell)[1] for cell in cells if "{" in cell)
+    places = {name: i for i, name in enumerate(dict.fromkeys(chain.from_iterable(dicts)))}
     for row, cell in enumerate(cells):
-        with contextlib.suppress(*NO_SHAPE):
-            found[row] = keypoints_of(cell)
-    names = tuple(dict.fromkeys(name for _, own in found.values() for name in own))
-    for row, (points, own) in found.items():
-        every = np.zeros((len(names), 3)) if own else points
+        points, own = _keypoints(cell)
         if own:
-            every[[names.index(name) for name in own]] = points
-        if len(every):
-            objects.add_points(
-                row, every[:, [1, 0, 2] if is_y_first else [0, 1, 2]].ravel().tolist()
-            )
-    return names
+            every = np.zeros((len(places), 3))
+            every[[places[name] for name in own]] = points
+            points = every
+        if len(points):
+            objects.add_points(row, points[:, order].ravel().tolist())
+    return tuple(places)
+
+
+def _keypoints(cell: str) -> tuple[Floats, tuple[str, ...]]:
+    with contextlib.suppress(*NO_SHAPE):
+        return keypoints_of(cell)
+    return np.empty((0, 3)), ()
 
 
 def _without_image(boxes: CellBoxes, match: TableMatch) -> dict[str, int]:
@@ -414,10 +437,11 @@ def _rule_of(table: Table, source: AnnotatedSource, documents: str = "") -> tupl
     if (documents and not lists) or (boxes.malformed and not boxes.rows):
         return "", "", False
     names = ",".join(columns.names)
-    if columns.form == "xyxy" and _are_turned(boxes):
+    if columns.form == "xyxy" and 2 * _num_turned(boxes, "xyxy") > len(boxes.rows):
         in_order = sorted(columns.names, key=table.column)
         others = _boxes_of(sample, [*map(table.column, in_order)], source)
-        names = names if _are_turned(others) else f"xyxy({','.join(in_order)})"
+        are_turned = 2 * _num_turned(others, "xyxy") > len(others.rows)
+        names = names if are_turned else f"xyxy({','.join(in_order)})"
     label = _find_label(table, columns, ids, lists)
     if label and _says_whether(table, columns, label):
         label = ""
@@ -427,10 +451,10 @@ def _rule_of(table: Table, source: AnnotatedSource, documents: str = "") -> tupl
     return ("" if is_odd else rule, ids, is_once)
 
 
-def _are_turned(boxes: CellBoxes) -> bool:
-    """Return whether most boxes have a right side before the left, or a bottom above the top."""
-    values = boxes.array()
-    return bool(2 * np.count_nonzero((values[:, 2:4] <= values[:, :2]).any(1)) > len(values))
+def _num_turned(boxes: CellBoxes, form: BoxForm) -> int:
+    """Return how many boxes have a right side before the left, or a bottom above the top."""
+    values = box_format.corners(boxes.array(), form)
+    return int(np.count_nonzero((values[:, 2:] <= values[:, :2]).any(1)))
 
 
 def _says_whether(table: Table, columns: BoxColumns, label: str) -> bool:

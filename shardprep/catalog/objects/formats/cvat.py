@@ -220,7 +220,9 @@ def _mask(
     left, top, width, height = (int(facts[one]) for one in ("left", "top", "width", "height"))
     counts = [int(count) for count in facts["rle"].split(",")]
     rest = width * height - sum(counts)
-    if size is None or min(counts) < 0 or rest < 0 or width * height > _MOST_PIXELS:
+    if size is None or width > size[1] or height > size[0] or width * height > _MOST_PIXELS:
+        raise ValueError("a mask that is larger than its image")
+    if min(counts) < 0 or rest < 0:
         raise ValueError("run lengths that do not fit the mask")
     pixels = np.repeat(np.arange(len(counts)) % 2 == 1, counts)
     return pasted_runs(np.pad(pixels, (0, rest)).reshape(height, width), left, top, size)

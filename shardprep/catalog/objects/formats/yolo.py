@@ -80,8 +80,9 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
             table.fault(image, f"{key} {reason}")
     keys = pairing.documents.values()
     if not keys:
-        texts = source.documents.members(".txt")
-        raise no_documents(source, rule.flag, ".txt", texts[0].key if texts else "")
+        texts = read_each(source.documents.members(".txt"))
+        stray = next((text.key for text in texts if is_yolo(text.data)), "")
+        raise no_documents(source, rule.flag, ".txt", stray)
     folders = {key.rpartition("/")[0] for key in keys}
     strays = [
         one
