@@ -28,7 +28,13 @@ from shardprep.catalog.names import natural_order
 from shardprep.catalog.objects.mask_files import MaskFiles, skipped
 from shardprep.catalog.selection import MOST_SHOWN, NOT_LISTED
 from shardprep.catalog.stacks import stack_of
-from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex, Origin, padded_keys
+from shardprep.catalog.tables.key_index import (
+    AmbiguousIdError,
+    KeyIndex,
+    Origin,
+    other_case,
+    padded_keys,
+)
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.table import Rows, Table
 from shardprep.errors import OptionName, RecipeError, SourceError, shown, some_of
@@ -176,7 +182,7 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
             lists += f" (frame.drop_duplicates({items.titled('image')!r}))"
     items.check(lists if (uses > 1).any() else "correct these rows, or leave them out")
     if not uses.any():
-        raise _no_image(items, every.keys[0])
+        raise _no_image(items, every.keys)
     if not len(matched.images):
         what = f"every sample has a missing image, such as {matched.lost[0].detail}"
         raise SourceError(items.name, what, "correct the paths")
@@ -293,12 +299,12 @@ def _check_zeros(items: GivenItems, found: Ints, keys: Texts) -> None:
             items.refuse(row, "image", what)
 
 
-def _no_image(items: GivenItems, key: str) -> SourceError:
+def _no_image(items: GivenItems, keys: Texts) -> SourceError:
     first = next(iter(items.columns["image"]), "")
     if not len(items):
         return SourceError(items.name, "has no rows", "give a row for each image")
-    such = f"; the first is {shown(first, MOST_SHOWN)!r}" if first else ""
-    hint = f"write paths such as {shown(key, MOST_SHOWN)}"
+    such = f"; the first is {shown(first, MOST_SHOWN)!r}{other_case(first, keys)}" if first else ""
+    hint = f"write paths such as {shown(keys[0], MOST_SHOWN)}"
     if first.endswith(".0") and first[:-2].isdecimal():
         hint += ", and read the column as texts (pandas: dtype=str)"
     return SourceError(items.name, f"no row names an image of the source{such}", hint)
