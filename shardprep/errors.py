@@ -113,12 +113,18 @@ def use_one_of(name: object, known: Iterable[str], most: int = 8) -> str:
     """Return a hint with the first `most` known names, after the one that is nearest to `name`."""
     names = [*known]
     near = difflib.get_close_matches(str(name), names, 1)
+    near = near or [one for one in names if str(name) and one.startswith(str(name))]  # val
     return f"{f'is {shown(near[0])} meant? ' if near else ''}use one of {some_of(names, most)}"
 
 
 def command_line(name: str, place: object, more: str = "") -> str:
-    """Return a command of shardprep as a user types it, in backquotes, with its path quoted."""
-    return f"`shardprep {name} {shlex.quote(str(place))}{more and f' {more}'}`"
+    """Return a command of shardprep for a sentence: in backquotes, with its path quoted."""
+    return f"`{typed(name, place, more)}`"
+
+
+def typed(name: str, place: object, more: str = "") -> str:
+    """Return a command of shardprep as a user types it, with its path quoted."""
+    return f"shardprep {name} {shlex.quote(str(place))}{more and f' {more}'}"
 
 
 def is_short_of_memory(error: BaseException) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from shardprep.cli.streams import EXIT_PROBLEMS, console, picked, print_json
-from shardprep.errors import command_line, counted
+from shardprep.errors import counted, typed
 
 if TYPE_CHECKING:
     from shardprep.api.json_types import Exported
@@ -131,6 +131,4 @@ def _show_copy(found: Fetched) -> None:
     for error in found.left_out:
         console().notice(f"left out: {error.where}: {error.what}")
     if found.left_out:
-        console().notice(
-            f"next: {command_line('verify', found.path, '--repair --source …').strip('`')}"
-        )
+        console().notice(f"next: {typed('verify', found.path, '--repair --source …')}")

@@ -189,7 +189,8 @@ def variants(view: View) -> Sequence[Reading]:
     roots = of_sizes or _partitions(view)
     what = "differ only in a size" if of_sizes else "have the same files in other splits or classes"
     why = f"{', '.join(roots)} {what}: use one of them"
-    return [Reading({"root": one}, printable(why)) for one in roots]
+    found = [Reading({"root": one}, printable(why)) for one in roots]
+    return [*found, Reading({"labels": "folder"}, "all of them")] if of_sizes else found
 
 
 def _of_sizes(counts: Mapping[str, int]) -> list[str]:

@@ -158,7 +158,7 @@ def keypoints_of(value: Any) -> tuple[Floats, tuple[str, ...]]:
     names = tuple(value) if isinstance(value, dict) else ()
     rows = [one or (0, 0, 0) for one in value.values()] if names else value
     points = np.array(rows or [], np.float64)
-    if points.shape[1:] != (3,) and (names or points.ndim > 1):
+    if points.shape[-1:] != (3,) and (names or points.ndim > 1):
         raise ValueError("not three numbers for each keypoint")
     points = points.reshape(-1, 3)
     if not np.isin(points[:, 2], (0, 1, 2)).all():
