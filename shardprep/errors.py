@@ -113,6 +113,7 @@ def use_one_of(name: object, known: Iterable[str], most: int = 8) -> str:
     """Return a hint with the first `most` known names, after the one that is nearest to `name`."""
     names = [*known]
     near = difflib.get_close_matches(str(name), names, 1)
+    near = near or [one for one in names if str(name) and one.startswith(str(name))]  # val
     return f"{f'is {shown(near[0])} meant? ' if near else ''}use one of {some_of(names, most)}"
 
 

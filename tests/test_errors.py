@@ -24,6 +24,7 @@ from shardprep.errors import (
     is_short_of_memory,
     name_options_as_flags,
     some_of,
+    use_one_of,
 )
 from shardprep.storage.store import NoAnswerError
 from shardprep.writer.finalize import TooManyRejectedError
@@ -194,3 +195,8 @@ def test_an_interpreter_that_has_no_memory_for_an_exception_is_short_of_it() -> 
     assert is_short_of_memory(SystemError(lost))
     assert is_short_of_memory(SystemError("error return without exception set"))
     assert not is_short_of_memory(SystemError("bad argument to internal function"))
+
+
+def test_the_beginning_of_a_name_proposes_the_name() -> None:
+    assert use_one_of("val", ["train", "validation"]).startswith("is validation meant? ")
+    assert use_one_of("x", ["train", "validation"]) == "use one of train, validation"

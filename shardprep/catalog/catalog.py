@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import cast
 
@@ -93,6 +92,7 @@ from shardprep.source.listing import Skipped
 from shardprep.source.members import Member
 from shardprep.source.string_column import Coded, release
 
+_FEW = 3
 _NO_LABEL, _NO_TARGET = "no label", "no target image"
 TILE_COLUMNS = (Column("tile/y", "int64"), Column("tile/x", "int64"))
 """Offset of a tile in its upright image, in pixels."""
@@ -270,8 +270,10 @@ def _without_left_out(rows: Sequence[str], wanted: SourceImages) -> tuple[list[s
     lost = {*(kept if match is None else match.rows_without_image)}
     own = [one for one in kept if one in lost]
     is_of_items = bool(wanted.recipe.items) and table is not None and table.is_own
-    if table is not None and (is_of_items or len(own) >= MANY * len(table.rows)):
-        keys = chain(wanted.index.keys, (one.key for one in wanted.listing.skipped))
+    keys = [*wanted.index.keys, *(one.key for one in wanted.listing.skipped)] if own else []
+    are_many = table is not None and len(own) >= MANY * len(table.rows)
+    are_said = is_of_items or are_many or any(other_case(one, keys) for one in own[:_FEW])
+    if table is not None and are_said:
         remarks += unused_entries(table.name, own, len(table.rows), keys)
     return kept, remarks
 
@@ -357,8 +359,7 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
             match.check(keys[0])
         if rule.kind == "csv":
             hint = "name the column of ids, or a path of columns such as {study}/{series}"
-        if match is not None and match.rows_without_image:
-            first = match.rows_without_image[0]
+        if match is not None and (first := next(filter(None, match.rows_without_image), "")):
             what = f"{what}; its first id is {shown(first, MOST_SHOWN)}{other_case(first, keys)}"
         if match is not None and (lost := without_zeros(keys, match.rows_without_image)):
             what, hint = f"{what}: the ids lack the zeros of {shown(lost)}", "write them with zeros"

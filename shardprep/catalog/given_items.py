@@ -28,7 +28,13 @@ from shardprep.catalog.names import natural_order
 from shardprep.catalog.objects.mask_files import MaskFiles, skipped
 from shardprep.catalog.selection import MOST_SHOWN, NOT_LISTED
 from shardprep.catalog.stacks import stack_of
-from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex, Origin, padded_keys
+from shardprep.catalog.tables.key_index import (
+    AmbiguousIdError,
+    KeyIndex,
+    Origin,
+    other_case,
+    padded_keys,
+)
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.table import Rows, Table
 from shardprep.errors import OptionName, RecipeError, SourceError, shown, some_of
@@ -60,9 +66,18 @@ def source_of(file: str) -> str:
     """Return the table's folder if all paths are relative and below it, else their common folder.
 
     `file` is the value of `--items`. RecipeError for a mix of absolute and relative paths, and for
-    paths such as `~/a.jpg`, `file:///a.jpg` or `C:/a.jpg`.
+    paths such as `~/a.jpg`, `file:///a.jpg` or `C:/a.jpg`. SourceError if the folder is missing.
     """
     items = read_titled(make_recipe({"source": ".", "items": file}, ""))
+    folder = _common_folder(items)
+    if not os.path.exists(folder):  # noqa: PTH110 - it may be a path of any machine
+        first = shown(next(iter(items.columns["image"]), ""), MOST_SHOWN)
+        what = f"no path of {items.name} exists, such as {first!r}: there is no folder {folder!r}"
+        raise SourceError(OptionName("items"), what, "correct the paths")
+    return folder
+
+
+def _common_folder(items: GivenItems) -> str:
     cells = items.columns["image"]
     if odd := next(iter(cells.where(cells.matching(_ELSEWHERE))), ""):
         what = f"{items.name}: {shown(odd, MOST_SHOWN)!r} is neither relative nor starts with /"
@@ -113,7 +128,7 @@ def listed_folders(recipe: Recipe) -> dict[str, bool]:
     cells = [items.columns["image"], Texts.of(_path_cells(items, OF_FILES))]
     folders = {one for texts in cells for one in texts.folders.counts()}
     source = Path(recipe.source)
-    if not all(map(os.path.isabs, folders)) or Path(source_of(recipe.items)) != source.absolute():
+    if not all(map(os.path.isabs, folders)) or Path(_common_folder(items)) != source.absolute():
         return {}
     tops = {os.path.join(one, "") for one in (source.absolute(), source.resolve())}  # noqa: PTH118
     both = {f"{form(one)}/" for one in folders for form in (os.path.normpath, os.path.realpath)}
@@ -161,9 +176,13 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     by = "frame.groupby" if items.is_frame else "JSON"
     lists = f"give each image one row, with lists of its boxes or labels ({by})"
     lists += f"; {OptionName('boxes', 'csv:FILE:ID:BOX:LABEL')} reads a row for each box"
+    if _are_equal(items, found, uses):
+        lists = "the rows of an image are equal: write each row once"
+        if items.is_frame:
+            lists += f" (frame.drop_duplicates({items.titled('image')!r}))"
     items.check(lists if (uses > 1).any() else "correct these rows, or leave them out")
     if not uses.any():
-        raise _no_image(items, every.keys[0])
+        raise _no_image(items, every.keys)
     if not len(matched.images):
         what = f"every sample has a missing image, such as {matched.lost[0].detail}"
         raise SourceError(items.name, what, "correct the paths")
@@ -259,6 +278,14 @@ def _stacks(items: GivenItems, every: Members, found: Ints, beside: _Files) -> _
     return _Matched(Texts.of(row_of), places, in_order(Members.of(made)), files, lost)
 
 
+def _are_equal(items: GivenItems, found: Ints, uses: Ints) -> bool:
+    """Return whether all rows of each image with several rows are equal."""
+    rows = np.flatnonzero((found >= 0) & (uses[found] > 1))
+    others = (cells.take(rows) for title, cells in items.columns.items() if title != "image")
+    different = {*zip(found[rows].tolist(), *others, strict=True)}
+    return len(different) == len({*found[rows].tolist()})
+
+
 def _check_zeros(items: GivenItems, found: Ints, keys: Texts) -> None:
     """Record a fault for rows with a number that lacks leading zeros: 7 for 007.jpg."""
     cells = items.columns["image"]
@@ -272,12 +299,12 @@ def _check_zeros(items: GivenItems, found: Ints, keys: Texts) -> None:
             items.refuse(row, "image", what)
 
 
-def _no_image(items: GivenItems, key: str) -> SourceError:
+def _no_image(items: GivenItems, keys: Texts) -> SourceError:
     first = next(iter(items.columns["image"]), "")
     if not len(items):
         return SourceError(items.name, "has no rows", "give a row for each image")
-    such = f"; the first is {shown(first, MOST_SHOWN)!r}" if first else ""
-    hint = f"write paths such as {shown(key, MOST_SHOWN)}"
+    such = f"; the first is {shown(first, MOST_SHOWN)!r}{other_case(first, keys)}" if first else ""
+    hint = f"write paths such as {shown(keys[0], MOST_SHOWN)}"
     if first.endswith(".0") and first[:-2].isdecimal():
         hint += ", and read the column as texts (pandas: dtype=str)"
     return SourceError(items.name, f"no row names an image of the source{such}", hint)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from shardprep.catalog.items_file import LISTS, SINGLE, WRITE_LISTS, GivenItems, cell_list
-from shardprep.catalog.names import given_split
+from shardprep.catalog.names import given_split, split_places
 from shardprep.catalog.objects.formats.box_cells import NO_SHAPE, keypoints_of
 from shardprep.catalog.objects.formats.coco import outline_of
 from shardprep.catalog.objects.object_table import NO_BOX
@@ -154,11 +154,11 @@ def _check_single(items: GivenItems, recipe: Recipe) -> None:
             if num_images.get(items.columns["sample"][row], 0) > 1:
                 items.refuse(row, "order", what)
     if "split" in items.columns and not recipe.split:
-        cells = items.columns["split"].coded()
+        cells, is_said = items.columns["split"].coded(), False
         for row in np.flatnonzero(cells.fit(lambda cell: given_split([cell]) is None)).tolist():
-            title = items.titled("split")
-            flag = OptionName("split", f"column:{title}:{cells[row]}=train,…")
-            hint = f"; {flag} says what it is" if cells[row] else ""
+            flag = OptionName("split", split_places(items.titled("split"), cells.counts()))
+            hint = f"; {flag} says what it is" if cells[row] and not is_said else ""
+            is_said = is_said or bool(hint)
             items.refuse(row, "split", f"is not train, validation or test{hint}")
 
 

@@ -66,6 +66,7 @@ _SIZE = ("height", "width")
 _FOLDS = ("fold", "folds", "kfold")
 _IS_SPLIT = {"is_valid": "validation", "is_val": "validation", "is_test": "test"}
 """Title of a column of true and false → the split of images with true."""
+_LABEL_WORDS = ("label", "labels", "class", "classes", "category", "breed", "species", "diagnosis")
 _FORMS = ("xyxy", "xywh", "center", "yxyx")
 _NUMBERS = rf"{NUMBER}(\s{NUMBER})+"
 _FILE = f"(?i:.*({'|'.join(map(re.escape, sorted(IMAGE_SUFFIXES)))}))"
@@ -300,8 +301,19 @@ def _without_meaning(
     if flags := flags_in({one: columns[one] for one in others}):
         flag = OptionName("labels", f"column:{','.join(flags)}")
         return [f"{what}; {flag} uses {counted(len(flags), 'column')} of 1 and 0"]
+    for title in filter(_may_be_label, others):
+        flag, none = OptionName("labels", f"column:{title}"), OptionName("labels", "none")
+        said, hint = f"states no label: is {title!r} meant?", f"give {flag}, or {none} to store it"
+        raise SourceError(name, said, f"{hint} unchanged")
     flag = OptionName("labels", f"column:{others[0]}") if others else OptionName("labels")
     return [f"{what}; {flag} uses the first of {some_of(others)}" if others else what]
+
+
+def _may_be_label(title: str) -> bool:
+    """Return whether a title is almost a usual one of labels, or ends in its word: dog_breed."""
+    last = words_of(title)[-1:]
+    near = difflib.get_close_matches(title.lower(), LABEL_COLUMNS, 1, _ALIKE)
+    return bool(near) or (bool(last) and last[0] in _LABEL_WORDS)
 
 
 def _title_of_images(items: GivenItems, titles: Mapping[str, str]) -> str:

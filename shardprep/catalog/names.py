@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import re
 from collections import Counter, defaultdict
@@ -77,6 +78,7 @@ _SPLIT_WORD, _KIND = re.compile(SPLIT, re.IGNORECASE), re.compile(KIND, re.IGNOR
 _PART = re.compile(f"{PART}|{PICTURE}", re.IGNORECASE)
 _DATE = re.compile(r"(19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d")
 _MOST_NAMES = 256
+_MOST_PLACES, _ALIKE = 8, 0.8
 _MATCHED = 0.5
 """Minimum share of files that are named like images, in a mask folder without sibling images."""
 
@@ -92,6 +94,18 @@ def given_split(folders: Iterable[str]) -> str | None:
         if word is not None:
             return given_split([word])
     return None
+
+
+def split_places(column: str, cells: Iterable[str]) -> str:
+    """Return the value of `--split` that names a split for each cell, or SPLIT if none is near."""
+    places = list[str]()
+    for cell in sorted({*cells} - {""}, key=natural_order):
+        near = difflib.get_close_matches(cell.lower(), [*_SPLITS, "valid", "training"], 1, _ALIKE)
+        split = given_split([cell]) or given_split(near) or "SPLIT"
+        places.append(f"{cell}={split}")
+    if len(places) > _MOST_PLACES:
+        places = [places[0].replace("=SPLIT", "=validation"), "*=train"]
+    return f"column:{column}:{','.join(places)}"
 
 
 def folder_splits(keys: Iterable[str]) -> Coded[str | None]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardprep.catalog.items import Items
-from shardprep.catalog.names import given_split, natural_order
+from shardprep.catalog.names import given_split, natural_order, split_places
 from shardprep.catalog.patterns import ANY_FOLDER, Pattern, globs_match
 from shardprep.catalog.tables.key_index import KeyIndex, origin_of, unused_entries
 from shardprep.catalog.tables.metadata_files import Documents
@@ -130,7 +130,7 @@ def _splits_by_table(
         what = f"no image has {', '.join(_natural(unused))} in column {rule.column!r}"
         hint = f"use cells such as {there}" if there else "fill the column, or name another column"
         raise SourceError(OptionName("split", "column"), what, hint)
-    given = cells.map(lambda cell: _column_split(cell, rule) if cell else None)
+    given = cells.map(lambda cell: _column_split(cell, rule, known) if cell else None)
     return _filled(given, match, by_folder)
 
 
@@ -198,13 +198,14 @@ def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> Gi
     return GivenSplits(Coded.of(one or rest for one in splits), notes)
 
 
-def _column_split(cell: str, rule: SplitRule) -> str:
+def _column_split(cell: str, rule: SplitRule, known: Collection[str]) -> str:
     if cell in rule.places:
         return rule.places[cell]
     split = rule.places.get(REST) or given_split([cell])
     if split is None or (rule.places and REST not in rule.places):
         what = f"column {rule.column!r} has a cell {cell!r}, which names no split"
-        hint = f"say what it means: column:{rule.column}:{cell}=train,… (*=train for all others)"
+        flag = OptionName("split", split_places(rule.column, known))
+        hint = f"say what it means: {flag} (*=train for all others)"
         raise OptionError(OptionName("split"), what, hint)
     return split
 
@@ -249,7 +250,17 @@ def group_findings(items: Items, rule: str, ratios: Mapping[str, float]) -> list
     lines = [f"{counted(number, 'group')} by {rule}"]
     if alone:
         lines.append(f"{counted(alone, 'image')} without a group: each is a group of its own")
-    return lines + divided_groups(items, ratios)
+    return lines + _alike(items.group) + divided_groups(items, ratios)
+
+
+def _alike(groups: Coded[str]) -> list[str]:
+    """Return a note on groups whose names differ only in case."""
+    known, twins = dict[str, str](), list[str]()
+    for name in groups.firsts().values():
+        if (other := known.setdefault(name.casefold(), name)) != name:
+            twins.append(f"{other!r} and {name!r}")
+    what = f"{counted(len(twins), 'pair')} of groups differ only in case, such as"
+    return [f"{what} {twins[0]}: write them alike to keep their images together"] if twins else []
 
 
 def divided_groups(items: Items, ratios: Mapping[str, float]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,7 +46,14 @@ from shardprep.dataset.schema import (
     TEXTS,
     Schema,
 )
-from shardprep.errors import BuildError, counted, some_of, typed
+from shardprep.errors import (
+    BuildError,
+    ShardprepError,
+    command_line,
+    counted,
+    some_of,
+    typed,
+)
 from shardprep.storage.space import megabytes
 
 if TYPE_CHECKING:
@@ -53,12 +61,28 @@ if TYPE_CHECKING:
 
     from shardprep.api.json_types import BuildPlan, BuildResult, PartResult
 
-_IS_THERE = " already exists: nothing to do."
 ANNOTATE = "annotate"
 WORKER_STAGES = ("read", "hash", "decode", "resize", "encode", ANNOTATE, "frame", "store", "other")
 """Stages in a worker, in order. "frame" makes the record, "store" writes the shard."""
 PARENT_STAGES = ("plan", "wait", "write", "finish")
 """Stages in the parent process, in order. "wait" is the time spent waiting for workers."""
+
+
+def _was_there(location: str) -> str:
+    verify = command_line("verify", location)
+    return f" already exists: nothing to do. {verify} checks its files."
+
+
+def _to_name(location: str) -> str:
+    """Return the dataset's folder if this version is its newest, else the folder of the version."""
+    from shardprep.dataset.locate import versions_below
+    from shardprep.storage.url import parse_place
+
+    folder, _, version = location.rpartition("/")
+    with contextlib.suppress(ShardprepError):
+        names = [one.names[-1] for one in versions_below(parse_place(folder)) if one.is_finished]
+        return folder if names[-1:] == [version] else location
+    return folder
 
 
 def print_plan(terminal: Terminal, plan: BuildPlan) -> None:
@@ -100,7 +124,7 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
         print_json(summary)
         return
     terminal, manifest, schema = console(), result.manifest, read_schema(result.path)
-    terminal.heading(result.location, _IS_THERE if result.was_there else "")
+    terminal.heading(result.location, _was_there(result.location) if result.was_there else "")
     terminal.print(_split_table(manifest))
     names = manifest.labels.names or schema.annotation_labels
     _print_labels(terminal, schema, names, manifest.labels.found_by)
@@ -113,7 +137,7 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
     if number := result.num_new_items:
         rate = number / result.elapsed_s
         terminal.entry("time", f"{result.done} in {result.elapsed_s:.1f} s, {rate:,.0f} images/s")
-    terminal.entry("next", typed("inspect", result.location.rpartition("/")[0]))
+    terminal.entry("next", typed("inspect", _to_name(result.location)))
     if number and result.profile is not None:
         _print_profile(terminal, result.profile, number, result.elapsed_s)
 
@@ -135,7 +159,7 @@ def show_part(result: PartResult, *, as_json: bool) -> None:
         return
     terminal = console()
     if result.was_there:
-        terminal.heading(result.location, _IS_THERE)
+        terminal.heading(result.location, _was_there(result.location))
         return
     terminal.print(
         f"part {result.part} is done: {result.num_shards:,} of "
@@ -370,7 +394,7 @@ def _print_sizes(terminal: Terminal, manifest: Manifest) -> None:
     if totals.num_enlarged > totals.num_written // 2:
         terminal.entry(
             "note",
-            f"enlarged {counted(totals.num_enlarged, 'image')} smaller than --size; "
+            f"{counted(totals.num_enlarged, 'original', 'is', 'are')} smaller than --size; "
             "a smaller --size keeps the shards small",
             style="yellow",
         )

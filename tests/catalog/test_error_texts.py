@@ -21,6 +21,11 @@ MASKS = {"i/a.jpg": jpeg(), "m/a.png": b"\x89PNG\r\n\x1a\n"}
     [
         (TWO, {"labels": "csv:x.csv"}, "; name a file on disk"),
         (
+            TWO,
+            {"labels": "none", "exclude_list": "IMG_0017"},
+            "; give a file on disk, or in Python a list of ids",
+        ),
+        (
             TWO | {"t.csv": table("id,x,y,w,h")},
             {"boxes": "csv:t.csv:id:x,y,w,h"},
             "t.csv: has no rows; write a row for each image",

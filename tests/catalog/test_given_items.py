@@ -22,7 +22,7 @@ import shardprep
 from shardprep import reader
 from shardprep.api.builds import Plan
 from shardprep.dataset.item_table import read_items
-from shardprep.errors import BuildError, ShardprepError, SourceError
+from shardprep.errors import BuildError, OptionName, ShardprepError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.storage.cache import cache_root
 from shardprep.writer.plan.fingerprint import source_signature
@@ -759,6 +759,36 @@ def test_the_flags_that_errors_advise_work() -> None:
     assert [one.key for one in item.companions] == ["b/1.jpg"]
 
 
+def test_the_split_that_a_misspelt_word_means_is_proposed_once_and_works_as_printed() -> None:
+    words = ("train", "vallidation", "vallidation", "test")
+    rows = [{"image": f"{i}.jpg", "split": word} for i, word in enumerate(words)]
+    with pytest.raises(ShardprepError, match="'vallidation' is not train") as error:
+        planned(rows)
+    (value,) = re.findall(r"; --split (\S+) says what it is", str(error.value))
+    assert planned(rows, split=value).images == {"train": 1, "validation": 2, "test": 1}
+    with pytest.raises(ShardprepError, match="which names no split") as error:
+        planned(
+            [{**row, "part": row["split"]} | {"split": "train"} for row in rows],
+            split="column:part",
+        )
+    assert f"say what it means: --split {value.replace('split', 'part')} (" in str(error.value)
+    held = [{"image": "0.jpg", "split": "held"}, {"image": "1.jpg", "split": "test"}]
+    with pytest.raises(SourceError, match="--split column:split:held=SPLIT,test=test says"):
+        planned(held)
+
+
+@pytest.mark.parametrize("title", ["clas", "Finding Labels", "dog_breed"])
+def test_a_column_that_may_be_the_label_is_a_question_if_nothing_is_labelled(title: str) -> None:
+    rows = [{"image": f"{i}.jpg", "site": "s", title: "xy"[i % 2]} for i in range(4)]
+    option = re.escape(str(OptionName("labels", f"column:{title}")))
+    with pytest.raises(SourceError, match=f"'{title}' meant[?]; give {option}, or --labels none"):
+        planned(rows)
+    assert labels_of(planned(rows, labels=f"column:{title}")) == WANTED
+    assert planned(rows, labels="none").labels == []
+    assert planned([{**row, "label": "a"} for row in rows]).labels == ["a"]
+    assert planned([{"image": row["image"], "site": "s", "patient": "p"} for row in rows]).images
+
+
 def test_an_archive_has_no_absolute_paths() -> None:
     write(Path("set.zip"), zip_bytes(PHOTOS))
     for path in (str(Path("set.zip/a/0.jpg").resolve()), "/a/0.jpg", "../a/0.jpg"):
@@ -781,6 +811,34 @@ def test_a_picture_of_another_folder_is_not_proposed_for_its_name() -> None:
         planned(gone, source="set/scans")
     with pytest.raises(SourceError, match="leads out of the source; correct these rows"):
         planned([{"image": "/other/0.jpg"}])
+
+
+def test_a_folder_that_is_missing_is_named_once() -> None:
+    rows = [one | {"image": f"set/{key}"} for one, key in zip(ROWS, WANTED, strict=True)]
+    planned(ROWS)
+    gone = [
+        one | {"image": str(Path(one["image"].replace("set", "sat")).absolute())} for one in rows
+    ]
+    with pytest.raises(
+        SourceError, match=r"no path of items exists, .* there is no folder '.*sat'"
+    ):
+        shardprep.build(items=gone, dry_run=True)
+    typo = [one | {"image": one["image"].replace("set/a", "set/aa")} for one in rows]
+    notes = " ".join(planned(typo).plan.findings)
+    assert "2 of 4 entries (50%) fit no image" in notes
+    assert "; no image is in their folder set/aa" in notes
+    assert "nearest key" not in notes
+    one_name = [*rows[1:], rows[0] | {"image": "set/a/77.jpg"}, rows[0] | {"image": "set/a/78.jpg"}]
+    assert "in their folder" not in " ".join(planned(one_name).plan.findings)
+
+
+def test_equal_rows_of_an_image_are_to_be_dropped() -> None:
+    frame = pd.DataFrame([*ROWS, ROWS[1]])
+    with pytest.raises(SourceError, match=r"are equal: .* \(frame\.drop_duplicates\('image'\)\)"):
+        planned(frame)
+    assert labels_of(planned(frame.drop_duplicates("image"))) == WANTED
+    with pytest.raises(SourceError, match="give each image one row, with lists"):
+        planned([*ROWS, ROWS[1] | {"label": "z"}])
 
 
 def test_five_wrong_rows_are_named_and_the_others_counted() -> None:
@@ -1576,7 +1634,7 @@ FAULTS: dict[str, Rows] = {
     "row 1: image_id '' names no image": [{"image_id": ""}, {"image_id": "0"}],
     "row 1: category 'x|y' is one class or": [{"image_id": "0", "category": "x|y"}],
     "row 1: Boxes '[[1, 2]]' is not a list": [{"image_id": "0", "Boxes": [[1, 2]]}],
-    "row 1: Split 'x' is not train, validation or test; --split 'column:Split:x=train,…'": [
+    "row 1: Split 'x' is not train, validation or test; --split column:Split:x=SPLIT says": [
         {"image_id": "0", "Split": "x"}
     ],
 }

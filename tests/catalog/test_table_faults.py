@@ -315,3 +315,25 @@ def test_a_class_that_no_object_has_is_an_error_if_a_name_left_out_is_like_it(
     assert "--classes: no object is of class boat" in other.findings
     mapped = catalog(tmp_path / "map", files, **rule, class_map="cra=vehicle,person=human")
     assert "--class-map: no class is called cra; is car meant?" in mapped.findings
+
+
+def test_ids_that_differ_from_images_only_in_case_are_said(tmp_path: Path) -> None:
+    """Also if they are few; ids of images that are not there are not."""
+    keys = [f"IMG_{i}.JPG" for i in range(10)]
+    source = write_folder(tmp_path / "set", {key: jpeg(seed=i) for i, key in enumerate(keys)})
+    ids = ["IMG_0.jpg", *keys[1:]]
+    rows = "".join(f"{one},{'ab'[i % 2]}\n" for i, one in enumerate(ids))
+    few = write(tmp_path / "few.csv", f"id,label\n{rows}".encode())
+    notes = shardprep.build(source, labels=f"csv:{few}", dry_run=True).plan.findings
+    assert any(
+        "1 of 10 entries (10%) fit no image, such as IMG_0.jpg (IMG_0.JPG" in x for x in notes
+    )
+    gone = write(
+        tmp_path / "gone.csv", f"id,label\n{rows}lost.jpg,a\n".replace("0.jpg", "0.JPG").encode()
+    )
+    assert not shardprep.build(source, labels=f"csv:{gone}", dry_run=True).plan.findings
+    lower = write(tmp_path / "lower.csv", f"id,label\n{rows.lower()}".encode())
+    options: list[dict[str, Any]] = [{"labels": f"csv:{lower}"}, {"items": str(lower)}]
+    for option in options:
+        with pytest.raises(ShardprepError, match=r"\(IMG_0.JPG differs only in case\)"):
+            shardprep.build(source, dry_run=True, **option)

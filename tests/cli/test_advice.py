@@ -197,7 +197,7 @@ CASES = [
         (6, 0),
     ),
     Case(
-        "enlarged … smaller than --size; a smaller --size keeps the shards small",
+        "… smaller than --size; a smaller --size keeps the shards small",
         SIX,
         (("build", "source", "--size", "64x64"),),
         ("build", "source", "--size", "40x40", "--overwrite"),

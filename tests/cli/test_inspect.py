@@ -224,3 +224,14 @@ def test_sizes_of_originals_are_not_mixed(run: Callable[..., Done], tmp_path: Pa
     one = write_folder(tmp_path / "one", {"1.jpg": jpeg(94, 130)})
     path = build(one, tmp_path / "out", labels="none").path
     assert "originals 130x94 pixels (1 jpeg)" in run("inspect", path).stdout
+
+
+def test_a_build_names_the_version_to_inspect_unless_it_is_the_newest(
+    run: Callable[..., Done], tmp_path: Path
+) -> None:
+    write_folder(tmp_path / "pets", animals(2))
+    for version, named in (("1.5.0", "pets\n"), ("1.4.5", "pets/1.4.5\n")):
+        made = run("build", "pets", "--version", version).stdout
+        assert f"next      shardprep inspect tfrecords/{named}" in made
+    again = run("build", "pets", "--version", "1.4.5").stdout
+    assert "nothing to do. `shardprep verify tfrecords/pets/1.4.5` checks its files." in again

@@ -50,7 +50,7 @@ def _texts(texts: Mapping[str, str]) -> dict[str, bytes]:
 def _sources(folder: Path) -> None:
     rows = [f"{i},{'cat' if i % 2 else 'dog'},{i % 5}" for i in range(42)]
     write(folder / "train.csv", "\n".join(["image_id,label,fold", *rows]).encode())
-    held = "".join(f"{i},cat\n" for i in (25, 0, 10, 5, 20, 15))
+    held = "".join(f"{i},cat\n" for i in (25, 0, 10, 99, 5, 20, 15))
     write(folder / "sample_submission.csv", f"image_id,label\n{held}".encode())
     write(folder / "photos.zip", zip_bytes({f"{i}.jpg": jpeg(seed=i) for i in range(30)}))
     car = "Car 0 0 0 1.0 2.0 20.5 30 1 1 1 1 1 1 1\nDontCare -1 -1 -10 5 5 9 9 1 1 1 1 1 1 1\n"
@@ -148,7 +148,8 @@ def test_predictions_of_the_page_have_the_order_of_the_sample_file(found: dict[s
         key[:-4]: "dog" if one["image"].mean() > 127 else "cat"
         for key, one in _records(found["result"], "validation").items()
     }
-    ids = [str(i) for i in (25, 0, 10, 5, 20, 15)]
+    wanted["99"] = "cat"  # an image that the dataset does not have
+    ids = [str(i) for i in (25, 0, 10, 99, 5, 20, 15)]
     assert lines == ["image_id,label", *(f"{one},{wanted[one]}" for one in ids)]
     assert {int(one["fold"]) for one in _records(found["result"]).values()} == {1, 2, 3, 4}
 

@@ -308,3 +308,20 @@ def test_a_split_called_val_is_stored_as_validation_and_said(tmp_path: Path) -> 
         for name, one in load_manifest(tmp_path / "tfrecords/pets/2.0.0").splits.items()
     }
     assert images == {"train": 15, "validation": 15}
+
+
+def test_a_class_in_one_split_and_groups_that_differ_in_case_are_noted(tmp_path: Path) -> None:
+    members = {f"{'p' if i % 2 else 'P'}{i // 2:03d}_{i}.jpg": jpeg(8, 8, i) for i in range(20)}
+    files = {f"cat/{name}": data for name, data in members.items()} | {"rare/x.jpg": jpeg(9, 9)}
+    source = write_folder(tmp_path / "pets", files)
+    options: dict[str, Any] = {"labels": "folder", "split": "train=0.8,test=0.2"}
+    plan = shardprep.build(source, out=tmp_path / "out", dry_run=True, **options)
+    assert "1 class has too few images for several splits: rare (train)" in plan.plan.findings
+    plan = shardprep.build(
+        source, out=tmp_path / "out", dry_run=True, group="regex:^([pP]\\d+)_", **options
+    )
+    what = "10 pairs of groups differ only in case, such as 'P000' and 'p000'"
+    assert f"{what}: write them alike to keep their images together" in plan.plan.findings
+    write_folder(source / "rare", {f"{i}.jpg": jpeg(9, 8, i) for i in range(9)})
+    plan = shardprep.build(source, out=tmp_path / "out", dry_run=True, **options)
+    assert not any("too few images" in one for one in plan.plan.findings)

@@ -387,14 +387,25 @@ def without_left_out(rows: Sequence[str], left_out: Sequence[str]) -> tuple[list
 def unused_entries(where: str, lost: Sequence[str], number: int, keys: Iterable[str]) -> list[str]:
     """Return a remark on the `lost` of `number` ids, which fit no image; a warning from 25% on."""
     names, few = sorted((key.rpartition("/")[2].lower(), key) for key in keys if lost), []
+    empty = _empty_folder(lost, {key.rpartition("/")[0] for _, key in names})
     for text in lost[:_MOST_SHOWN]:
-        key = _nearest_key(text, _beside(text, names)) or _nearest_key(text, names)
+        key = "" if empty else _nearest_key(text, _beside(text, names)) or _nearest_key(text, names)
         nearest = other_case(text, [key]) or (f" (the nearest key is {shown(key)})" if key else "")
         few.append(f"{shown(text)}{nearest}")
     share = len(lost) / max(1, number)
     what = f"{where}: {len(lost):,} of {number:,} entries ({share:.0%}) fit no image"
     warning = "warning: " if share >= MANY else ""
-    return [f"{warning}{what}, such as {', '.join(few)}"] if lost else []
+    empty = empty and f"; no image is in their folder {shown(empty)}"
+    return [f"{warning}{what}, such as {', '.join(few)}{empty}"] if lost else []
+
+
+def _empty_folder(lost: Sequence[str], known: Collection[str]) -> str:
+    """Return the folder of all ids in `lost` if it fits none of the `known` folders, else ""."""
+    folder = lost[0].rpartition("/")[0] if len(lost) > 1 else ""
+    if not folder or any(one.rpartition("/")[0] != folder for one in lost):
+        return ""
+    ends = (f"/{one}".endswith(f"/{folder}") or f"/{folder}".endswith(f"/{one}") for one in known)
+    return "" if any(ends) or (folder[0] == "/" and "" in known) else folder
 
 
 def other_case(text: str, keys: Iterable[str]) -> str:

@@ -232,6 +232,8 @@ class Documents:
             what = f"no such {form}, neither in the source nor on disk"
             hint = f"name a file on disk, or one of the source: {some_of(there, 5)}"
             hint = hint if there else "name a file on disk"
+            if file == self._recipe.exclude_list and "." not in file:
+                hint = "give a file on disk, or in Python a list of ids"
             raise SourceError(file, what, hint) from error
         data = as_utf8(data) if is_json else data
         check_text(data, file)

@@ -18,6 +18,7 @@ from shardprep.catalog.tables.key_index import (
     KeyIndex,
     Origin,
     origin_of,
+    other_case,
     padded_keys,
 )
 from shardprep.catalog.tables.table import Table
@@ -285,7 +286,8 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
         hint += "" if table.is_frame else ", or name the columns, as in csv:FILE:ID:LABEL"
         firsts = table.rows[0] if table.rows else [""] * len(table.header)
         cells = [f"{a} ({shown(b, 40)})" for a, b in zip(table.header, firsts, strict=True)]
-        raise NoIdsError(table.name, f"{what}: {some_of(cells, 8)}", hint)
+        same = next(filter(None, (other_case(one, index.keys) for one in firsts if one)), "")
+        raise NoIdsError(table.name, f"{what}: {some_of(cells, 8)}{same}", hint)
     best = hits.index(max(hits))
     named = [best, *(i for i in range(len(hits)) if i != best and _are_pairs(table, best, i, hits))]
     titles = [table.header[i] for i in named]

@@ -43,7 +43,7 @@ from shardprep.dataset.schema import (
     Schema,
     load_schema,
 )
-from shardprep.errors import OptionName, RecipeError, SchemaError, counted
+from shardprep.errors import OptionName, RecipeError, SchemaError, counted, some_of
 from shardprep.image.annotation_types import AnnotationSpec, Skeleton
 from shardprep.image.near_pairs import near_pairs
 from shardprep.image.spec import ImageSpec, estimated_bytes
@@ -103,7 +103,8 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watch, num_workers: int =
         are_left_out = recipe.dedup == "near"
         near = NearCopies.among(items, pairs, has_scenes=not are_left_out)
         items, copies = near.without() if are_left_out else (near.together(), [])
-    cut = cut_items(items, ratios, recipe.seed)
+    names = catalog.label_names if catalog.target_kind in ("class", "multilabel") else ()
+    cut = cut_items(items, ratios, recipe.seed, names)
     items, findings = cut.items, [*catalog.findings, *cut.notes]
     left_out += cut.left_out
     if near is not None:
@@ -150,8 +151,13 @@ def _records_bytes(items: Items, spec: ImageSpec) -> int:
     return images + key_length + RECORD_OVERHEAD_BYTES * len(items)
 
 
-def cut_items(items: Items, ratios: Mapping[str, float], seed: int) -> Cut:
-    """Return the items with splits cut by `ratios`; RecipeError if a split gets no image."""
+def cut_items(
+    items: Items, ratios: Mapping[str, float], seed: int, names: Sequence[str] = ()
+) -> Cut:
+    """Return the items with splits cut by `ratios`; RecipeError if a split gets no image.
+
+    A note says which classes of `names` have images in only one split.
+    """
     if not ratios:
         return Cut(items, items.take(np.empty(0, np.int64)))
     num_cut = len(rows_to_cut(items, ratios))
@@ -169,7 +175,23 @@ def cut_items(items: Items, ratios: Mapping[str, float], seed: int) -> Cut:
             what += f", because {counted(number, 'group', 'is', 'are')} not divided"
             hint = "use fewer splits, or smaller groups"
         raise RecipeError(OptionName("split"), what, hint)
-    return cut._replace(notes=(*_recut(items, ratios), *_far_off(cut.items, ratios)))
+    few = _in_one_split(cut.items, ratios, names)
+    return cut._replace(notes=(*_recut(items, ratios), *_far_off(cut.items, ratios), *few))
+
+
+def _in_one_split(items: Items, ratios: Mapping[str, float], names: Sequence[str]) -> list[str]:
+    """Return a note on classes whose images the ratios put into only one of several splits."""
+    cut, splits = items.take(rows_to_cut(items, ratios)), dict[int, set[str]]()
+    if not names or len(cut.split.counts()) < 2:
+        return []
+    pairs = np.unique(np.stack((cut.target.codes, cut.split.codes)), axis=1).T.tolist()
+    for target, split in [(cut.target.values[at], split) for at, split in pairs if at >= 0]:
+        for label in target if isinstance(target, tuple) else [target]:
+            if type(label) is int:
+                splits.setdefault(label, set()).add(cut.split.values[split])
+    alone = [f"{names[at]} ({min(own)})" for at, own in sorted(splits.items()) if len(own) == 1]
+    what = f"{counted(len(alone), 'class', 'has', 'have')} too few images for several splits"
+    return [f"{what}: {some_of(alone)}"] if alone else []
 
 
 def _far_off(items: Items, ratios: Mapping[str, float]) -> list[str]:
