@@ -235,7 +235,7 @@ def test_the_longest_list_of_a_json_document_is_a_table(tmp_path: Path) -> None:
 def test_documents_beside_masks_are_noted_and_sentences_are_asked_about(tmp_path: Path) -> None:
     names = [f"case{i}/source.jpg" for i in range(9)]
     members = {one: picture("scene", one, one) for one in names}
-    members |= {f"{one[:6]}mask.png": picture("ids", one, one) for one in names}
+    members |= {f"{one[:6]}mask.png": picture("ids", "mask.png", one) for one in names}
     parts = {"train": names[:6], "validate": names[6:]}
 
     def documents(key: str) -> dict[str, bytes]:
