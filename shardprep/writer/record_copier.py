@@ -113,21 +113,20 @@ class StoredRecords:
     def read_alone(self, number: int) -> bytes:
         """Return a framed record; DatasetError or RecordError if it is damaged."""
         file, offset = self.files[number], int(self.offsets[number])
-        hint = way_out(file.rpartition("/")[0])
         try:
             data = PlainExtent(file, offset, int(self.lengths[number])).read()
         except MemberError as error:
             what = f"the record at byte {offset:,} {error}"
-            raise DatasetError(file, what, hint) from error
+            raise DatasetError(file, what, _hint(file)) from error
         if all(self.are_sound(number, number + 1, data)):
             return data
         try:
             tfrecord.unframe(np.frombuffer(data, np.uint8), file, offset)
         except RecordError as error:
-            raise RecordError(file, error.what, hint, offset=offset) from error
+            raise RecordError(file, error.what, _hint(file), offset=offset) from error
         key = "" if self._keys is None else self._keys[number].decode()
         what = f"the record at byte {offset:,} does not belong to {key}"
-        raise DatasetError(file, what, hint)
+        raise DatasetError(file, what, _hint(file))
 
     def check_places(self) -> None:
         """Raise DatasetError if a length or an offset is negative."""
@@ -135,7 +134,7 @@ class StoredRecords:
         if is_below.any():
             what = "has a record with a negative length or offset in the item table"
             file = self.files[int(np.argmax(is_below))]
-            raise DatasetError(file, what, way_out(file.rpartition("/")[0]))
+            raise DatasetError(file, what, _hint(file))
 
 
 def with_files(rows: pa.Table, dataset: OpenDataset) -> pa.Table:
@@ -428,3 +427,7 @@ def own_rows(plan: ShardPlan) -> pa.Table:
         start += len(batch)
     joined = pa.Table.from_batches(parts).unify_dictionaries().combine_chunks()
     return joined.take(pa.array(np.argsort(np.concatenate(places)))).combine_chunks()
+
+
+def _hint(file: str) -> str:
+    return way_out(file.rpartition("/")[0])

@@ -57,9 +57,11 @@ def test_mean_std_is_cached_by_the_hash_of_the_manifest(
     assert reader.mean_std(folders["raw"]) == found
     with pytest.raises(AssertionError):
         reader.mean_std(folders["raw"], "train[:-1]")
-    cached.write_bytes(b"[1, 2")
-    with pytest.raises(AssertionError):
-        reader.mean_std(folders["raw"])
+    np.savez(empty := tmp_path / "empty.npz", counts=np.zeros((3, 256), np.int64))
+    for damaged in (b"[1, 2", empty.read_bytes()):
+        cached.write_bytes(damaged)
+        with pytest.raises(AssertionError):
+            reader.mean_std(folders["raw"])
 
 
 def test_a_damaged_record_is_named(folders: dict[str, Path], tmp_path: Path) -> None:

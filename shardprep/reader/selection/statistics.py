@@ -47,7 +47,7 @@ def mean_std(path: Location, split: AnySplit = "train") -> MeanStd:
         what = "mean_std needs images of 8 bits, but these have 16"
         raise DatasetError(str(dataset), what, "compute it from Dataset.batches")
     counts = (kept_arrays(file) or {}).get("counts")
-    if counts is None:
+    if counts is None or counts.shape != (3, _LEVELS) or not counts.sum(axis=1).all():
         records = open_subset(dataset, split).records
         names = (dataset.schema.image_name,)
         examples = ExampleReader(records, FeatureDecoder(dataset.schema, names, decode=True))
