@@ -344,9 +344,6 @@ def _box_columns(text: str, option: OptionName) -> BoxColumns:
     named = named_box_columns(names)
     if named is None or len(named.names) < len(names) or form not in (None, named.form):
         return BoxColumns(names, form)  # type: ignore[arg-type]
-    if form and named.names == tuple(names[i] for i in (1, 0, 3, 2)):
-        hint = f"write {form}({','.join(named.names)})"
-        raise OptionError(option, f"{form}(…) takes x before y, but has {','.join(names)}", hint)
     return named._replace(names=names) if form else named
 
 

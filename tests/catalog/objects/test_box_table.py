@@ -134,7 +134,7 @@ def test_a_stated_form_takes_columns_in_the_order_in_which_they_stand(tmp_path: 
     found = made.read("csv:t.csv:id:xyxy(x1,x2,y1,y2)")
     assert made.rows(found)["a.png"] == [("object", (4, 3, 12, 8))] * 2
     assert made.signs() == ["csv:t.csv:id:xyxy(x1,x2,y1,y2)"]
-    with pytest.raises(RecipeError, match=r"write xyxy\(x1,y1,x2,y2\)"):
+    with pytest.raises(SourceError, match=r"write xyxy\(x1,y1,x2,y2\)"):
         made.read("csv:t.csv:id:xyxy(y1,x1,y2,x2)")
 
 
