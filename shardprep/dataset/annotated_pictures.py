@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 
 def annotated_pictures(dataset: OpenDataset, number: int) -> Iterator[AnnotatedPicture]:
-    """Yield up to `number` evenly spread records, preferably annotated; RecordError if damaged."""
+    """Yield the pictures of up to `number` evenly spread records, preferably annotated.
+
+    RecordError if a record is damaged.
+    """
     for record in _spread(dataset.record_rows(("num_objects", "mask_pixels")), number):
         payload = dataset.read(record)
         try:

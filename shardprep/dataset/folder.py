@@ -47,7 +47,7 @@ def read_schema(folder: Path, manifest: Manifest | None = None) -> Schema:
         if expected not in (None, hashlib.sha256(data).hexdigest()):
             what = "is not what the build wrote: its SHA-256 differs"
             raise DatasetError(str(path), what, COPY_AGAIN)
-    schema = parse_schema(data, str(path))
+    schema = parse_schema(data, str(path), COPY_AGAIN)
     if manifest is not None and schema.labels != manifest.labels.names:
         what = f"has other classes than the manifest ({counted(len(schema.labels), 'class')})"
         raise DatasetError(str(path), what, COPY_AGAIN)

@@ -28,7 +28,7 @@ MANIFEST_FILE = "manifest.json"
 
 
 class Shard(Document):
-    """One shard file."""
+    """Name, size and hash of a shard file."""
 
     name: str
     """File name of the shard."""

@@ -485,9 +485,9 @@ def load_schema(name_or_path: str) -> Schema:
     return schema
 
 
-def parse_schema(data: bytes | str, where: str) -> Schema:
-    """Return the schema in a JSON text; SchemaError, naming `where`, if the text is invalid."""
+def parse_schema(data: bytes | str, where: str, hint: str = "correct this file") -> Schema:
+    """Return the schema in a JSON text; SchemaError with `where` and `hint` if it is invalid."""
     try:
         return documents.parse_document(Schema, data)
     except documents.DocumentError as error:
-        raise SchemaError(where, str(error), error.hint) from error
+        raise SchemaError(where, str(error), error.hint or hint) from error

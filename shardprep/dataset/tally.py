@@ -40,7 +40,7 @@ from shardprep.image.spec import ImageSpec, fitted_size
 
 @dataclass(slots=True)
 class AnnotationTally:
-    """Running counts of objects and masks in rows of the item table."""
+    """Running counts of objects, masks and keypoints in rows of the item table."""
 
     num_background: int = 0
     num_clipped: int = 0

@@ -22,7 +22,7 @@ _TILE_WIDTH, _ORIENTATION, _ICC_PROFILE = 322, 274, 34675
 _MOST_PAGES = 256
 """Maximum number of pages to search for tiles: the first one may be a thumbnail."""
 _LIMIT = 100_000
-"""Maximum number of pages of a file."""
+"""Number of pages from which a file is refused."""
 _COLOURS = {1: (1,), 2: (3, 4), 6: (3,)}
 """PhotometricInterpretation (grey, RGB, YCbCr) → allowed numbers of channels of a page."""
 _TYPES = {("u1", 1), ("u1", 3), ("u1", 4), ("u2", 1)}

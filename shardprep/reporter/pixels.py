@@ -102,7 +102,10 @@ class StoredImages:
         return self._records.read(np.asarray(numbers))
 
     def image(self, payload: Payload) -> bytes:
-        """Return a record's encoded image, the middle one of a stack; ValueError without images."""
+        """Return a record's encoded image, the middle one of a stack.
+
+        ValueError without images, RecordError if the record is damaged.
+        """
         features = self._decoder.find(payload) or example.decode(bytes(payload))
         values = features.get(self._name, [])
         has_image = len(values) == 1 or (self.schema.is_stack and values)

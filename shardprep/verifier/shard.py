@@ -40,7 +40,7 @@ _BLOCK_BYTES = 4 << 20
 
 
 class StoredObject(NamedTuple):
-    """A file in object storage."""
+    """A file in object storage, with the ETag and size from the listing."""
 
     url: ObjectUrl
     etag: str

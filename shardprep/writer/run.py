@@ -82,7 +82,7 @@ def make_dataset(
     overwrite: bool = False,
     damaged: DamagedDataset | None = None,
 ) -> BuildResult:
-    """Make a dataset of `images`, or continue a build; arguments, errors as in `build_dataset`."""
+    """Make a dataset, or continue a build; arguments and errors as in `build_dataset`."""
     start, fingerprint = time.monotonic(), images.fingerprint
 
     def attempt(replaced: bytes | None) -> BuildResult:

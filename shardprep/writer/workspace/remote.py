@@ -33,7 +33,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from shardprep.dataset.folder import INCOMPLETE_SUFFIX, SCHEMA_FILE, belongs, inventory, is_own
+from shardprep.dataset.folder import (
+    COPY_AGAIN,
+    INCOMPLETE_SUFFIX,
+    SCHEMA_FILE,
+    belongs,
+    inventory,
+    is_own,
+)
 from shardprep.dataset.manifest import MANIFEST_FILE, Fingerprint, Manifest, parse_manifest
 from shardprep.dataset.remote_files import (
     DRAFT_PREFIX,
@@ -241,7 +248,9 @@ class ObjectWorkspace:
 
     def _remove_others(self, manifest: Manifest, found: Iterable[str]) -> None:
         schema = parse_schema(
-            (self._root.read(SCHEMA_FILE) or b"").decode(), str(self.url / SCHEMA_FILE)
+            (self._root.read(SCHEMA_FILE) or b"").decode(),
+            str(self.url / SCHEMA_FILE),
+            COPY_AGAIN,
         )
         stays = inventory(manifest, schema)
         of_datasets = (name for name in found if is_own(name) or name.startswith(DRAFT_PREFIX))
