@@ -133,7 +133,7 @@ def changed_items(
             near_copies=near.digest,
             leaks=near.leak_check(made.items, recipe),
         )
-    return made.noted(_remarks(made.items, recipe))
+    return made.noted([*index.remarks, *_remarks(made.items, recipe)])
 
 
 def _remarks(items: Items, recipe: Recipe) -> list[str]:
