@@ -345,12 +345,8 @@ class _Walk:
             if missing:
                 hint = "download all volumes of the archive"
                 raise SourceError(f"{name}.{missing[0]:03d}", "is missing", hint)
-            try:
-                place = self.unpacker.join([volumes[number] for number in sorted(volumes)], name)
-            except MemberError as error:
-                raise SourceError(
-                    name, f"one of its volumes {error}", "download all volumes again"
-                ) from error
+            parts = {f"{name}.{number:03d}": volumes[number] for number in sorted(volumes)}
+            place = self.unpacker.join(parts, name)
             if depth:
                 self.inner_archive(place, name, depth)
             else:
