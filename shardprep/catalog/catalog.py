@@ -323,7 +323,8 @@ def _splits(
     if annotated is None or annotated.splits is None or not is_by_source:
         return given
     splits = [a or b for a, b in zip(annotated.splits, given.splits, strict=True)]
-    if annotated.are_listed and wanted.recipe.unlisted != "train":
+    has_list = annotated.are_listed and "train" in annotated.splits
+    if has_list and wanted.recipe.unlisted != "train":
         pairs = zip(annotated.splits, splits, strict=True)
         splits = [None if own is None and one == "train" else one for own, one in pairs]
     note = f"{counted(splits.count(None), 'image', 'is', 'are')} in no list of a split"

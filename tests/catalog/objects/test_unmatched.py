@@ -186,6 +186,15 @@ def test_unmatched_objects_count_with_those_that_workers_drop(tmp_path: Path) ->
         build(source, tmp_path / "out", boxes="yolo", max_dropped=0.4)
 
 
+def test_a_list_of_validation_alone_leaves_no_image_out(tmp_path: Path) -> None:
+    members = {f"images/{i}.png": png(32, 32) for i in range(4)}
+    members |= {f"labels/{i}.txt": b"0 .5 .5 .5 .5" for i in range(4)}
+    members |= {"data.yaml": b"names: [cat]\nval: val.txt", "val.txt": b"images/2.png"}
+    made = catalog(tmp_path, members, boxes="yolo")
+    assert [item.split for item in made.items].count("train") == 3
+    assert not any(reason == "in no split" for reason in reasons(made).values())
+
+
 def test_images_in_no_list_of_a_split_need_no_annotation_and_count_no_objects(
     tmp_path: Path,
 ) -> None:

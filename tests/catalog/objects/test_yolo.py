@@ -288,13 +288,18 @@ PATHS = {
         "train: ../train/images\nval: ../valid/images\ntest: ../test/images",
         "{0}/images/{1}.png",
     ),
+    "folders of another machine": (
+        "train: set-6/train/images\nval: /content/set-6/valid/images\ntest: C:\\x\\test\\images",
+        "{0}/images/{1}.png",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", PATHS)
 def test_the_yaml_gives_splits_by_folders_or_lists(tmp_path: Path, case: str) -> None:
     paths, template = PATHS[case]
-    splits = ("train", "valid" if case == "roboflow" else "val", "test")
+    has_valid = "{0}" in PATHS[case][1][:3]
+    splits = ("train", "valid" if has_valid else "val", "test")
     keys = [template.format(split, i) for i, split in enumerate(splits)]
     texts = {f"{name}.txt": f"/data/images/{i}.png\n" for i, name in enumerate("abc")}
     texts |= {key.replace("images", "labels").replace("png", "txt"): "0 .5 .5 1 1" for key in keys}
@@ -304,6 +309,17 @@ def test_the_yaml_gives_splits_by_folders_or_lists(tmp_path: Path, case: str) ->
     assert [given[key] for key in keys] == ["train", "validation", "test"]
     assert not found.without_image
     assert not found.findings
+
+
+def test_a_yaml_whose_train_folder_is_not_there_leaves_no_image_out(tmp_path: Path) -> None:
+    keys = ["images/a/1.png", "images/test/2.png"]
+    texts = {key.replace("images", "labels").replace("png", "txt"): "0 .5 .5 1 1" for key in keys}
+    texts["data.yaml"] = "train: /home/me/images\ntest: ../images/test\nnames: [x]"
+    made = source(tmp_path, texts, *keys)
+    found = made.read("yolo")
+    assert found.splits == [None, "test"]
+    said = "data.yaml names the folder '/home/me/images', which the source lacks"
+    assert found.findings == [said]
 
 
 def test_files_of_equal_names_belong_to_the_images_of_their_folders(tmp_path: Path) -> None:
