@@ -448,19 +448,19 @@ def _named(match: TableMatch, found: Sequence[LabelColumns]) -> list[LabelColumn
     """Return the columns without columns of class numbers whose names are in another column."""
     single = {one.titles[0]: one for one in found if len(one.titles) == 1}
     cells = {title: match.cells(title) for title in single}
+    known = {title: own.counts() for title, own in cells.items()}
+    texts = {title for title, own in known.items() if any(as_number(one) is None for one in own)}
     lost = dict[str, str]()
     for title, own in cells.items():
         is_submitted = single[title].strength == SHARED  # by its own name, a number
-        if is_submitted or not all(as_number(one) is not None for one in own.counts() if one):
+        if is_submitted or not all(as_number(one) is not None for one in known[title] if one):
             continue
-        for other, names in cells.items():
-            is_named = other not in {title, *lost}
+        for other in (one for one in cells if one in texts and one not in {title, *lost}):
+            names, num_values = cells[other], len(known[other])
             is_title = not {*_LABELS, "name"}.isdisjoint(words_of(other))
-            are_many = _FEW <= 2 * len(names.counts()) <= len(names) and not is_about(other)
-            is_named = is_named and (is_title or are_many)
-            is_named = is_named and any(as_number(one) is None for one in names.counts())
-            pairs = {*zip(own, names, strict=True)} if is_named else ()
-            if pairs and len(pairs) == len(own.counts()) == len(names.counts()):
+            are_many = _FEW <= 2 * num_values <= len(names) and not is_about(other)
+            pairs = {*zip(own, names, strict=True)} if is_title or are_many else ()
+            if pairs and len(pairs) == len(known[title]) == num_values:
                 lost[title] = other
     for number, name in lost.items():
         strength = max(single[number].strength, single[name].strength)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from shardprep.catalog.catalog import Catalog
 from shardprep.catalog.objects.formats.rle_table import tell_order
-from shardprep.errors import RecipeError, SourceError
+from shardprep.catalog.tables.table import Rows
+from shardprep.errors import QuestionError, RecipeError, SourceError
 from shardprep.image.annotation_types import RunOrder, Runs
 from shardprep.recipe.object_rules import RunTableRule, parse_mask_rule
 from tests.catalog.builders import catalog, facts_of, objects_of
@@ -138,3 +139,22 @@ def test_damaged_and_hostile_cells_do_not_stop_the_search() -> None:
     cells = dict(enumerate([[one] for one in (*good, *bad)]))
     assert tell_order(cells, lambda i: None if i == 2 else (30, 70)) == ("row", "")
     assert tell_order({}, lambda _: None)[0] == "column"
+
+
+def test_the_rows_of_a_wide_table_are_not_read_again_for_each_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"pixel{i}" for i in range(60)]
+    lines = [",".join(map(str, (f"{i}.jpg", *range(i, i + 60)))) for i in range(4)]
+    others = {"pixels.csv": table(",".join(("file", *names)), *lines)}
+    passes: list[int] = []
+    read = Rows.__iter__
+
+    def counted(rows: Rows) -> Any:
+        passes.append(len(rows))
+        return read(rows)
+
+    monkeypatch.setattr(Rows, "__iter__", counted)
+    with pytest.raises(QuestionError):  # of points or a vector: all columns were looked at
+        catalog(tmp_path, {f"{i}.jpg": jpeg(seed=i) for i in range(4)} | others)
+    assert 0 < len(passes) < len(names)
