@@ -69,6 +69,11 @@ class Labelling:
     """Column → cell of each image, for targets of several values; {} for single values."""
 
 
+def plain_title(title: str) -> str:
+    """Return a title as `LABEL_COLUMNS` spells it: "Class Name" → "class_name"."""
+    return title.lower().replace(" ", "_").replace("-", "_")
+
+
 def are_classes(num_names: int, num_images: int) -> bool:
     """Return whether names look like classes: two names, or on average two images for each name."""
     return 2 <= num_names <= max(2, num_images // 2)
@@ -320,7 +325,7 @@ def _only_flags(table: Table, id_title: str) -> tuple[str, ...]:
     """Return the columns of flags if all columns except the ids and splits are flags, else ()."""
     titles = {one: table.cells(i) for i, one in enumerate(table.header) if one != id_title}
     others = {title: one for title, one in titles.items() if title.lower() not in NO_LABEL_COLUMNS}
-    if {*LABEL_COLUMNS} & {*map(str.lower, others)}:
+    if {*LABEL_COLUMNS} & {*map(plain_title, others)}:
         return ()
     flags = flags_in(others)
     return flags if len(flags) == len(others) else ()
@@ -332,7 +337,7 @@ def find_label_column(table: Table, id_title: str = "", option: str = "") -> str
     If that column has numbers, and another usual column has one name for each number, the column of
     names is returned. SourceError if the column is unclear.
     """
-    lowered = {title.lower(): title for title in table.header if title != id_title}
+    lowered = {plain_title(title): title for title in table.header if title != id_title}
     named = [lowered[name] for name in LABEL_COLUMNS if name in lowered]
     for other in named[1:]:
         numbers, names = (table.cells(table.column(one)).coded() for one in (named[0], other))

@@ -44,6 +44,7 @@ _PAIRED = {
     "an ending in a folder of splits": (
         "Training_Input/{0..5}.jpg", "Training_GroundTruth/{0..5}_segmentation.png",
         "Training_GroundTruth/{stem}_segmentation.png"),
+    "a short word for annotations": ("pics/{0..5}.jpg", "ann/{0..5}.png", "ann/{stem}.png"),
     "equal names": ("Training_Input/{0..5}.jpg", "Training_Masks/{0..5}.png",
                     "Training_Masks/{stem}.png"),
     "an ending next to the image": ("Training_Input/{0..5}.jpg", "Training_Input/{0..5}_m.png",

@@ -28,6 +28,8 @@ def pictures(kinds: Mapping[str, str], *, number: int = 4) -> dict[str, bytes]:
         ("train/blur/#.png", "train/sharp/#.jpg", "sharp/{stem}.jpg"),
         ("set_train_LR/X2/#x2.png", "set_train_HR/#.png", "set_train_HR/{stem[:-2]}.png"),
         ("rain-#.png", "norain-#.png", "norain-{stem[5:]}.png"),
+        ("x-rain-#.png", "x-norain-#.png", "x-norain-{stem[7:]}.png"),
+        ("train/#.png", "labels/#.png", "labels/{name}"),
         ("#/NOISY_1.png", "#/GT_1.png", "{dir}/GT_1.png"),
         ("b#/5#Noisy.png", "b#/1#Reference.png", "{folder}/*Reference.png"),
         ("watermarked/#.png", "watermark_free/#.png", "watermark_free/{name}"),

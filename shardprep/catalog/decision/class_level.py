@@ -145,11 +145,18 @@ def _are_one_level(rests: Sequence[Sequence[str]], inner: Sequence[_Level]) -> b
     if least < max(map(len, rests)):
         is_level = {one[-1] for one in rests} == {one[-1] for one in rests if len(one) == least}
     else:
-        uppers = [{one[at] for one in rests} for at in range(least - 1)]
-        is_level = all(_doubt(one, ()) or {*map(len, one)} == {1} for one in uppers)
+        pairs = [{(one[at], one[-1]) for one in rests} for at in range(least - 1)]
+        is_level = all(_doubt({upper for upper, _ in one}, ()) or _is_index(one) for one in pairs)
     in_splits = {names[-1] for split, names in inner if split and names}
     apart = {names[-1] for split, names in inner if not split and names}
     return is_level and (not in_splits or apart <= in_splits)
+
+
+def _is_index(pairs: Collection[tuple[str, str]]) -> bool:
+    """Return whether upper names are letters or digits, with other names below each of them."""
+    uppers, lasts = ({*names} for names in zip(*pairs, strict=True))
+    is_product = len(pairs) == len(uppers) * len(lasts) and min(len(uppers), len(lasts)) > 1
+    return {*map(len, uppers)} == {1} and not is_product
 
 
 def _are_listed(view: View, names: Collection[str]) -> bool:

@@ -35,7 +35,7 @@ _AT_EACH_END = 6
 _HALF = 0.5
 """Minimum share of masks with an image, if the masks are in a folder and named like images."""
 _OF_MASKS = re.compile(
-    r"masks?\b|annots?\b|\b(lab|labels?|annotations?|anno|segs?|segmentations?|gts?|groundtruths?"
+    r"masks?\b|annots?\b|\b(anns?|lab|labels?|annotations?|anno|segs?|segmentations?|gts?|groundtruths?"
     r"|ground truths?|manual|targets?|saliency|trimaps?|parsing|mattes?|ids)\b"
 )
 """Words of mask folders and mask names, in lower case with spaces between."""

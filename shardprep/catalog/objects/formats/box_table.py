@@ -363,7 +363,15 @@ def _find_label(table: Table, columns: BoxColumns, id_column: str, lists: Sequen
     fit = [one for one in titles if not any(map(_NUMBERS.search, cells[one]))]
     own = [one for one in fit if one in lists]
     texts = [one for one in own if not all(map(is_number, filter(None, cells[one])))]
-    return next(iter(texts or own or ([] if table.is_own and lists else fit)), "")
+    first = next(iter(texts or own or ([] if table.is_own and lists else fit)), "")
+    return next((one for one in fit if first and _names(cells[one], cells[first])), first)
+
+
+def _names(names: Sequence[str], numbers: Sequence[str]) -> bool:
+    """Return whether words name two or more numbers of classes, each number with one word."""
+    pairs = {*zip(names, numbers, strict=True)}
+    are_words = not any(map(is_number, names)) and all(map(is_number, numbers))
+    return are_words and 1 < len(pairs) == len({*names}) == len({*numbers})
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
