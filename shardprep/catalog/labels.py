@@ -39,7 +39,7 @@ NO_LABEL_COLUMNS = frozenset(("split", "partition", "usage", "set", "fold", "sub
 _SET = frozenset(("1", "1.0", "true", "yes"))
 _NOT = ("0", "0.0", "false", "no")
 _SET_OR_NOT = _SET | {*_NOT, "-1", "-1.0", ""}
-_MOST_TARGETS, _FEW = 1_000, 100
+_MOST_TARGETS, _FEW, _MOST_DIGITS = 1_000, 100, 10
 
 
 class TwoLabelsError(SourceError):
@@ -87,6 +87,11 @@ def label_by_table(index: KeyIndex, table: Table, rule: CsvRule, option: str = "
     id_title = find_ids(index, table, rule.id_column)
     _label_titles(table, rule.label_columns, id_title, option)  # report unclear columns before ids
     return label_by_columns(index.keys, match_table(index, table, id_title), rule)
+
+
+def are_numbered(names: Collection[str]) -> bool:
+    """Return whether names are 0, 1, 2 … up to nine, as numbers of classes are."""
+    return len(names) <= _MOST_DIGITS and {*names} == {*map(str, range(len(names)))}
 
 
 def classes_in(cells: Iterable[Cell | None]) -> set[str]:

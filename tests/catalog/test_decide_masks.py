@@ -354,7 +354,9 @@ def test_names_of_masks_have_parts_of_the_names_of_images(
     assert pattern in (found.error or " ".join(found.notes))
 
 
-@pytest.mark.parametrize("names", [("covid-19", "viral", "normal"), ("Class1", "Class2")])
+@pytest.mark.parametrize(
+    "names", [("covid-19", "viral", "normal"), ("Class1", "Class2"), ("0", "1")]
+)
 def test_classes_with_numbers_are_asked_for(tmp_path: Path, names: tuple[str, ...]) -> None:
     members = dict[str, bytes]()
     for name in names:

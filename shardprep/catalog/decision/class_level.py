@@ -17,7 +17,7 @@ import numpy as np
 from shardprep.catalog.decision.pairs import likeness
 from shardprep.catalog.decision.picture_kinds import side_of
 from shardprep.catalog.decision.view import Reading, View
-from shardprep.catalog.labels import ENOUGH, Labelling, are_classes
+from shardprep.catalog.labels import ENOUGH, Labelling, are_classes, are_numbered
 from shardprep.catalog.names import (
     KIND,
     PART,
@@ -31,7 +31,6 @@ from shardprep.catalog.names import (
 from shardprep.catalog.stacks import id_column
 
 _LEAST_LETTERS = 3
-_MOST_DIGITS = 10
 _MOST_LEVELS, _MOST_TABLES, _MOST_KINDS, _MANY_NUMBERS = 3, 8, 4, 8
 _NUM_SCENES, _LEAST_SCENES, _NUM_FOLDERS = 4, 3, 3
 PIECE = re.compile(
@@ -194,8 +193,7 @@ def _doubt(names: Collection[str], of_splits: Sequence[Collection[str]]) -> str:
     if kinds:
         return f"{_shown(names)}; {min(kinds)} may be a view or a kind of picture"
     words = {"".join(re.findall(r"[^\W\d_]+", name)) for name in names if not _is_code(name)}
-    are_digits = len(names) <= _MOST_DIGITS and {*names} == {*map(str, range(len(names)))}
-    if 2 * len(words) > len(names) or are_digits or all(map(_WORDNET.fullmatch, names)):
+    if 2 * len(words) > len(names) or are_numbered(names) or all(map(_WORDNET.fullmatch, names)):
         return ""
     own, *others = sorted(map(set, of_splits), key=len)[:2] or [set[str]()]
     are_shared = bool(others) and len(own & others[0]) >= ENOUGH * len(own)

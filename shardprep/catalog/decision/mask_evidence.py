@@ -21,7 +21,7 @@ from shardprep.catalog.decision.mask_sets import (
 )
 from shardprep.catalog.decision.pairs import common_start
 from shardprep.catalog.decision.view import Reading, View
-from shardprep.catalog.labels import ENOUGH, are_classes
+from shardprep.catalog.labels import ENOUGH, are_classes, are_numbered
 from shardprep.catalog.names import (
     OF_OBJECTS,
     are_parts,
@@ -356,11 +356,12 @@ def _class_depth(images: Sequence[str], keys: Sequence[str]) -> tuple[int, bool]
         if not names.isdisjoint(no_classes) and depth == 1 and len(names) > 1:
             break
         plain = {_plain(name) for name in names - splits}
-        are_numbered = len(names) > 1 and all(map(_NUMBERED_CLASS.fullmatch, names))
-        if are_numbered or (len(plain) > 1 and not are_parts(names)):
+        has_numbers = len(names) > 1 and all(map(_NUMBERED_CLASS.fullmatch, names))
+        has_numbers |= len(names) > 1 and are_numbered(names)
+        if has_numbers or (len(plain) > 1 and not are_parts(names)):
             numbered = [name for name in names if not _plain(name)]
             is_fit = 2 * len(numbered) < len(names) and all(map(_NUMBERED.search, numbered))
-            is_fit |= are_numbered
+            is_fit |= has_numbers
             is_clear = depth == 1 and not numbered
             return depth * (is_fit and are_classes(len(names), len(images))), is_clear
     return 0, False
