@@ -152,10 +152,10 @@ def _are_one_level(rests: Sequence[Sequence[str]], inner: Sequence[_Level]) -> b
 
 
 def _is_index(pairs: Collection[tuple[str, str]]) -> bool:
-    """Return whether upper names are letters or digits, with other names below each of them."""
+    """Return whether upper names are letters or digits, but not 0, 1 … above the same names."""
     uppers, lasts = ({*names} for names in zip(*pairs, strict=True))
     is_product = len(pairs) == len(uppers) * len(lasts) and min(len(uppers), len(lasts)) > 1
-    return {*map(len, uppers)} == {1} and not is_product
+    return {*map(len, uppers)} == {1} and not (is_product and are_numbered(uppers))
 
 
 def _are_listed(view: View, names: Collection[str]) -> bool:

@@ -198,7 +198,7 @@ def _has_classes(view: View, target: PictureKind) -> bool:
     rest = last.difference(target.folders)
     are_words = not any(re.search(r"\d", one) for one in last)
     are_named = are_words and len({kind_words(one) for one in rest} - {()}) > 1
-    return are_named or (len(rest) > 1 and are_numbered(rest))
+    return are_named or (1 < len(rest) <= len(keys) // 2 and are_numbered(rest))
 
 
 def _by_class(others: Sequence[PictureKind]) -> Reading:
