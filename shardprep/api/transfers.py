@@ -262,7 +262,8 @@ def repack(
             from shardprep.writer.engine.job import Workers
             from shardprep.writer.engine.pool import write_shards
 
-            encoding = encoding_of(parents, made, Workers(write_shards, num))
+            own = Workers(write_shards, num)
+            encoding = encoding_of(parents, made, own, has_size="size" in form)
         return repack_dataset(
             parents, made, watch, overwrite=overwrite, encoding=encoding, num_workers=num
         )

@@ -345,8 +345,8 @@ class _Walk:
             if missing:
                 hint = "download all volumes of the archive"
                 raise SourceError(f"{name}.{missing[0]:03d}", "is missing", hint)
-            named = {f"{name}.{number:03d}": volumes[number] for number in sorted(volumes)}
-            place = self.unpacker.join(named, name)
+            parts = {f"{name}.{number:03d}": volumes[number] for number in sorted(volumes)}
+            place = self.unpacker.join(parts, name)
             if depth:
                 self.inner_archive(place, name, depth)
             else:

@@ -178,16 +178,15 @@ class Unpacker:
         return out.place
 
     def join(self, volumes: Mapping[str, StoredExtent], name: str) -> PlainExtent:
-        """Return the joined volumes of archive `name`; SourceError if one cannot be read."""
         self.notice(f"joining {len(volumes)} volumes of {name}")
         num_bytes = sum(volume.num_bytes for volume in volumes.values())
         with closing(self.new_file(name, num_bytes, num_bytes)) as out:
-            for own, volume in volumes.items():
+            for part, volume in volumes.items():
                 try:
-                    with buffered(self.in_place(volume, own, check=True)) as stream:
+                    with buffered(self.in_place(volume, part, check=True)) as stream:
                         _copy(stream, None, out)
                 except MemberError as error:
-                    raise SourceError(own, str(error), "download this volume again") from error
+                    raise SourceError(part, str(error), "download or pack it again") from error
         return out.place
 
     def new_file(self, name: str, packed_bytes: int, num_bytes: int = 0) -> UnpackedFile:

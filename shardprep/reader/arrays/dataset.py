@@ -37,7 +37,12 @@ from shardprep.reader.decode.features import ExampleReader, FeatureDecoder, midd
 from shardprep.reader.decode.targets import check_options, element_names, target_of
 from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.order import Order
-from shardprep.reader.records.subset import check_hosts, open_subset
+from shardprep.reader.records.subset import (
+    check_hosts,
+    labelling_advice,
+    labellings,
+    open_subset,
+)
 from shardprep.reader.selection.split_argument import AnySplit, Place
 from shardprep.reader.validators import (
     Function,
@@ -391,7 +396,9 @@ class Dataset:
         self._check_keras(options)
         given = {one.name: getattr(options, one.name) for one in fields(EpochOptions)}
         source = self._batch_source(KerasBatchOptions(**given, epochs=None))
-        return KerasBatches(ArrayBatches(source, self._subset.digest), options)
+        found = labellings(self._subset, self.split, options.weights)
+        advice = [*labelling_advice(self._subset, found)] if options.as_supervised else []
+        return KerasBatches(ArrayBatches(source, self._subset.digest), options, advice)
 
     def _batch_source(self, options: BatchOptions) -> BatchSource:
         self._check_batches(options)

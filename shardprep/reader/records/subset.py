@@ -7,13 +7,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from shardprep.dataset.folder import index_name
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset, open_dataset
 from shardprep.dataset.remote_files import RemoteFiles
-from shardprep.dataset.schema import BOX_LABEL, MASK, TARGET_IMAGE, Schema
+from shardprep.dataset.schema import (
+    BOX_LABEL,
+    LABEL,
+    LABELS,
+    MASK,
+    TARGET,
+    TARGET_IMAGE,
+    TARGETS,
+    TEXT,
+    TEXTS,
+    Schema,
+)
 from shardprep.errors import DatasetError, counted
 from shardprep.reader.array_types import Ints
 from shardprep.reader.config import ReadConfig, ReadOptions, Request, seed_of
@@ -29,8 +40,12 @@ from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.order import MixedDraws, Order
 from shardprep.reader.records.records import Places, Records, indexed
 from shardprep.reader.records.shards import LocalShards, RemoteShards, Shards
+from shardprep.reader.selection.selection import Selection
 from shardprep.reader.selection.split_argument import AnySplit, EvenSplit, Mix, numbers_of
 from shardprep.reader.validators import MERGE_HINT
+
+_MISSING = {LABELS: "all 0", TARGET: "NaN", TARGETS: "NaN", TEXT: "''", TEXTS: "''"}
+"""Value of a missing target, by feature; −1 for classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +255,45 @@ def open_subset(path: str | Path | OpenDataset | Mix, split: AnySplit) -> Subset
     within = StoredOrder(len(records), *block_sizes(datasets.record_bytes))
     batches = GlobalBatches(len(records), 1)
     return Subset(datasets, datasets.schema, records, records.digest, within, batches)
+
+
+class Labelling(NamedTuple):
+    """The number of records of a split without a target."""
+
+    split: str
+    num_unlabelled: int
+    num_records: int
+
+
+def labellings(subset: Subset, split: AnySplit, weights: object) -> list[Labelling]:
+    """Return the labelling of each split that is read; [] without targets.
+
+    With weights="balanced", which draws only records with a class, return [].
+    """
+    if isinstance(weights, str) or not subset.schema.has_target:
+        return []
+    if isinstance(split, Selection) and subset.schema.target == LABEL:
+        return [Labelling(split.name, int((split.labels < 0).sum()), len(split))]
+    paths = {*subset.records.paths}
+    return [
+        Labelling(name, one.num_unlabelled, one.num_records)
+        for dataset in subset.datasets.opened
+        for name, one in dataset.manifest.splits.items()
+        if any(dataset.files.location(shard.name) in paths for shard in one.shards)
+    ]
+
+
+def labelling_advice(subset: Subset, found: Sequence[Labelling]) -> Iterator[str]:
+    """Yield a warning for each split with records that have no target."""
+    feature = subset.schema.target or "class"
+    for name, number, num_records in found:
+        if number:
+            yield (
+                f"{number:,} of {num_records:,} records of {name} have no {feature} "
+                f"({_MISSING.get(feature, '−1')}), but fit and evaluate count them; to train, "
+                "leave the split out; to predict, use model.predict, or to get the file names "
+                "too, call model(batch['image']) on batches with as_supervised=False"
+            )
 
 
 def _joined(
