@@ -79,7 +79,7 @@ def shown(text: str, most: int = 80) -> str:
 def concise(text: str) -> str:
     """Return the text with each quoted value cut to 200 characters, and the result to 1,000.
 
-    Of a list, such as the value of `--classes`, the first items stay.
+    A list, such as the value of `--classes`, keeps its first items.
     """
     values = _QUOTED.sub(lambda m: f"{m[1]}{m[2]}{_shown_value(m[3])}{m[2]}", text)
     return shown(values, _MAX_PART)
@@ -232,6 +232,15 @@ class ShardprepError(Exception):
     @property
     def _fault(self) -> str:
         return self.what
+
+
+def of_system(error: OSError) -> ShardprepError:
+    """Return an error of the operating system as an error that names the file, if known."""
+    hint = (
+        "free some space" if error.errno == errno.ENOSPC else "check the path and its permissions"
+    )
+    what = (error.strerror or str(error)).lower()
+    return ShardprepError(str(error.filename or "shardprep"), what, hint if error.filename else "")
 
 
 def _line_of(kind: type[ShardprepError], text: str) -> str:

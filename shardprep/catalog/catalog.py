@@ -29,7 +29,7 @@ from shardprep.catalog.objects.combine import (
 from shardprep.catalog.objects.detect import mask_findings
 from shardprep.catalog.objects.mask_files import skipped
 from shardprep.catalog.relabel import relabelled
-from shardprep.catalog.selection import MOST_SHOWN
+from shardprep.catalog.selection import MOST_SHOWN, without_left_out
 from shardprep.catalog.source_images import (
     SourceImages,
     links_outside,
@@ -61,7 +61,6 @@ from shardprep.catalog.tables.key_index import (
     KeyIndex,
     other_case,
     unused_entries,
-    without_left_out,
 )
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import (
@@ -425,6 +424,7 @@ def _findings(found: Found, items: Items, unlabelled: Sequence[Skipped]) -> list
     wanted, targets, annotated = found.wanted, found.targets, found.annotated
     recipe, listing, labelling = wanted.recipe, wanted.listing, wanted.labelling
     findings = [*listing.notes, *labelling.remarks, *targets.findings]
+    findings += wanted.index.remarks
     if links := links_outside(listing):
         findings.append(f"skipped {links} outside; {OptionName('follow_links')} follows links")
     unmapped = targets.unmapped

@@ -168,6 +168,7 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     found, rules = finder.images(), recipe.rules
     column = rules.target_image.column if rules.target_image else rules.masks.pattern.column
     beside = finder.files(column, found) if column else {}
+    remarks = finder.remarks
     del finder  # its indexes of a million keys are large
     release()
     matched = (_stacks if "sample" in items.columns else _single)(items, every, found, beside)
@@ -212,7 +213,7 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
         ],
         columns=Table(items.name, ("image", *others), rows, is_own=True, titles=items.titles),
         files=MaskFiles(names, [], noun=noun) if column else None,
-        notes=(*listing.notes, *items.notes),
+        notes=(*listing.notes, *items.notes, *remarks),
     )
 
 
@@ -351,6 +352,10 @@ class _Finder:
         self._roots = [*dict.fromkeys(one.rstrip("/") for one in both)] if is_folder else []
         own = os.path.abspath(Path(items.name).parent)  # noqa: PTH100 - links stay
         self._folder = own if is_folder else _ARCHIVE
+
+    @property
+    def remarks(self) -> Iterable[str]:
+        return self._index.remarks
 
     def images(self) -> Ints:
         """Return the position of each row's image, or −1. Empty cells and repeats are faults."""

@@ -202,6 +202,7 @@ def survey_source(
             *unclear,
             *labelling.findings,
             *labelling.remarks,
+            *view.index.remarks,
             *([] if choices or recipe.is_annotated else mask_findings(keys)),
             *_large(listing.images),
         ),

@@ -95,13 +95,13 @@ def _print_unmatched(terminal: Terminal, unmatched: Unmatched | None) -> None:
 
 
 def objects_of(manifest: Manifest) -> dict[str, ObjectCounts]:
-    """Return the counts of objects by split."""
+    """Return the counts of objects by split, without splits that have none."""
     counts = manifest.annotations.items()
     return {split: one.objects for split, one in counts if one.objects}
 
 
 def masks_of(manifest: Manifest) -> dict[str, MaskCounts]:
-    """Return the counts of masks by split."""
+    """Return the counts of masks by split, without splits that have none."""
     return {split: one.masks for split, one in manifest.annotations.items() if one.masks}
 
 

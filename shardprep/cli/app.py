@@ -23,6 +23,7 @@ from shardprep.errors import (
     ShardprepError,
     is_short_of_memory,
     name_options_as_flags,
+    of_system,
     printable,
 )
 
@@ -174,8 +175,7 @@ def _explained(error: BaseException, *, is_resumable: bool) -> tuple[ShardprepEr
         what = "there is not enough memory"
         return ShardprepError("shardprep", what, "free memory, or raise the limit (ulimit -v)"), 1
     if isinstance(error, OSError):
-        where = str(error.filename or "shardprep")
-        return ShardprepError(where, (error.strerror or str(error)).lower()), EXIT_ERROR
+        return of_system(error), EXIT_ERROR
     return None, EXIT_ERROR
 
 

@@ -247,7 +247,7 @@ def _fit_of(manifest: Manifest) -> tuple[Sequence[int] | None, str]:
 def image_line(schema: Schema, size: Sequence[int] | None, fit: str) -> str:
     """Return the size and encoding of the stored images as text, with a `fit` that does not crop.
 
-    `size` is (height, width), which images may only have at most with the fit "within".
+    `size` is (height, width); with the fit "within", it is the maximum.
     """
     shape = "original sizes"
     if schema.image_size or size:

@@ -410,7 +410,7 @@ BUILD_DEFAULTS: dict[str, Any] = {
 
 
 def spelled(options: Mapping[str, Any]) -> str:
-    """Return options as their caller gives them: `--masks '{stem}_mask.png' --exclude 'old/*'`."""
+    """Return options as the caller types them: `--masks '{stem}_mask.png'`, or Python keywords."""
     words = []
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"

@@ -1732,13 +1732,11 @@ def test_a_dict_that_is_no_table_is_an_error(option: str, value: Any, fault: str
         shardprep.build(write_folder(Path("set"), PHOTOS), dry_run=True, **given)
 
 
-def test_an_id_in_another_case_is_named_with_its_image() -> None:
+def test_an_id_in_another_case_means_the_only_image_that_it_fits_and_a_note_says_so() -> None:
     write_folder(Path("set"), {f"img_{i:02}.jpg": jpeg(seed=i) for i in range(6)})
     rows = [{"image": f"{'IMG' if i < 1 else 'img'}_{i:02}", "label": "x"} for i in range(6)]
     notes = planned(rows).plan.findings
-    what = (
-        "items: 1 of 6 entries (17%) fit no image, such as IMG_00 (img_00.jpg differs only in case)"
-    )
+    what = "items: 1 id differs from the name of an image only in case, such as IMG_00 (img_00.jpg)"
     assert what in notes
 
 
@@ -1828,13 +1826,14 @@ def test_a_joined_table_of_the_source_is_read_and_not_skipped(tmp_path: Path) ->
     assert made.manifest.totals.skipped == {}
 
 
-def test_errors_name_a_key_that_differs_from_an_id_only_in_case() -> None:
-    source = write_folder(Path("lower"), {f"img_{i}.jpg": jpeg(seed=i) for i in range(3)})
-    what = r"IMG_1(.jpg)? \(img_1.jpg differs only in case\)"
+def test_an_id_that_fits_two_images_regardless_of_case_means_neither() -> None:
+    members = {"img_1.jpg": jpeg(seed=1), "Img_1.jpg": jpeg(seed=2), "a.jpg": jpeg(seed=3)}
+    source = write_folder(Path("lower"), members)
+    what = r"IMG_1(.jpg)? \(Img_1.jpg differs only in case\)"
     write(Path("out.txt"), b"IMG_1.jpg\n")
     with pytest.raises(SourceError, match=what):
         shardprep.build(source, exclude_list="out.txt", dry_run=True)
-    write(Path("labels.csv"), b"id,label\nIMG_1,x\nIMG_2,y\n")
+    write(Path("labels.csv"), b"id,label\nIMG_1,x\n")
     with pytest.raises(SourceError, match=what):
         shardprep.build(source, labels="csv:labels.csv:id:label", dry_run=True)
     write(Path("out.txt"), b"other.jpg\n")

@@ -77,6 +77,9 @@ def make_columns(
         if name.split("/")[0] in RESERVED:
             what = f"{name!r} is a reserved name of features"
             raise RecipeError(_COLUMNS, what, "rename the column in its table")
+        if name.endswith(PRESENT) and (other := name.removesuffix(PRESENT)) in names:
+            what = f"{name!r} is the name of the feature that says whether {other!r} is empty"
+            raise RecipeError(_COLUMNS, what, "rename the column in its table")
         cells = match.cells(name)
         dtype, read = _reader(cells.firsts().values(), name, match.table.name)
         columns.append(Column(name, dtype))

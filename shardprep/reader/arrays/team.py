@@ -83,7 +83,7 @@ class Team:
         memory: HostMemory | None = None,
         examples: ExampleReader | DecodedExamples | None = None,
     ) -> None:
-        """Start no thread or process yet. Bad records that are replaced are passed to `note`.
+        """Prepare threads and workers without starting any; `note` gets each replaced record.
 
         Threads decode `examples`, if given, instead of the examples of the source. Workers may know
         fewer image formats, so they then raise record errors instead of replacing records.
