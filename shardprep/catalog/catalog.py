@@ -99,7 +99,7 @@ TILE_COLUMNS = (Column("tile/y", "int64"), Column("tile/x", "int64"))
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """All items of a source, in the order of their keys."""
+    """The items of a source in the order of their keys, their classes, and what was left out."""
 
     recipe: Recipe
     """The recipe, completed with the options that were decided from the source."""
@@ -230,9 +230,10 @@ def _catalog(wanted: SourceImages) -> Catalog:
 
 
 def _matched(wanted: SourceImages) -> TableMatch | None:
-    """Return the rows of the items, with columns of the label table; else of the label table.
+    """Return the rows that have columns, groups and splits, or None without a table.
 
-    Without both, return the rows of the joined tables, or None.
+    They are rows of the items with columns of the label table, or of the label table, or of joined
+    tables.
     """
     recipe, match = wanted.recipe, wanted.labelling.match
     table = wanted.documents.joined_table() if match is None or recipe.items else None
@@ -412,7 +413,8 @@ def _without(items: Items, lacks: Coded[str], source: str) -> tuple[Items, list[
     if out.all():
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in lacks.counts().items())
         what = f"every image is left out ({reasons})"
-        raise SourceError(source, what, f"keep images such as {shown(items.members.keys[0])}")
+        hint = f"correct the labels, splits or annotations of {shown(items.members.keys[0])}"
+        raise SourceError(source, what, f"{hint} and other images")
     left = np.flatnonzero(out)
     pairs = zip(items.members.take(left), lacks.take(left), strict=True)
     return items.take(np.flatnonzero(~out)), [skipped(member, lack) for member, lack in pairs]

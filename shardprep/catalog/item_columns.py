@@ -317,7 +317,10 @@ def _may_be_label(title: str) -> bool:
 
 
 def _title_of_images(items: GivenItems, titles: Mapping[str, str]) -> str:
-    """Return the first title of `_IMAGE` in the table, or "1" if untitled cells are file names."""
+    """Return the title of the column of images: a usual title, or a column of file names.
+
+    SourceError if there is none.
+    """
     if known := [titles[one] for one in _IMAGE if one in titles]:
         return known[0]
     named = [one for one in titles if words_of(one)[:1] and words_of(one)[0] in _PICTURE]
@@ -337,7 +340,7 @@ def _title_of_images(items: GivenItems, titles: Mapping[str, str]) -> str:
 
 
 def _roles(items: GivenItems, recipe: Recipe) -> dict[str, str]:
-    """Return role → title in the table, for each column that has a role."""
+    """Return role → title of each column with a role; SourceError if two may be the label."""
     titles = {title.lower(): title for title in reversed(items.columns)}
     roles = {role: titles[role] for role in _ROLES if role in titles}
     if "sample" not in roles:

@@ -285,9 +285,9 @@ def flags_in(columns: Mapping[str, Texts]) -> tuple[str, ...]:
 
 
 def _are_flags(table: str, columns: Mapping[str, Collection[str]], target: str) -> bool:
-    """Return whether each column says by 1, 0 or −1 if an image has a class.
+    """Return whether each column is a class, with 1, 0 or −1; if not, each column is a target.
 
-    If not, each column is a target. SourceError if only a few columns have other values.
+    SourceError for other values, unless `target` is "auto" and half of the columns have them.
     """
     others: dict[str, str] = {}
     for title, cells in columns.items():

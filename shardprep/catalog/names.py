@@ -97,7 +97,10 @@ def given_split(folders: Iterable[str]) -> str | None:
 
 
 def split_places(column: str, cells: Iterable[str]) -> str:
-    """Return the value of `--split` that names a split for each cell, or SPLIT if none is near."""
+    """Return a value of `--split` with the split of each cell, SPLIT for cells that mean none.
+
+    For more than eight cells, the value has the first cell, and train for all others.
+    """
     places = list[str]()
     for cell in sorted({*cells} - {""}, key=natural_order):
         near = difflib.get_close_matches(cell.lower(), [*_SPLITS, "valid", "training"], 1, _ALIKE)

@@ -91,7 +91,7 @@ def open_npy(place: PlainExtent, name: str) -> ArrayFile:
 
 
 def open_idx(place: PlainExtent, name: str) -> ArrayFile:
-    """Return the array of an IDX file."""
+    """Return the array of an IDX file: images if it has three or more axes, otherwise cells."""
     with reading(name):
         head = place.read_range(0, 4)
         at = 4 + 4 * head[3]

@@ -69,7 +69,7 @@ def boxes_of_texts(view: View, suffix: str) -> list[Reading]:
 
 
 def _before_id(index: KeyIndex, document: Member) -> str | None:
-    """Return the text before the name of an image in a document's name: `gt_` of `gt_a.txt`."""
+    """Return the text before an image's name in a document's name (`gt_` in `gt_a`), or None."""
     name = stem(document.key)
     starts = ["", *(name[: match.end()] for match in _AFTER_WORD.finditer(name))]
     return next((one for one in starts if index.find(name.removeprefix(one))), None)

@@ -344,8 +344,8 @@ def _are_equal(one: MaskSet, view: View) -> bool:
 def _class_depth(images: Sequence[str], keys: Sequence[str]) -> tuple[int, bool]:
     """Return the level of class folders above images (1, 2; 0 for none), and whether it is certain.
 
-    Names of classes are words, perhaps after a number, or `class1`, `class2`. Other names with
-    numbers are names of samples or tiles if at least half of the names are such.
+    Names of classes are words, perhaps after a number, or `class1`, `class2`. If at least half of
+    the names have other forms with numbers, the folders are samples or tiles.
     """
     folders = Texts.of(images).folders.counts()
     splits = {path.rpartition("/")[2] for path in split_folders(folders)}

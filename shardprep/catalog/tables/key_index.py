@@ -468,7 +468,7 @@ def _nearest_key(text: str, names: Sequence[tuple[str, str]]) -> str:
 
 
 def padded_keys(keys: Iterable[str]) -> dict[str, str]:
-    """Return the stem of a key without leading zeros → the key, of keys with such zeros."""
+    """Return stem without leading zeros → key, for the keys whose stems start with a zero."""
     return {stem(key).lstrip("0"): key for key in keys if stem(key).startswith("0")}
 
 
