@@ -151,7 +151,7 @@ def show_refused(error: BuildError) -> None:
 
 
 def show_part(result: PartResult, *, as_json: bool) -> None:
-    """Print the result of `build --part`."""
+    """Print the shards of `build --part` and the command to join all parts, or facts as JSON."""
     if as_json:
         from shardprep.api.json_types import PartJson
 

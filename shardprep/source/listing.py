@@ -309,8 +309,9 @@ class _Walk:
             what = f"has a member name that is not {error.encoding}"
             raise SourceError(name, what, f"give another {OptionName('zip_encoding')}") from error
         except _DAMAGE as error:
-            text = shown(str(getattr(error, "strerror", None) or error), _SHOWN_ERROR)
-            raise SourceError(name, f"is damaged ({text})", "download or pack it again") from error
+            what = shown(str(getattr(error, "strerror", None) or error), _SHOWN_ERROR)
+            what = what if isinstance(error, MemberError) else f"is damaged ({what})"
+            raise SourceError(name, what, "download or pack it again") from error
         return True
 
     def _compressed(

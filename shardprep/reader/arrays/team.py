@@ -49,7 +49,7 @@ class Begun(Protocol):
         """Whether the batch is filled, without an error."""
 
     def result(self) -> Any:
-        """Wait; return the values by feature, or the transform's result; always the same object."""
+        """Wait for the batch; return its values or transformed samples, always the same object."""
 
 
 class _Filled:

@@ -207,7 +207,7 @@ class FeatureDecoder:
         return self._is_annotated or self._is_stack or bool(self._rows)
 
     def padded(self, columns: Columns) -> dict[str, Any]:
-        """Return a batch with objects, stacks and rows padded to the longest of the batch."""
+        """Return a batch, padded to its longest row; objects to `max_boxes` rows, if given."""
         values = self.annotations.padded(columns)
         values |= {n: stacked(values[n], MISSING[one.dtype]) for n, one in self._rows.items()}
         images = values[self.image_name]
