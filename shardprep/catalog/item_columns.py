@@ -310,17 +310,14 @@ def _without_meaning(
 
 
 def _may_be_label(title: str) -> bool:
-    """Return whether a title is almost a usual one of labels, or ends in its word: dog_breed."""
+    """Return whether a title resembles a usual title of labels, or ends in its word: dog_breed."""
     last = words_of(title)[-1:]
     near = difflib.get_close_matches(title.lower(), LABEL_COLUMNS, 1, _ALIKE)
     return bool(near) or (bool(last) and last[0] in _LABEL_WORDS)
 
 
 def _title_of_images(items: GivenItems, titles: Mapping[str, str]) -> str:
-    """Return the title of the column of images: a usual title, or a column of file names.
-
-    SourceError if there is none.
-    """
+    """Return the title of the column of images, by titles, then by cells; or SourceError."""
     if known := [titles[one] for one in _IMAGE if one in titles]:
         return known[0]
     named = [one for one in titles if words_of(one)[:1] and words_of(one)[0] in _PICTURE]

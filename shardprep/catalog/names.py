@@ -200,7 +200,7 @@ def _classes_named_as_splits(
 def _is_split(
     name: str, own: Mapping[str, _NamedSplit], below: Mapping[str, Collection[str]]
 ) -> bool:
-    """Return whether the split in a folder's name is meant as a split, judged by its siblings."""
+    """Return whether a folder with a split in its name is this split, judged by its siblings."""
     one, others = own[name], [other for other in below if other not in own]
     splits = {other.split for other in own.values()}
     if len(splits) > 1 and not others and (one.rest or not one.is_short):

@@ -284,7 +284,7 @@ def _channels(paths: Sequence[PurePosixPath]) -> list[str]:
 
 
 def id_column(table: Table, names: Collection[str]) -> str:
-    """Return the column that has 90% of `names`, half of these in one row only; or "".
+    """Return the column that has 90% of `names`, if half of `names` are in one row only; or "".
 
     The result is "" if over 10% of `names` lack a digit, because they may be classes. Cells may be
     paths, and may lack the extension.

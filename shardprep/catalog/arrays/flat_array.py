@@ -163,7 +163,7 @@ def _directions(sign: float, given: Any, quaternion: Any, affine: Any) -> str:
 
 
 def _array_file(array: _Array, name: str, **column: Any) -> ArrayFile:
-    """Return the array without the bytes after it. `column` has fields of its ImageColumn."""
+    """Return the file of an array without surplus bytes; `column` has fields of ImageColumn."""
     shape, dtype = array.shape, array.dtype
     num_bytes, there = math.prod(shape) * dtype.itemsize, array.place.num_bytes
     if num_bytes > there:

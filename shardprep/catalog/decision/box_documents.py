@@ -217,7 +217,7 @@ def _box_place(paths: Sequence[str]) -> str:
 
 
 def first_rows(document: Member) -> list[dict[str, Any]]:
-    """Return the first objects of a JSON list or object, whose end is not read."""
+    """Return the first objects, at most eight, of a JSON list or object; its end is not read."""
     decoder, text = json.JSONDecoder(), head_of(document, _MOST_BYTES).lstrip()
     rows, is_keyed = dict[Any, Any](), text.startswith("{")
     with contextlib.suppress(ValueError, RecursionError, TypeError):

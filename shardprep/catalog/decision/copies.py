@@ -281,7 +281,7 @@ def _some_in(view: View, top: str) -> tuple[NDArray[np.bool_], list[int]]:
 
 
 def _partitions(view: View) -> list[str]:
-    """Return both folders of a source if classes and files, but not paths, are equal; or []."""
+    """Return the two folders of a source if both have the same classes and file names; or []."""
     start = commonpath(view.folders) if "" not in view.folders else ""
     below = defaultdict[str, set[str]](set)
     for path in view.folders:

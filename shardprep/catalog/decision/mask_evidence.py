@@ -140,7 +140,7 @@ def _of_drawn(view: View, sets: Sequence[MaskSet], pictures: Sequence[Kind]) -> 
 
 
 def _apart(view: View, apart: Reading) -> Iterator[Reading]:
-    """Yield readings of masks without the pictures that `apart` excludes, or only `apart`."""
+    """Yield readings of masks that exclude what `apart` excludes; without masks, only `apart`."""
     found = mask_files(view.read_as(apart)) or [Reading({}, "")]
     for more in ([one for one in found if "masks" in one.options] or found)[:_MOST_RIVALS]:
         left = (*apart.options["exclude"], *more.options.get("exclude", ()))
@@ -222,7 +222,7 @@ def _joined(sets: Sequence[MaskSet], view: View) -> Sequence[MaskSet]:
 
 
 def _of_two_endings(sets: Sequence[MaskSet], keys: Sequence[str]) -> Sequence[MaskSet]:
-    """Return the sets; sets of a folder are joined if each image has a mask in only one of them."""
+    """Return the sets; sets of one folder are joined if no image has masks in two of them."""
     for one in sets:
         several = [other for other in sets if one.folder == other.folder != ""]
         text = one.pattern.replace(f"{{stem}}{one.ending}", "{stem}*")

@@ -235,7 +235,7 @@ def _unread(document: Member) -> str:
 def _not_yolo(view: View, document: Member) -> str:
     """Return the first sampled text that is not YOLO, and why; "" unless others are YOLO.
 
-    The texts are those named like images; `document` must be a text as well.
+    Only texts named like images are read, and only if `document` is a text.
     """
     if not document.key.lower().endswith(".txt"):
         return ""

@@ -448,7 +448,7 @@ def other_case(text: str, keys: Iterable[str]) -> str:
 
 
 def _beside(text: str, names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the names and keys below the last folders of an id, as many of these as keys have."""
+    """Return the names and keys in the folder of an id, or in the longest end of it that exists."""
     folders = text.lower().split("/")[:-1]
     for start in range(len(folders)):
         end = f"/{'/'.join(folders[start:])}/"

@@ -193,7 +193,7 @@ def _check_order(
 def _mixed_units(
     table: Table, boxes: CellBoxes, match: TableMatch, keys: Sequence[str]
 ) -> list[str]:
-    """Return a note on a few boxes in shares beside boxes in pixels; SourceError for many."""
+    """Return a note if a few boxes are in shares, but others in pixels; SourceError for many."""
     images = match.key_of[np.array(boxes.rows, np.int64)]
     are_here = np.flatnonzero(images >= 0)
     values, images = boxes.array()[are_here], images[are_here]
