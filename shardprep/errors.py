@@ -40,7 +40,7 @@ _UNPRINTABLE = re.compile(
 _QUOTED = re.compile(r"""(?<!\w)(b?)(['"])((?:\\.|(?!\2)[^\\])*+)\2""", re.DOTALL)
 """A value quoted by `repr`. An apostrophe inside a word does not begin such a value."""
 _COMMA = re.compile(r"(?<!\\),(?! )")
-"""Separates the items of an option's value; a comma before a blank is one of a sentence."""
+"""Separates the items of an option's value; a comma before a blank belongs to a sentence."""
 _MAX_WHERE = 160
 _MAX_VALUE = 200
 _MAX_PART = 1000
@@ -56,7 +56,7 @@ TABLE_OPTIONS = frozenset(
 )
 """Options that take a table as an object of Python, such as a data frame."""
 _ANY_TABLE = re.compile("(csv:)?FILE(:.*)?")
-"""Matches a value in advice that stands for any table that the user has."""
+"""Matches a placeholder in advice for any table of the user."""
 
 
 def printable(text: str) -> str:

@@ -157,7 +157,7 @@ def leaks(
     """Return the images of `first` that have a copy in `second`, such as a public set.
 
     Raises:
-        RecipeError: both datasets are the same.
+        RecipeError: both have the same path or address.
         DatasetError: a dataset is missing or damaged.
         StorageError: object storage does not answer, or refuses a request.
     """

@@ -123,7 +123,7 @@ def _end_without_memory(code: int) -> None:
 
 
 def _end_at_once(code: int) -> None:
-    """Exit without cleanup, in which threads of the viewer could wait for object storage."""
+    """Exit without cleanup: threads of the viewer could wait for object storage there."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
