@@ -29,7 +29,7 @@ from shardprep.catalog.objects.combine import (
 from shardprep.catalog.objects.detect import mask_findings
 from shardprep.catalog.objects.mask_files import skipped
 from shardprep.catalog.relabel import relabelled
-from shardprep.catalog.selection import MOST_SHOWN
+from shardprep.catalog.selection import MOST_SHOWN, without_left_out
 from shardprep.catalog.source_images import (
     SourceImages,
     links_outside,
@@ -61,7 +61,6 @@ from shardprep.catalog.tables.key_index import (
     KeyIndex,
     other_case,
     unused_entries,
-    without_left_out,
 )
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import (
@@ -100,7 +99,7 @@ TILE_COLUMNS = (Column("tile/y", "int64"), Column("tile/x", "int64"))
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """All items of a source, in the order of their keys."""
+    """The items of a source in the order of their keys, their classes, and what was left out."""
 
     recipe: Recipe
     """The recipe, completed with the options that were decided from the source."""
@@ -231,9 +230,9 @@ def _catalog(wanted: SourceImages) -> Catalog:
 
 
 def _matched(wanted: SourceImages) -> TableMatch | None:
-    """Return the rows of the items, with columns of the label table; else of the label table.
+    """Return the rows that have columns, groups and splits, or None without a table.
 
-    Without both, return the rows of the joined tables, or None.
+    They are of the items (with columns of the label table), of the label table or of joined tables.
     """
     recipe, match = wanted.recipe, wanted.labelling.match
     table = wanted.documents.joined_table() if match is None or recipe.items else None
@@ -413,7 +412,8 @@ def _without(items: Items, lacks: Coded[str], source: str) -> tuple[Items, list[
     if out.all():
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in lacks.counts().items())
         what = f"every image is left out ({reasons})"
-        raise SourceError(source, what, f"keep images such as {shown(items.members.keys[0])}")
+        hint = f"correct the labels, splits or annotations of {shown(items.members.keys[0])}"
+        raise SourceError(source, what, f"{hint} and other images")
     left = np.flatnonzero(out)
     pairs = zip(items.members.take(left), lacks.take(left), strict=True)
     return items.take(np.flatnonzero(~out)), [skipped(member, lack) for member, lack in pairs]
@@ -423,6 +423,7 @@ def _findings(found: Found, items: Items, unlabelled: Sequence[Skipped]) -> list
     wanted, targets, annotated = found.wanted, found.targets, found.annotated
     recipe, listing, labelling = wanted.recipe, wanted.listing, wanted.labelling
     findings = [*listing.notes, *labelling.remarks, *targets.findings]
+    findings += wanted.index.remarks
     if links := links_outside(listing):
         findings.append(f"skipped {links} outside; {OptionName('follow_links')} follows links")
     unmapped = targets.unmapped

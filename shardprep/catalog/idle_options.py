@@ -95,7 +95,7 @@ def _has_foreign_names(found: Found) -> bool:
 
 
 def _files(found: Found) -> Iterator[Members]:
-    """Yield all image files, those of stacks as a group for each stack."""
+    """Yield the image files that are not in stacks, then the files of each stack."""
     images = found.wanted.listing.images
     yield images.take(np.flatnonzero(~images.are_stacks))
     stacks = (one.extent for one in images.take(np.flatnonzero(images.are_stacks)))

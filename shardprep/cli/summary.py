@@ -151,7 +151,7 @@ def show_refused(error: BuildError) -> None:
 
 
 def show_part(result: PartResult, *, as_json: bool) -> None:
-    """Print the result of `build --part`."""
+    """Print the shards of `build --part` and the command to join all parts, or facts as JSON."""
     if as_json:
         from shardprep.api.json_types import PartJson
 
@@ -247,7 +247,7 @@ def _fit_of(manifest: Manifest) -> tuple[Sequence[int] | None, str]:
 def image_line(schema: Schema, size: Sequence[int] | None, fit: str) -> str:
     """Return the size and encoding of the stored images as text, with a `fit` that does not crop.
 
-    `size` is (height, width), which images may only have at most with the fit "within".
+    `size` is (height, width); with the fit "within", it is the maximum.
     """
     shape = "original sizes"
     if schema.image_size or size:

@@ -417,6 +417,18 @@ class BatchOptions(EpochOptions):
     sharding: Sharding | None = None
 
 
+class LoaderBatchOptions(BatchOptions):
+    """The arguments of the batches of a loader; errors name `Dataset.loader`."""
+
+    where = "Dataset.loader"
+
+
+class KerasBatchOptions(BatchOptions):
+    """The arguments of the batches for Keras; errors name `Dataset.keras`."""
+
+    where = "Dataset.keras"
+
+
 @dataclass(frozen=True)
 class LoaderOptions(EpochOptions):
     """The arguments of `Dataset.loader`."""

@@ -126,7 +126,7 @@ def read_contents(stored: DatasetFiles) -> FolderContents:
 
 def _files(folder: Path) -> dict[str, Path]:
     if not folder.is_dir():
-        raise DatasetError(str(folder), "no such folder", "give the folder of a dataset")
+        raise DatasetError(str(folder), "is not a folder", "give the folder of a dataset")
     if folder.name.endswith(INCOMPLETE_SUFFIX):
         raise unfinished_error(folder)
     paths = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())

@@ -91,11 +91,15 @@ def test_a_missing_whole_number_differs_from_minus_one(tmp_path: Path) -> None:
     ).problems
 
 
-def test_a_column_may_not_be_called_as_the_feature_beside_another(tmp_path: Path) -> None:
-    text = "id,label,x,x/present\n" + "".join(f"{key},{key[6]},,1\n" for key in animals(6))
+@pytest.mark.parametrize("cell", ["", "1"])
+def test_a_column_may_not_be_called_as_the_feature_beside_another(
+    tmp_path: Path, cell: str
+) -> None:
+    text = "id,label,x,x/present\n" + "".join(f"{key},{key[6]},{cell},1\n" for key in animals(6))
     source = write_folder(tmp_path / "in", animals(6) | {"t.csv": text.encode()})
-    with pytest.raises(RecipeError, match=r"^--columns: two features are named 'x/present'"):
+    with pytest.raises(RecipeError, match=r"^--columns: 'x/present' .* whether 'x' is empty; ren"):
         build(source, tmp_path / "out", labels="csv:t.csv:id:label", columns="x,x/present")
+    build(source, tmp_path / "out", labels="csv:t.csv:id:label", columns="x/present")
 
 
 @pytest.mark.parametrize("name", [*sorted(PROVIDED.keys() - {IMAGES}), "rows/x", "label/x"])

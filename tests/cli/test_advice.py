@@ -123,7 +123,7 @@ CASES = [
         (4, 0),
     ),
     Case(
-        "add --overwrite to start again, or give the former options",
+        "add --overwrite or remove this folder to start again, or give the former options",
         SIX_WITH_ONE_CUT,
         (BUILD, (*BUILD, "--truncated", "recover")),
         (*BUILD, "--truncated", "recover", "--overwrite"),
@@ -163,7 +163,7 @@ CASES = [
         ["x", "y"],
     ),
     Case(
-        "……x…; give --size",
+        "……x…; give --size WIDTHxHEIGHT",
         {f"s/{i}.png": encoded(Image.new("L", (8 + i, 8)), "PNG") for i in range(2)},
         ((*STACK, "--size", "none"),),
         (

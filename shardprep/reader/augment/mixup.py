@@ -35,14 +35,16 @@ class _Mix:
         if spatial_labels(labels):
             raise DatasetError(where, "boxes and masks cannot be mixed", "use augment.Mosaic")
         if isinstance(labels, dict):
-            raise DatasetError(where, "several targets cannot be mixed", "leave this op out")
+            what = f"several targets cannot be mixed: {', '.join(labels)}"
+            raise DatasetError(where, what, "leave this op out")
         labels = tf.convert_to_tensor(labels)
         if labels.dtype.is_integer and labels.shape.rank == 1:
             if self.num_classes is None:
                 raise DatasetError(where, "labels are class indices", "give num_classes")
             return images, tf.one_hot(labels, self.num_classes)
         if not (labels.dtype.is_integer or labels.dtype.is_floating):
-            raise DatasetError(where, f"labels have the dtype {labels.dtype.name}", "give numbers")
+            what = f"labels have the dtype {labels.dtype.name}"
+            raise DatasetError(where, what, "give numbers: class indices, or floats of any shape")
         return images, tf.cast(labels, tf.float32)
 
     def _share(self, drawn: Any, chance: Any) -> Any:

@@ -124,7 +124,8 @@ def count_steps(distributed: Any, replicas: int) -> Any:
 
     def length(_: Any) -> int:
         if steps < 0:
-            raise TypeError("the number of steps is unknown or infinite")
+            what = "the number of steps is unknown or infinite: give fit steps_per_epoch"
+            raise TypeError(what)
         return steps
 
     base = type(distributed)  # a private class of TensorFlow
