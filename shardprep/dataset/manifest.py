@@ -23,6 +23,7 @@ from shardprep.dataset.schema import OBJECTS
 from shardprep.dataset.tfrecord import FRAME_BYTES
 from shardprep.errors import DatasetError, OptionName, counted
 from shardprep.storage.regular_file import read_regular
+from shardprep.storage.space import megabytes
 
 MANIFEST_FILE = "manifest.json"
 
@@ -286,7 +287,7 @@ class Manifest(SparseDocument):
             ),
             "clipped objects": sum(one.num_clipped for one in self.annotations.values()),
             "rows without image": self.labels.num_rows_without_image,
-            "size": f"{counted(len(self.shards), 'shard')}, {totals.num_bytes / 1e6:,.1f} MB",
+            "size": f"{counted(len(self.shards), 'shard')}, {megabytes(totals.num_bytes)}",
         }
         return {title: value for title, value in lines.items() if value}
 
