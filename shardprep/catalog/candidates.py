@@ -88,7 +88,7 @@ def table_candidates(index: KeyIndex, table: Table, tables: Sequence[Table]) -> 
     return [*readings, *_row_candidates(match)]
 
 
-def tables_of_json(view: View) -> list[Reading]:
+def json_candidates(view: View) -> list[Reading]:
     """Return readings of labels in JSON lists that name images."""
     files = [x for x in view.documents.members(".json") if not view.index.find(stem(x.key))]
     files = [one for one in files if ODD_SIGNS.isdisjoint(one.key)]

@@ -232,8 +232,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
 def _matched(wanted: SourceImages) -> TableMatch | None:
     """Return the rows that have columns, groups and splits, or None without a table.
 
-    They are rows of the items with columns of the label table, or of the label table, or of joined
-    tables.
+    They are of the items (with columns of the label table), of the label table or of joined tables.
     """
     recipe, match = wanted.recipe, wanted.labelling.match
     table = wanted.documents.joined_table() if match is None or recipe.items else None

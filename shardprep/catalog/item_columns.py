@@ -195,7 +195,7 @@ def _others(
 
 
 def _unfit(title: str, cells: Texts) -> str:
-    """Return why a column is not stored, or "" if cells are texts or single numbers."""
+    """Return why a column is not stored; "" for texts, single numbers and flat JSON lists."""
     if title.partition("/")[0] in RESERVED and not title.startswith(ROWS):
         return "the name of a feature: rename it"
     if not cells.are_filled.any():

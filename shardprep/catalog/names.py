@@ -97,9 +97,9 @@ def given_split(folders: Iterable[str]) -> str | None:
 
 
 def split_places(column: str, cells: Iterable[str]) -> str:
-    """Return a value of `--split` with the split of each cell, SPLIT for cells that mean none.
+    """Return a value of `--split` with the split of each cell, or SPLIT if the cell means none.
 
-    For more than eight cells, the value has the first cell, and train for all others.
+    For more than eight cells, it has only the first cell, and `*=train`.
     """
     places = list[str]()
     for cell in sorted({*cells} - {""}, key=natural_order):

@@ -42,7 +42,7 @@ def relabelled(
     """Return the labels after `--relabel`, with remarks on the rows that were used.
 
     Rows of the images `left_out` are not reported as rows without an image. SourceError if no row
-    fits, if an image has several rows, or if labels are not classes. With `adds`, the hint names
+    fits, if rows of an image differ, or if labels are not classes. With `adds`, the hint names
     only the new classes for `--classes`.
     """
     option, (table, rule), separator = OptionName("relabel"), fixes_of, naming.separator

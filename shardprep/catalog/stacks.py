@@ -114,7 +114,7 @@ def _turns(images: Members, rows: Sequence[int]) -> set[tuple[str, ...]]:
 
 
 def spacings(members: Iterable[Member]) -> set[tuple[float, ...]]:
-    """Return the distinct spacings of volumes, to three digits; volumes without spacing add ()."""
+    """Return the distinct spacings, to three significant digits; () for volumes without spacing."""
     extents = (one.extent for one in members)
     stated = (one.spacing for one in extents if isinstance(one, StackExtent))
     return {tuple(float(f"{value:.3g}") for value in one) for one in stated}

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shardprep.catalog.candidates import tables_of_json
+from shardprep.catalog.candidates import json_candidates
 from shardprep.catalog.decision.box_documents import boxes_of_texts, json_boxes, numbered_boxes
 from shardprep.catalog.decision.class_level import CUTS, class_folders, is_no_class
 from shardprep.catalog.decision.column_evidence import has_words, is_about
@@ -373,7 +373,7 @@ def _labels_of_files(view: View) -> list[Reading]:
         is_class = not are_numbers or are_classes(len({*cells}), len(cells))
         number = replace(own, options={**own.options, "target": "regression"})
         readings = [own] if is_class else [number, own]
-        others = tables_of_json(view)
+        others = json_candidates(view)
         alone = Reading({"labels": "none"}, "images alone; other documents name them, too")
         readings += [*others, alone] if others else []
         return readings if len({*cells}) > 1 else []

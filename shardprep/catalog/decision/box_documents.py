@@ -273,5 +273,4 @@ def _have_corners(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _starts_with_numbers(row: Sequence[str], count: int = NUM_CORNERS) -> bool:
-    """Return whether the first cells of a row are numbers."""
     return len(row) >= count and None not in map(as_number, row[:count])

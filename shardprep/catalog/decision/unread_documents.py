@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from shardprep.catalog.candidates import path_candidates, table_candidates, tables_of_json
+from shardprep.catalog.candidates import json_candidates, path_candidates, table_candidates
 from shardprep.catalog.decision.class_level import unproved
 from shardprep.catalog.decision.column_evidence import is_about
 from shardprep.catalog.decision.name_evidence import numbers_of_names
@@ -267,7 +267,7 @@ def _proposals(view: View, document: Member) -> Iterator[Reading]:
     found = [one for table in tables for one in table_candidates(index, table, tables)]
     found = [replace(one, options={**one.options, **more}) for one in found]
     beside = found or suffix != "json" or len(index.find(stem(document.key))) != 1
-    found += [] if beside else tables_of_json(view)
+    found += [] if beside else json_candidates(view)
     yield from [*found, *path_candidates(view)][:_MOST_PROPOSED]
 
 

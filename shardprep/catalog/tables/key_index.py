@@ -130,10 +130,10 @@ class KeyIndex:
         by_name, by_stem = self._by_name
         named = by_name[name] if name in by_name else by_stem.get(name, ())
         if isinstance(named, int):
-            lies_there = not folder or f"/{self._names[named]}".rpartition("/")[0].endswith(
+            is_there = not folder or f"/{self._names[named]}".rpartition("/")[0].endswith(
                 f"/{folder}"
             )
-            return (named,) if lies_there else ()
+            return (named,) if is_there else ()
         depth = folder.count("/") + 1 if folder else 0
         if not named or depth > self._most_folders:
             return ()

@@ -229,7 +229,6 @@ def _read_lines(data: bytes, shape: PoseForm, most: float = math.inf) -> _Lines:
 
 
 def _reason(words: Sequence[str], error: Exception) -> str:
-    """Return why a line is malformed."""
     odd = next((word for word in words if not is_number(word)), None)
     if odd is None:
         return str(error)
