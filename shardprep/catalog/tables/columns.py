@@ -273,8 +273,7 @@ def with_headers(
         try:
             cells.append(header_texts(one.extent.read_head(_HEAD_BYTES), keywords))
         except MemberError as error:
-            what = f"{error}, and its {next(iter(asked))} is needed"
-            raise SourceError(one.key, what, "copy it again") from error
+            raise SourceError(one.key, str(error), "download or copy it again") from error
     header: tuple[str, ...] = tuple(asked)
     name, rows = "DICOM headers", cells
     if match is not None:
