@@ -55,7 +55,7 @@ def write_sample(directory: Path) -> Path:
     """Write the archive and its recipe into `directory`; return the path of the archive.
 
     Existing files with the same bytes are kept. SourceError, and nothing is written, if a file has
-    other bytes (such as those of another version of Pillow), or a write fails.
+    other bytes (for example from another version of Pillow), or a write fails.
     """
     archive = directory / ARCHIVE_NAME
     recipe = "\n\n".join("\n".join(key_lines(key, value)) for key, value in RECIPE.items()) + "\n"

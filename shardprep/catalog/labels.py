@@ -222,7 +222,7 @@ def _of_images(
 
 
 def have_several(key_of: Ints, cells: Coded[Any]) -> bool:
-    """Return whether any image has rows with different cells; empty cells do not count."""
+    """Return whether any image has rows with different cells; cells of None do not count."""
     rows = np.flatnonzero((key_of >= 0) & cells.are_there)
     last = np.zeros(int(key_of.max(initial=0)) + 1, cells.codes.dtype)
     last[key_of[rows]] = cells.codes[rows]
@@ -271,7 +271,7 @@ def flag_columns(match: TableMatch) -> tuple[str, ...]:
 
 
 def flags_in(columns: Mapping[str, Texts]) -> tuple[str, ...]:
-    """Return columns of only 1, 0, −1, true or false; () unless at least two have a 1 or true."""
+    """Return columns of only 1, 0, −1, true, false, yes or no; () unless two or more have a 1."""
     flags: list[str] = []
     num_set = 0
     for title, column in columns.items():
@@ -285,9 +285,9 @@ def flags_in(columns: Mapping[str, Texts]) -> tuple[str, ...]:
 
 
 def _are_flags(table: str, columns: Mapping[str, Collection[str]], target: str) -> bool:
-    """Return whether each column says by 1, 0 or −1 if an image has a class.
+    """Return whether each column is a class, with 1, 0 or −1; if not, each column is a target.
 
-    If not, each column is a target. SourceError if only a few columns have other values.
+    SourceError for other values, unless `target` is "auto" and half of the columns have them.
     """
     others: dict[str, str] = {}
     for title, cells in columns.items():

@@ -179,7 +179,7 @@ def column_targets(
         )
     if made != "soft":  # a share may become 0, another number may not
         for row, column in np.argwhere((matrix != 0) & (matrix.astype(np.float32) == 0))[:1]:
-            what = f"its {[*numbers][column]} {matrix[row, column]:g}"
+            what = f"{matrix[row, column]:g} in column {[*numbers][column]!r}"
             raise _not_float32(keys[row], f"{what} is a number", "write 0, ")
     features: dict[str, Feature] = {}
     if numbers:
@@ -212,7 +212,7 @@ def _is_numeric(keys: Sequence[str], title: str, cells: Coded[str | None]) -> bo
     others = {row: cell for row, cell in firsts.items() if as_number(cell) is None}
     if others and len(others) < _MOSTLY * len(firsts):
         row, cell = next(iter(others.items()))
-        raise _not_number(keys[row], f"its {title} {cell!r}", "classes")
+        raise _not_number(keys[row], f"{cell!r} in column {title!r}", "classes")
     return not others and bool(firsts)
 
 
@@ -242,7 +242,7 @@ def _vectors(
             return {f"{title}[{i}]": matrix[:, i][cells.codes] for i in range(length)}
         for row, cell in cells.firsts().items():
             if is_large[cells.codes[row]] and cell and "inf" not in cell.lower():
-                raise _not_float32(keys[row], f"its {title} {cell!r} has a number")
+                raise _not_float32(keys[row], f"{cell!r} in column {title!r} has a number")
     return {}
 
 
@@ -250,7 +250,7 @@ def _numbers(keys: Sequence[str], title: str, cells: Coded[str | None]) -> Float
     values = np.full(len(cells.values) + 1, np.nan)
     for row, cell in cells.firsts().items():
         if cell:
-            number = checked_number(keys[row], f"its {title} {cell!r}", cell)
+            number = checked_number(keys[row], f"{cell!r} in column {title!r}", cell)
             values[cells.codes[row]] = number or _zero(cell)
     return values[cells.codes]
 

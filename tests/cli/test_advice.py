@@ -180,7 +180,7 @@ CASES = [
         (6, 0),
     ),
     Case(
-        "……; --dedup keeps one",
+        "……; build --dedup keeps one",
         {**SIX, "cat/9.jpg": SIX["cat/0.jpg"]},
         (BUILD, ("inspect", "tfrecords")),
         (*BUILD, "--dedup", "--overwrite"),

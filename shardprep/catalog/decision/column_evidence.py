@@ -91,7 +91,7 @@ class LabelColumns:
 
 
 def label_each(index: KeyIndex, tables: Sequence[Table]) -> bool:
-    """Return whether a table labels each image in a row of its own, so that all are items."""
+    """Return whether a table labels every image, each in a row of its own."""
     for table in tables[:_FEW]:
         with contextlib.suppress(SourceError):
             match = match_ids(index, table)
@@ -445,7 +445,7 @@ def _separator(cells: Mapping[str, int]) -> str:
 
 
 def _named(match: TableMatch, found: Sequence[LabelColumns]) -> list[LabelColumns]:
-    """Return the columns without columns of class numbers whose names are in another column."""
+    """Return the columns, except class numbers if another column has a name for each number."""
     single = {one.titles[0]: one for one in found if len(one.titles) == 1}
     cells = {title: match.cells(title) for title in single}
     lost = dict[str, str]()

@@ -36,7 +36,7 @@ _TAKE = re.compile(
 def class_pictures(view: View) -> Sequence[Reading]:
     """Return readings that exclude pictures named like class folders, or use them as targets.
 
-    A folder below one of masks is no class: it may have the masks of the picture with its name.
+    A folder below a mask folder is not a class: it may have the masks of the picture of its name.
     """
     keys = view.members.keys
     above = {path: path.split("/")[:-1] for path in view.folders}
@@ -80,9 +80,9 @@ def loose_images(view: View) -> Sequence[Reading]:
 
 
 def other_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> list[Reading]:
-    """Return readings without folders that are not classes; without such, other classes.
+    """Return readings that exclude folders that are not classes, or else take other classes.
 
-    Those are parts of the path, takes of a class, or names of files.
+    Other classes are parts of the path, takes of a class, or parts of file names.
     """
     found = [*_of_kinds(view, counts), *_of_strangers(counts)]
     return found or [*_of_paths(counts), *_of_takes(names), *_of_repeated(view, names)]

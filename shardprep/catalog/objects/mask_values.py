@@ -186,10 +186,10 @@ def _highest_number(mask: Collection[int]) -> int | None:
 
 
 def hold_numbers(masks: Iterable[Seen | None], documents: Documents) -> int:
-    """Return a score of whether sampled masks have object numbers, as `are_numbers` does.
+    """Return the result of `are_numbers` for sampled masks, although a few masks may not fit.
 
     0 if a mask has colours or is a JPEG, or if a document names the values as classes. Up to a
-    tenth of the masks may lack the number of a covered object; the result is then at most `UNSURE`.
+    tenth of the masks may lack the number of a hidden object; then the result is at most `UNSURE`.
     """
     seen, num_odd = [], 0
     for one in masks:

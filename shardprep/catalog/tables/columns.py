@@ -140,8 +140,9 @@ def mixed_note(what: str, cells: Coded[Any]) -> str:
     odd = {cell: n for cell, n in counts.items() if as_number(cell) is None}
     if not odd or 2 * sum(odd.values()) >= sum(counts.values()):
         return ""
-    first, are = next(iter(odd)), counted(sum(odd.values()), "value", "is", "are")
-    return f"{what}: {are} no number, such as {first!r}; {OptionName('null', first)} makes it empty"
+    first = next(iter(odd))
+    are = counted(sum(odd.values()), "value", "is not a number", "are not numbers")
+    return f"{what}: {are}, such as {first!r}; {OptionName('null', first)} makes it empty"
 
 
 class RowColumns(NamedTuple):
@@ -270,10 +271,12 @@ def with_headers(
             hint = f"is {DICOM}{near[0]} meant?" if near else "use a name such as dicom/PatientID"
             what = "is not an element of DICOM with a text or a number"
             raise RecipeError(f"{DICOM}{keyword}", what, hint)
-    try:
-        cells = [header_texts(one.extent.read_head(_HEAD_BYTES), keywords) for one in members]
-    except MemberError as error:
-        raise SourceError(next(iter(asked)), f"an image {error}", "copy it again") from error
+    cells = list[list[str]]()
+    for one in members:
+        try:
+            cells.append(header_texts(one.extent.read_head(_HEAD_BYTES), keywords))
+        except MemberError as error:
+            raise SourceError(one.key, str(error), "download or copy it again") from error
     header: tuple[str, ...] = tuple(asked)
     name, rows = "DICOM headers", cells
     if match is not None:

@@ -160,7 +160,7 @@ class Documents:
         return {}
 
     def joined_table(self, wanted: Collection[str] | None = ()) -> Table | None:
-        """Return the table for options other than labels: array columns, joined tables, or None.
+        """Return the table for other options than labels, or None: of items, arrays or `--join`.
 
         Rows of one key must not differ in a column of `wanted`, or in any if it is None.
         """

@@ -96,7 +96,7 @@ class TableMatch:
         if len(odd := self.odd_rows(column)):
             one, two = int(self.row_of[self.key_of[odd[0]]]), int(odd[0])
             cells = " and ".join(repr(self._cells_of_rows(column)[row]) for row in (one, two))
-            what = f"gives an image {cells} in column {column!r} (rows {one + 1} and {two + 1})"
+            what = f"rows {one + 1:,} and {two + 1:,} of an image have {cells} in column {column!r}"
             raise SourceError(self.table.name, what, "give each image one value in this column")
         return self.cells(column)
 
