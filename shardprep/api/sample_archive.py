@@ -71,7 +71,8 @@ def write_sample(directory: Path) -> Path:
                 write_durably(path, content)
     except OSError as error:
         hint = "name a folder that can be written to"
-        raise SourceError(str(directory), error.strerror or str(error), hint) from error
+        what = "is a file" if directory.is_file() else error.strerror or str(error)
+        raise SourceError(str(directory), what, hint) from error
     return archive
 
 

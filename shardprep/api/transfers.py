@@ -255,8 +255,9 @@ def repack(
         if form:
             if "format" not in given and made.format != known.get("format", "jpeg"):
                 others = some_of([str(OptionName(one)) for one in form])
-                what = f"is {known['format']} in the dataset, but needs to be {made.format} "
-                what += f"for {others}"
+                what = (
+                    f"is {known['format']} in the dataset, but must be {made.format} for {others}"
+                )
                 hint = f"leave out {others}, or add {OptionName('format', made.format)}"
                 raise RecipeError(OptionName("format"), what, hint)
             from shardprep.writer.engine.job import Workers

@@ -14,7 +14,7 @@ from typing import cast
 import numpy as np
 
 from shardprep.catalog.given_items import with_items
-from shardprep.catalog.idle_options import Found, idle_options
+from shardprep.catalog.idle_options import Affected, idle_options
 from shardprep.catalog.items import Items
 from shardprep.catalog.labels import ENOUGH, Labelling, classes_in
 from shardprep.catalog.names import words_of_split
@@ -210,7 +210,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
     if beside.files is not None or beside.segments:
         used = {one.key for several in items.companions.firsts().values() for one in several}
         others += beside.unused(set(index.keys), used)
-    findings = _findings(Found(wanted, match, targets, annotated), items, unlabelled)
+    findings = _findings(Affected(wanted, match, targets, annotated), items, unlabelled)
     lost, more = _without_left_out((*_unmatched_rows(wanted), *rows.without_image), wanted)
     findings = [*more, *recipe.rules.split.notes, *findings, *rows.findings, *wanted.notes, *notes]
     return Catalog(
@@ -419,7 +419,7 @@ def _without(items: Items, lacks: Coded[str], source: str) -> tuple[Items, list[
     return items.take(np.flatnonzero(~out)), [skipped(member, lack) for member, lack in pairs]
 
 
-def _findings(found: Found, items: Items, unlabelled: Sequence[Skipped]) -> list[str]:
+def _findings(found: Affected, items: Items, unlabelled: Sequence[Skipped]) -> list[str]:
     wanted, targets, annotated = found.wanted, found.targets, found.annotated
     recipe, listing, labelling = wanted.recipe, wanted.listing, wanted.labelling
     findings = [*listing.notes, *labelling.remarks, *targets.findings]

@@ -157,7 +157,7 @@ def _check_single(items: GivenItems, recipe: Recipe) -> None:
         cells, is_said = items.columns["split"].coded(), False
         for row in np.flatnonzero(cells.fit(lambda cell: given_split([cell]) is None)).tolist():
             flag = OptionName("split", split_places(items.titled("split"), cells.counts()))
-            hint = f"; {flag} says what it is" if cells[row] and not is_said else ""
+            hint = f"; {flag} gives it a split" if cells[row] and not is_said else ""
             is_said = is_said or bool(hint)
             items.refuse(row, "split", f"is not train, validation or test{hint}")
 

@@ -225,7 +225,7 @@ def recipe_text(survey: Survey) -> str:
         "# What `shardprep build` makes. A flag on the command line wins over this file;",
         "# `shardprep build --help-all` lists them. All except 'This run' are keys of this file.",
         "",
-        f"# {counted(survey.num_images, 'image')}, {survey.num_bytes / 1e6:,.1f} MB.",
+        f"# {counted(survey.num_images, 'image')}, {megabytes(survey.num_bytes)}.",
         f"source = {toml_value(survey.source)}",
         "",
         *(line for key, value in survey.given.items() for line in (*key_lines(key, value), "")),

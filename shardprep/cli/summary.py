@@ -225,7 +225,7 @@ def _print_inputs(terminal: Terminal, manifest: Manifest, found: LeftOutExamples
             f", in {counted(totals.num_leaks, 'case')} across splits" if totals.num_leaks else ""
         )
         copies = counted(totals.num_copies, "image", "is a copy", "are copies")
-        text = f"{copies}{leaks}; --dedup keeps one"
+        text = f"{copies}{leaks}; build --dedup keeps one"
         terminal.entry("copies", text, style="yellow" if totals.num_leaks else "")
     if manifest.leaks is not None:
         terminal.entry("near", str(manifest.leaks))
@@ -265,13 +265,13 @@ def image_line(schema: Schema, size: Sequence[int] | None, fit: str) -> str:
 
 def _print_own_sizes(terminal: Terminal, schema: Schema) -> None:
     if schema.image_size is None:
-        hint = "add --size 224x224 --fit crop, or read with center_crop=(224, 224)"
+        hint = "build with --size 224x224 --fit crop, or read with center_crop=(224, 224)"
         if any(name.startswith((OBJECTS, MASK, POINTS)) for name in schema.features):
-            hint = "add --size 224x224 --fit pad, because a crop may cut objects"
+            hint = "build with --size 224x224 --fit pad, because a crop may cut objects"
         terminal.entry(
             "note",
-            "images have no stated size in common, but batches need one, even if all sizes are "
-            f"equal: {hint}",
+            "batches need one image size, and this dataset does not state one, even if all images "
+            f"are equally large: {hint}",
         )
 
 

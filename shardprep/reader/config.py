@@ -418,13 +418,13 @@ class BatchOptions(EpochOptions):
 
 
 class LoaderBatchOptions(BatchOptions):
-    """The arguments of the batches of a loader; errors name `Dataset.loader`."""
+    """The options of the batches that a loader makes; errors name `Dataset.loader`."""
 
     where = "Dataset.loader"
 
 
 class KerasBatchOptions(BatchOptions):
-    """The arguments of the batches for Keras; errors name `Dataset.keras`."""
+    """The options of the batches that Keras gets; errors name `Dataset.keras`."""
 
     where = "Dataset.keras"
 

@@ -216,10 +216,7 @@ class UnpackedFile:
             raise self._unwritten(str(error.strerror)) from error
 
     def _unwritten(self, why: str) -> SourceError:
-        hint = (
-            "free some space there, or choose another disk: "
-            f"{OptionName('out')} for a build, TMPDIR for init and a dry run"
-        )
+        hint = f"free some space, or use another disk: {OptionName('out')} (init, dry run: TMPDIR)"
         return SourceError(self._name, f"does not fit into {self._path.parent}: {why}", hint)
 
     @property

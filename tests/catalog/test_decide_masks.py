@@ -533,6 +533,14 @@ def test_flat_pictures_of_colours_have_masks_in_a_folder_of_this_name(tmp_path: 
     assert masks_of(made) == {f"images/{i}.png": [f"masks/{i}.png"] for i in range(6)}
     renamed = {key.replace("images/", "viz/"): data for key, data in flat(4).items()}
     assert not any("masks" in one for one in flags(tmp_path / "viz", renamed))
-    made = catalog(tmp_path / "grey", flat(0))
-    assert len(made.items) == 12
-    assert any("--masks 'masks/{stem}.*' stores them" in one for one in made.findings)
+
+
+@pytest.mark.parametrize("folder", ["masks", "labels", "annotations"])
+def test_grey_pictures_of_few_values_have_masks_in_a_folder_of_this_name(
+    folder: str, tmp_path: Path
+) -> None:
+    members = {key.replace("masks/", f"{folder}/"): data for key, data in flat(0).items()}
+    made = catalog(tmp_path / "grey", members)
+    assert masks_of(made) == {f"images/{i}.png": [f"{folder}/{i}.png"] for i in range(6)}
+    alone = {key: data for key, data in members.items() if key.startswith("images/")}
+    assert len(catalog(tmp_path / "alone", alone).items) == 6

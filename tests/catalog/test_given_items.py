@@ -764,14 +764,14 @@ def test_the_split_that_a_misspelt_word_means_is_proposed_once_and_works_as_prin
     rows = [{"image": f"{i}.jpg", "split": word} for i, word in enumerate(words)]
     with pytest.raises(ShardprepError, match="'vallidation' is not train") as error:
         planned(rows)
-    (value,) = re.findall(r"; --split (\S+) says what it is", str(error.value))
+    (value,) = re.findall(r"; --split (\S+) gives it a split", str(error.value))
     assert planned(rows, split=value).images == {"train": 1, "validation": 2, "test": 1}
     with pytest.raises(ShardprepError, match="which names no split") as error:
         planned(
             [{**row, "part": row["split"]} | {"split": "train"} for row in rows],
             split="column:part",
         )
-    assert f"say what it means: --split {value.replace('split', 'part')} (" in str(error.value)
+    assert f"give it a split: --split {value.replace('split', 'part')} (" in str(error.value)
     held = [{"image": "0.jpg", "split": "held"}, {"image": "1.jpg", "split": "test"}]
     with pytest.raises(SourceError, match="--split column:split:held=SPLIT,test=test says"):
         planned(held)

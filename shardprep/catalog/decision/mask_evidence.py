@@ -194,7 +194,7 @@ def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
 
 
 def _globs_apart(other: MaskSet, one: MaskSet) -> list[str]:
-    """Return globs that exclude the masks of `other`, or its folders if `one` has other folders."""
+    """Return globs that exclude the masks of `other`, or its folders if none has masks of `one`."""
     own, others = ({kind.folder for kind in each.kinds} for each in (one, other))
     if one.folder or other.folder or own & others or len(others) > _MOST_KINDS:
         return [other.glob] if other.glob != one.glob else []

@@ -327,7 +327,7 @@ def _number(name: str) -> str:
 
 
 def _has_names(keys: Texts, document: Member) -> bool:
-    """Return whether a document has names or numbers of most images in its folder and split."""
+    """Return whether a document has facts, and names or numbers of most images of its split."""
     text = head_of(document).casefold()
     lines = [*filter(None, map(str.strip, text.splitlines()))]
     if sum(bool(_NAME.fullmatch(line)) for line in lines) >= _MOSTLY * len(lines):

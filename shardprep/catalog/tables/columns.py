@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import re
 from array import array
 from collections import Counter
@@ -227,9 +228,11 @@ def _reader(
     if others and all(map(_FLOAT.fullmatch, others)):
         dtype = "float32"
         for cell in cells:
+            value = float(cell or 0)
             is_small = bool(cell) and vanishes_in_float32(cell)
-            if is_small or (cell and is_beyond_float32(float(cell))):
-                number = cell if is_small else f"{float(cell):g}"
+            is_infinite = math.isinf(value) and cell[-1].isdigit()  # 1e400, not inf
+            if is_small or is_infinite or is_beyond_float32(value):
+                number = cell if is_small or is_infinite else f"{value:g}"
                 what = f"column {column!r} has {number}, which float32 cannot hold"
                 hint = f"leave the column out, or name the cell with {OptionName('null')}"
                 raise SourceError(table, what, "write 0, " * is_small + hint)
@@ -273,8 +276,7 @@ def with_headers(
         try:
             cells.append(header_texts(one.extent.read_head(_HEAD_BYTES), keywords))
         except MemberError as error:
-            what = f"{error}, and its {next(iter(asked))} is needed"
-            raise SourceError(one.key, what, "copy it again") from error
+            raise SourceError(one.key, str(error), "download or copy it again") from error
     header: tuple[str, ...] = tuple(asked)
     name, rows = "DICOM headers", cells
     if match is not None:

@@ -290,7 +290,7 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
             raise NoIdsError(table.name, f"its ids lack the zeros of {lost}", hint)
         what = "none of its columns has names of images in the source"
         hint = f"write names such as {shown(index.keys[0])}"
-        hint += "" if table.is_frame else ", or name the columns, as in csv:FILE:ID:LABEL"
+        hint += "" if table.is_frame else ", or name a path of columns such as {study}/{series}"
         firsts = table.rows[0] if table.rows else [""] * len(table.header)
         cells = [f"{a} ({shown(b, 40)})" for a, b in zip(table.header, firsts, strict=True)]
         same = next(filter(None, (other_case(one, index.keys) for one in firsts if one)), "")

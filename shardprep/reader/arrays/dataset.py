@@ -188,8 +188,7 @@ class Dataset:
         Raises:
             IndexError: the number is out of range.
             RecordError: the record is damaged; the error has file, record number and offset.
-            DatasetError: the shard of the record is missing or was replaced.
-            StorageError: object storage does not answer, or refuses a request.
+            DatasetError, StorageError: the shard of the record cannot be read.
         """
         if isinstance(wanted, slice):
             part = copy.copy(self)

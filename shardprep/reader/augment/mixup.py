@@ -43,8 +43,7 @@ class _Mix:
                 raise DatasetError(where, "labels are class indices", "give num_classes")
             return images, tf.one_hot(labels, self.num_classes)
         if not (labels.dtype.is_integer or labels.dtype.is_floating):
-            what = f"labels have the dtype {labels.dtype.name}"
-            raise DatasetError(where, what, "give numbers: class indices, or floats of any shape")
+            raise DatasetError(where, f"labels have the dtype {labels.dtype.name}", "give numbers")
         return images, tf.cast(labels, tf.float32)
 
     def _share(self, drawn: Any, chance: Any) -> Any:

@@ -111,10 +111,7 @@ def padding(values: Mapping[str, Any]) -> dict[str, int]:
 
 
 def check_options(schema: Schema, options: ReadOptions) -> None:
-    """Raise DatasetError for an option for boxes or stacks of a dataset that has none.
-
-    Also warn if the crop flips keypoints whose left and right are unknown.
-    """
+    """Raise DatasetError for options of absent boxes or stacks; warn of flips without pairs."""
     has_boxes, is_stack = BOX in schema.features, schema.is_stack
     for name, default, has_any, noun in (
         ("max_boxes", None, has_boxes, "boxes"),

@@ -165,10 +165,7 @@ def _joined_schema(datasets: Sequence[OpenDataset]) -> Schema:
             if own != known:
                 what = f"has {own} where {first} has {known}"
                 paths = shlex.join(map(str, datasets))
-                hint = (
-                    "build all with the same classes, or merge them: "
-                    f"shardprep repack {paths} --name NAME"
-                )
+                hint = f"build with equal classes, or merge: shardprep repack {paths} --name NAME"
                 raise DatasetError(str(other), what, hint)
     return joined
 
