@@ -206,6 +206,7 @@ def test_a_small_part_of_an_archive_beside_it_is_left_out_with_its_documents(
 _ABOUT_THE_SET = {
     "a logo above the folders of classes": ("logo.png", "", "logo.png"),
     "an overview within the only folder": ("pets/overview.jpg", "pets/", "overview.jpg"),
+    "a logo above the only folder, which a table describes": ("a.jpg", "cat/", "a.jpg"),
     "a figure in a folder for documents": ("docs/result.png", "", "'docs/*.png'"),
     "a figure in such a folder beside only one folder": ("docs/a.png", "cat/", "'docs/*.png'"),
 }
@@ -218,7 +219,10 @@ def test_a_picture_about_the_set_is_left_out_with_a_note(tmp_path: Path, case: s
     names = [f"{above}{x}/{i}.jpg" for x in ("cat", "dog") for i in range(5)]
     names = [f"cat/{i}.jpg" for i in range(10)] if above == "cat/" else names
     members = {one: jpeg(16, 16, i) for i, one in enumerate([*names, name])}
-    plan = catalog(tmp_path, {**members, "README.md": f"![]({name})".encode()})
+    table = "\n".join(["name,label", *(f"{i}.jpg,{'xy'[i % 2]}" for i in range(10))])
+    documents = {"README.md": f"![]({name})", **({"labels.csv": table} if above == "cat/" else {})}
+    members |= {one: text.encode() for one, text in documents.items()}
+    plan = catalog(tmp_path, members)
     assert sorted(keys(plan)) == sorted(names)
     assert any(f"--exclude {flag} is decided: 1 picture" in one for one in plan.findings)
 

@@ -21,7 +21,6 @@ Word = Callable[[str], str]
 _TEXT = re.compile(r"\.(csv|tsv|txt|json|jsonl|xml|ya?ml|lst|md|names|data)$", re.IGNORECASE)
 _TREES = "oak maple birch willow aspen cedar walnut hazel spruce larch poplar alder rowan linden"
 _FILES, _LABELS = ("mask", "target"), ("label", "labels", "boxes", "shapes")
-_Rows = list[list[str]]
 
 
 def _labels(row: Row) -> set[str]:
@@ -34,7 +33,6 @@ def _with(row: Row, files: Members) -> Row:
 
 
 def _renamed(row: Row, path: Word, text: Word = str, label: Word = str) -> Row | None:
-    """Return the row with other paths, words in texts and labels; None if two paths are equal."""
     of_key = {**dict.fromkeys(_FILES, path), **dict.fromkeys(_LABELS, label)}
 
     def fact(one: Fact) -> Fact:
@@ -82,15 +80,13 @@ def _classes(row: Row) -> Row | None:
     return _renamed(row, text, text, lambda one: new.get(one, one)) if is_clear else None
 
 
-def _tables(change: Callable[[_Rows], _Rows]) -> Change:
+def _tables(change: Callable[[list[list[str]]], list[list[str]]]) -> Change:
     """Return the change of all tables with a header; sample submissions say what is wanted."""
 
     def changed(row: Row) -> Row | None:
         new, files = dict[str, bytes](), row.members()
         stems = {name.rpartition("/")[2].partition(".")[0] for name in files}
-        for name in (
-            x for x in files if x.endswith(".csv") and not re.search("(?i)sample|submi", x)
-        ):
+        for name in (x for x in files if x.endswith(".csv") and "ubmission" not in x):
             rows = [*csv.reader(io.StringIO(files[name].decode()))] or [[""]]
             if len({*map(len, rows)}) == 1 < len(rows[0]) and stems.isdisjoint(rows[0]):
                 lines = (",".join(f'"{cell}"' for cell in one) for one in change(rows))
@@ -109,18 +105,14 @@ def _words(**new: str) -> Change:
 
 
 CHANGES: dict[str, Change] = {
-    "a folder around": lambda row: _renamed(row, "archive/{}".format),
-    "two folders around": lambda row: _renamed(row, "set-master/set-master/{}".format),
+    "folders around": lambda row: _renamed(row, "set-master/set/{}".format),
     "capitals": _folders(str.upper),
     "splits": _words(train="training", val="valid", valid="validation", test="testing"),
     "images": _words(images="imgs", Images="JPEGImages", imgs="images", img="photos"),
     "masks": _words(masks="annotations", mask="labels", labels="ann", annotations="labels"),
     "classes": _classes,
     "columns": _tables(lambda rows: [one[::-1] for one in rows]),
-    "one more column": _tables(
-        lambda rows: [[*x, "CC0" if i else "by"] for i, x in enumerate(rows)]
-    ),
-    "headers": _tables(lambda rows: [[*map(str.title, rows[0])], *rows[1:]]),
+    "one more column": _tables(lambda rows: [[*one, "source"] for one in rows]),
     "a logo": _beside("logo.jpg"),
     "a picture of the readme": _beside("docs/logo.jpg"),
     "a readme": _beside("README.md", b"# A data set\n\n![](logo.jpg)\n"),

@@ -11,7 +11,7 @@ from tests.support.first_contact import judged, stored_statuses, wanted_facts
 
 _ROWS = {row.id: row for row in rows() if row.facts is not None}
 _RIGHT = [name for name, status in stored_statuses().items() if status == "right" and name in _ROWS]
-_SHARE = 200
+_SHARE = 100
 """One of so many pairs of a row and a change is tested; `--changed` tests all rows."""
 
 

@@ -72,7 +72,8 @@ def stray_pictures(view: View) -> Sequence[Reading]:
     """Return the reading without a few pictures about the set, such as `logo.png` or `docs/a.png`.
 
     They are above all folders, or in a folder for documents with the fewest pictures. The form of
-    their names must occur in no other folder, and no document or table may have their names.
+    their names must occur in no other folder, and no document or table may have their names. Above
+    one folder, there must be documents, which describe the pictures in it.
     """
     keys, counts = view.members.keys, view.folders
     top = commonpath(counts) if all(counts) else ""
@@ -82,17 +83,18 @@ def stray_pictures(view: View) -> Sequence[Reading]:
         place[top] = ""
     rest = [number for path, number in counts.items() if path not in place]
     is_few = all(counts[path] < min(rest, default=0) for path in place if path != top)
-    is_few &= len(rest) >= (_FEW if has_top else 1)
+    documents = view.documents.members("")
+    texts = [one for one in documents if not _ABOUT.search(one.key)][:_MOST_FOLDERS]
+    is_few &= len(rest) >= (_FEW if has_top and not texts else 1)
     if not (place and is_few) or sum(rest) * (1 + _MANY) < _MANY * len(keys):
         return []
     is_out = keys.folders.fit(place.__contains__)
     own = [*keys.where(is_out)]
     names = {stem(key): key for key in own}
     forms = {re.sub(r"\d+", "0", stem(key)) for key in keys.where(~is_out)}
-    index, documents = KeyIndex(own), view.documents.members("")
+    index = KeyIndex(own)
     cells = (x.cells(at) for x in view.documents.tables for at in range(len(x.header)))
     named = re.compile("|".join(rf"(?<!\w){re.escape(one)}(?!\w)" for one in names))
-    texts = [one for one in documents if not _ABOUT.search(one.key)][:_MOST_FOLDERS]
     is_used = any(re.sub(r"\d+", "0", one) in forms for one in names)
     is_used = is_used or any(stem(one.key) in names for one in documents)
     is_used = is_used or any(map(index.num_found, cells))
@@ -100,7 +102,7 @@ def stray_pictures(view: View) -> Sequence[Reading]:
         return []
     paths = [(place[key.rpartition("/")[0]], PurePath(key)) for key in own]
     out = [start + one.suffix if start else glob.escape(one.name) for start, one in paths]
-    why = f"{counted(len(own), 'picture')} such as {own[0]}, beside {len(rest):,} folders"
+    why = f"{counted(len(own), 'picture')} such as {own[0]}, beside {counted(len(rest), 'folder')}"
     return [Reading({"exclude": tuple(dict.fromkeys(out))}, why)]
 
 
