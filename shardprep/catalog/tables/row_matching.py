@@ -267,7 +267,7 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
     if key not in index.known:
         several = [table.cells(i)[::step] for i in range(len(table.header))]
         hits = [index.num_found(cells) for cells in several]
-        if not any(hits) and table.rows:  # once for all columns: it reads all keys
+        if hits and not any(hits) and table.rows:  # once for all columns: it reads all keys
             fits = index.are_found(Texts.joined(several), in_any_case=True)
             sums = fits.reshape(len(several), -1).sum(axis=1).tolist()
             hits = [n if 2 * n > len(several[0]) else 0 for n in sums]
