@@ -62,7 +62,7 @@ def read_runs(rule: RunTableRule, source: AnnotatedSource, order: RunOrder | Non
         for image, cell in zip(images, cells, strict=True):
             if image >= 0 and cell not in _NO_RUNS:
                 of_image[image].append(cell)
-        order, why = tell_order(of_image, source.size_of)
+        order, why = detected_order(of_image, source.size_of)
         if why:
             findings.append(why)
     found_objects = ObjectTable(len(index.keys))
@@ -106,7 +106,7 @@ def _objects(
     return ids, cells, [], how
 
 
-def tell_order(cells: Mapping[int, Sequence[str]], size_of: SizeOf) -> tuple[RunOrder, str]:
+def detected_order(cells: Mapping[int, Sequence[str]], size_of: SizeOf) -> tuple[RunOrder, str]:
     """Return the order of pixels, and a remark for the user if the data do not show it, or "".
 
     If most cells have a start before the end of the previous run, starts are relative. Otherwise,
