@@ -254,8 +254,11 @@ def repack(
         encoding = None
         if form:
             if "format" not in given and made.format != known.get("format", "jpeg"):
-                what = f"is {known['format']} in the dataset, but other options need {made.format}"
-                hint = f"leave them out, or add {OptionName('format', made.format)}"
+                others = some_of([str(OptionName(one)) for one in form])
+                what = (
+                    f"is {known['format']} in the dataset, but must be {made.format} for {others}"
+                )
+                hint = f"leave out {others}, or add {OptionName('format', made.format)}"
                 raise RecipeError(OptionName("format"), what, hint)
             from shardprep.writer.engine.job import Workers
             from shardprep.writer.engine.pool import write_shards

@@ -288,7 +288,7 @@ def test_a_text_of_several_classes_is_asked_about_in_label_tables_too(
     files, rule = images(*KEYS) | {"t.csv": table}, {"labels": "csv:t.csv:image:label"}
     with pytest.raises(SourceError) as error:
         catalog(tmp_path / "1", files, **rule)
-    assert f"labels: {odd_one} is one class or several; give --target class" in str(error.value)
+    assert f"--labels: {odd_one} is one class or several; give --target class" in str(error.value)
     assert catalog(tmp_path / "2", files, **rule, target="class").label_names == tuple(
         sorted(names)
     )

@@ -242,8 +242,8 @@ def test_what_keras_cannot_take_is_refused(dataset: reader.Dataset, tmp_path: Pa
         refused(lambda: dataset.keras(8, as_supervised=False, sample_weight=len)),
     ]
     assert [line.partition(": ")[2].partition(";")[0] for line in lines] == [
-        "Keras takes no lists or bytes",
-        "Keras takes no lists or bytes",
+        "Keras cannot take lists or bytes",
+        "Keras cannot take lists or bytes",
         "Keras needs a fixed number of boxes",
         "sample_weight needs targets",
     ]

@@ -95,7 +95,7 @@ class Table:
     parts: tuple[tuple[str, int], ...] = ()
     """Name and number of rows of each table that was stacked; () for a single table."""
     num_beside: int = 0
-    """Number of tables in folders whose path ends like that of this file; 0 if unknown."""
+    """Number of tables in folders whose path ends like the folder of this file; 0 if unknown."""
     faults: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Column with a cell that spans lines → file and problem; "" if rows are missing, `_LONG` if
     rows are too long."""

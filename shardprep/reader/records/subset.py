@@ -165,7 +165,7 @@ def _joined_schema(datasets: Sequence[OpenDataset]) -> Schema:
             if own != known:
                 what = f"has {own} where {first} has {known}"
                 paths = shlex.join(map(str, datasets))
-                hint = f"build all with the same classes, or merge them: shardprep repack {paths}"
+                hint = f"build with equal classes, or merge: shardprep repack {paths} --name NAME"
                 raise DatasetError(str(other), what, hint)
     return joined
 
@@ -350,7 +350,7 @@ def open_request(request: Request) -> Subset:
     if request.batch_size is not None and subset.image_size(request) is None and not has_crop:
         raise DatasetError(
             str(datasets),
-            "its images may differ in size, so they cannot be batched as they are",
+            "its images may differ in size, so they cannot be batched",
             "give random_resized_crop, center_crop or ReadConfig(image_size=(height, width)), "
             "leave out batch_size, or build with --size",
         )
@@ -375,12 +375,13 @@ def _check_request(request: Request) -> None:
     }
     request.check_source(request.path, no_mix)
     if request.weights is not None and config.pad_batches:
-        raise _refused("weights are for training, pad_batches for evaluation", "give one of them")
+        what = "weights are for training, pad_batches for evaluation"
+        raise _refused(what, "leave out weights or pad_batches")
     if config.pad_batches and (
         request.batch_size is None or request.drop_remainder or request.repeat
     ):
-        hint = "give batch_size, and neither repeat nor drop_remainder"
-        raise _refused("pad_batches pads the last batch of a single epoch", hint)
+        what = "pad_batches=True needs batch_size, and neither repeat nor drop_remainder"
+        raise _refused(what, "change these arguments, or leave out pad_batches")
     if request.crop is not None and config.image_size is not None:
         hint = "leave out image_size: a crop has its own size"
         raise _refused("image_size and a crop are both given", hint)

@@ -141,7 +141,7 @@ def test_images_without_a_file_of_yolo_are_counted_apart_from_empty_files(tmp_pa
     texts["data.yaml"] = "names: [cat]"
     members = images(10) | {key: text.encode() for key, text in texts.items()}
     with pytest.raises(
-        SourceError, match=r"1 of 10 images have no annotation, above the share of 0\.05"
+        SourceError, match=r"1 of 10 images have no annotation, more than --max-dropped 0\.05"
     ):
         catalog(tmp_path, members, boxes="yolo")
     found = catalog(tmp_path, members, boxes="yolo", unlisted="background")

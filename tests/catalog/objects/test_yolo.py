@@ -138,11 +138,11 @@ def test_bad_lines_cost_their_objects_and_not_the_image(tmp_path: Path) -> None:
     [
         (
             "\n\nhello world",
-            "1.txt is not YOLO: line 3 is 'hello world': 'hello' is no number",
+            "1.txt is not YOLO: line 3 is 'hello world': 'hello' is not a number",
         ),
         (
             "0,.5,.5,.1,.1",
-            "1.txt is not YOLO: line 1 is '0,.5,.5,.1,.1': '0,.5,.5,.1,.1' is no number, blanks",
+            "1.txt is not YOLO: line 1 is '0,.5,.5,.1,.1': '0,.5,.5,.1,.1' is not a number, blanks",
         ),
         ("0.5 .5 .5 .1 .1", "1.txt is not YOLO: line 1 is '0.5 .5 .5 .1 .1': the class is not"),
         (b"\x89PNG\0\1", "1.txt is not YOLO: line 1 is"),
@@ -382,7 +382,7 @@ def test_other_text_files_are_not_labels(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"use another format: the source has README\.txt"):
         source(tmp_path, {"README.txt": "hello"}, "1.png").read("yolo")
     texts = {"README.txt": "hello", "classes.txt": "cat", "labels/x1.txt": "0 0.5 0.5 0.5 0.5"}
-    with pytest.raises(SourceError, match=r"no TXT file belongs to an image, such as labels/x1"):
+    with pytest.raises(SourceError, match=r"no TXT file, such as labels/x1.*, belongs to an image"):
         source(tmp_path, texts, "1.png").read("yolo")
 
 
