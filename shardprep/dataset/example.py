@@ -106,7 +106,8 @@ def decode(data: bytes) -> Features:
                 name = b"".join(_submessages(entry, 1)[-1:]).decode()
                 features[name] = _values(b"".join(_submessages(entry, 2)))
     except (IndexError, ValueError, struct.error) as error:
-        raise RecordError("example", f"is not a serialized tf.train.Example ({error})") from error
+        what = f"is not a serialized tf.train.Example ({error})"
+        raise RecordError("a record", what, "run `shardprep verify DATASET`") from error
     return features
 
 

@@ -239,4 +239,6 @@ def check_size(path: str, actual: int | None, expected: int, dataset: Path) -> N
     """Raise DatasetError if sizes differ: a file cut between two records passes every checksum."""
     if actual != expected:
         what = "is missing" if actual is None else f"has {actual:,} bytes"
-        raise DatasetError(path, f"{what}, but the manifest says {expected:,}", way_out(dataset))
+        raise DatasetError(
+            path, f"{what}, but the manifest says {expected:,} bytes", way_out(dataset)
+        )

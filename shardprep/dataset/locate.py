@@ -30,7 +30,7 @@ VERSION_FOLDER = re.compile(
 DatasetFiles = LocalFiles | RemoteFiles
 """The files of a dataset, local or remote; `OpenDataset` uses only methods that both have."""
 USUAL_SHARE = 0.05
-"""Default of `--max-rejected`, the option of a higher room; a test holds that they are equal."""
+"""Default of `--max-rejected`, which `recipe` defines; a test checks that both are equal."""
 _LEVELS = 2
 """Number of folder levels to search: versions, or datasets with versions in them."""
 _REMAINS = (ITEMS_FILE, SCHEMA_FILE, *DOCUMENTS[:1])
@@ -91,10 +91,8 @@ def _newest(root: Path | ObjectUrl, versions: list[Version]) -> tuple[str, ...]:
         names = versions[0].names if versions else ()
         work = (*names[:-1], f"{names[-1]}{INCOMPLETE_SUFFIX}") if names else ()
         raise unfinished_error(below(root, work))
-    hint = f"give the folder of a dataset, or what was {OptionName('out')} of its build"
-    raise DatasetError(
-        str(root), "holds no dataset", f"write one with `shardprep build`, or {hint}"
-    )
+    hint = "give the folder of a dataset, or write one with `shardprep build`"
+    raise DatasetError(str(root), "holds no dataset", hint)
 
 
 def unfinished_error(work: Path | ObjectUrl) -> DatasetError:
@@ -108,8 +106,8 @@ def unfinished_error(work: Path | ObjectUrl) -> DatasetError:
             rejected, way = rejected_text(items, again, most=USUAL_SHARE)
             what += f": {rejected}" if rejected else ""
     if not way:
-        way = "run the same `shardprep build` again to continue it, or to see why it stops; for a "
-        way += f"build in parts, run {command_line('finalize', work)} when all parts are done"
+        finalize = f"{command_line('finalize', work)} if all parts of it are done"
+        way = f"run the same `shardprep build` again, or {finalize}"
     return DatasetError(str(work), what, way)
 
 
@@ -130,7 +128,7 @@ def versions_below(root: Path | ObjectUrl, *, damaged: bool = False) -> list[Ver
         names = (facts.name for facts in objects.listing(root))
         return _versions(_stored_folders(names, damaged=damaged))
     if not root.is_dir():
-        hint = f"give the folder of a dataset, or what was {OptionName('out')} of its build"
+        hint = f"give the folder of a dataset, or the {OptionName('out')} of its build"
         what = "is a file, not the folder of a dataset" if root.is_file() else "no such folder"
         raise DatasetError(str(root), what, hint)
     return _versions(_folders(root, damaged=damaged))

@@ -69,7 +69,7 @@ class OpenDataset:
         """Return the dataset's folder. RecipeError, naming `command`, for a remote dataset."""
         if isinstance(self.files, LocalFiles):
             return self.files.folder
-        what = f"{command} works on this machine's files"
+        what = f"{command} needs a dataset on this machine"
         raise RecipeError(str(self), what, f"run {command_line('fetch', self)} and give the copy")
 
     @property

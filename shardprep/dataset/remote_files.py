@@ -157,7 +157,9 @@ class RemoteFiles:
         facts = self.objects.get(shard.name)
         if facts is None or facts.num_bytes != shard.num_bytes:
             here = "is missing" if facts is None else f"has {facts.num_bytes:,} bytes"
-            raise self._error(shard.name, f"{here}, but the manifest says {shard.num_bytes:,}")
+            raise self._error(
+                shard.name, f"{here}, but the manifest says {shard.num_bytes:,} bytes"
+            )
         return RemoteShard(self.url / facts.name, facts.etag, shard.num_bytes, shard.sha256)
 
     def read(self, shard: str, offset: int, num_bytes: int) -> bytes:

@@ -188,7 +188,7 @@ class Tally:
     def annotations(
         self, schema: Schema, known: Mapping[str, AnnotationCounts] = MappingProxyType({})
     ) -> dict[str, AnnotationCounts]:
-        """Return the counts of each split; if those of `known` are strict and right, those."""
+        """Return the counts of each split, strict (see `counts`) if `known` has the strict ones."""
         found = dict[str, AnnotationCounts]()
         for name, tally in self._splits.items() if schema.annotations else ():
             strict = tally.annotations.counts(schema, is_strict=True)

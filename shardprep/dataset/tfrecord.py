@@ -153,4 +153,6 @@ def _check_crc(name: str, offset: int, part: str, data: Bytes, stored: int) -> N
 
 
 def _damaged(name: str, offset: int, what: str) -> RecordError:
-    return RecordError(name, what, "copy or build this shard again", offset=offset)
+    return RecordError(
+        name, what, "copy this file again, or build the dataset again", offset=offset
+    )

@@ -71,7 +71,9 @@ def mask_pixels(sample: ExportSample) -> Iterator[NDArray[np.uint8]]:
                 yield np.asfortranarray(np.asarray(image) != 0, np.uint8)
         except Exception as error:  # decoders raise any type of exception
             what = f"the mask of object {i} cannot be decoded"
-            raise RecordError(sample.key, what, "run `shardprep verify --decode`") from error
+            raise RecordError(
+                sample.key, what, "run `shardprep verify DATASET --decode`"
+            ) from error
 
 
 def run_lengths(sample: ExportSample) -> list[dict[str, Any]]:

@@ -114,7 +114,7 @@ def export_dataset(
 
     `out` is `exports/<name>-<version>-<layout>` by default. With `overwrite`, another export in
     `out` is replaced when the new export is complete. RecipeError if the layout does not support
-    the dataset, BuildError if `out` is in use or the disk full, RecordError for damaged records.
+    the dataset, BuildError if `out` is in use or the disk is full, RecordError for damaged records.
     """
     if layout not in LAYOUTS:
         raise OptionError.of(OptionName("to"), layout, LAYOUTS)
@@ -139,11 +139,11 @@ def export_dataset(
         return _exported(out, facts, num_new_shards=None)
     _check_free(out, overwrite=overwrite)
     work = out.with_name(out.name + INCOMPLETE_SUFFIX)
-    with resumable_writes(work), locked(work, who="export"):
+    with resumable_writes(work), locked(work, who="export", flag=OptionName("out")):
         _prepare(work, out, facts)
         num_new = 0
         if lost := facts.get("not_built_again"):
-            watcher.notice(f"a build of this export has no {some_of(lost)}")
+            watcher.notice(f"a dataset built from this export lacks {some_of(lost)}")
         if _facts_in(work / _EXPORT_FILE) != facts:
             num_new = _write(source, Export(work, own, schema), writer, watcher)
             write_durably(work / _EXPORT_FILE, _text(facts))

@@ -129,7 +129,7 @@ def _descriptors(low: Floats) -> Descriptors:
 
 
 def _oriented(low: Floats, turn: int) -> Floats:
-    """Turn the frequencies of thumbnails as `turned` turns the thumbnails."""
+    """Return the frequencies of thumbnails that are turned as by `turned`."""
     low = low.transpose(0, 2, 1) if turn & 4 else low
     low = low * _SIGNS[:, None] if turn & 2 else low
     return low * _SIGNS if turn & 1 else low

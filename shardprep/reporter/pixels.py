@@ -176,7 +176,7 @@ def _deviation(values: np.ndarray[Any, np.dtype[np.int16]]) -> float:
 
 
 def tile(pixels: Pixels) -> Pixels:
-    """Reduce an image, uint8[height, width, 3], to a tile of area means, uint8[56, 56, 3]."""
+    """Return an image, uint8[height, width, 3], as a tile of area means, uint8[56, 56, 3]."""
     image = Image.fromarray(pixels)
     if image.width % TILE == image.height % TILE == 0:  # takes a third of the time
         return np.asarray(image.reduce((image.width // TILE, image.height // TILE)))

@@ -127,9 +127,9 @@ def _damaged_records(contents: Contents, measured: ScanResult | None) -> list[Fi
     if measured is None or not measured.damaged:
         return []
     number, (first, error) = len(measured.damaged), next(iter(measured.damaged.items()))
-    way = "shardprep verify --repair --source SOURCE rebuilds damaged records"
+    way = "`shardprep verify DATASET --repair --source SOURCE` rebuilds damaged records"
     if REPACKED in contents.manifest.fingerprint.versions:
-        way = "shardprep repack, run again with --overwrite, rebuilds damaged records"
+        way = "`shardprep repack`, run again with --overwrite, rebuilds damaged records"
     what = f"{counted(number, 'record', 'is', 'are')} damaged; {contents.key(first)}: {error.what}"
     keys = contents.keys_of([*measured.damaged])
     of = len(measured.numbers)

@@ -9,7 +9,7 @@ import io
 import lzma
 import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from shardprep.errors import OptionName, SourceError
 from shardprep.source.byte_range import (
     UNPACK_ERRORS,
+    MemberError,
     PlainExtent,
     StoredExtent,
     damaged,
@@ -176,13 +177,16 @@ class Unpacker:
             _copy(stream, None, out)
         return out.place
 
-    def join(self, volumes: Sequence[StoredExtent], name: str) -> PlainExtent:
+    def join(self, volumes: Mapping[str, StoredExtent], name: str) -> PlainExtent:
         self.notice(f"joining {len(volumes)} volumes of {name}")
-        num_bytes = sum(volume.num_bytes for volume in volumes)
+        num_bytes = sum(volume.num_bytes for volume in volumes.values())
         with closing(self.new_file(name, num_bytes, num_bytes)) as out:
-            for volume in volumes:
-                with buffered(self.in_place(volume, name, check=True)) as stream:
-                    _copy(stream, None, out)
+            for part, volume in volumes.items():
+                try:
+                    with buffered(self.in_place(volume, part, check=True)) as stream:
+                        _copy(stream, None, out)
+                except MemberError as error:
+                    raise SourceError(part, str(error), "download or pack it again") from error
         return out.place
 
     def new_file(self, name: str, packed_bytes: int, num_bytes: int = 0) -> UnpackedFile:
@@ -212,7 +216,7 @@ class UnpackedFile:
             raise self._unwritten(str(error.strerror)) from error
 
     def _unwritten(self, why: str) -> SourceError:
-        hint = f"free some space, or set {OptionName('out')} (init: TMPDIR) to a folder elsewhere"
+        hint = f"free some space, or use another disk: {OptionName('out')} (init, dry run: TMPDIR)"
         return SourceError(self._name, f"does not fit into {self._path.parent}: {why}", hint)
 
     @property

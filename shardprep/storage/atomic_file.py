@@ -21,7 +21,7 @@ class DurableFile:
     def __init__(self, path: Path, *, is_shared: bool = False, token: str = "") -> None:
         """Open a hidden temporary file next to `path`; IsADirectoryError if `path` is a folder.
 
-        With `is_shared` or a token, its name is unique, so that several processes may write `path`.
+        With `is_shared` or a token, its name is unique: several processes may write `path`.
         """
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -79,7 +79,7 @@ class DurableFile:
         self.stream.close()
 
     def abandon(self) -> None:
-        """Remove the temporary file; does nothing after `commit`."""
+        """Remove the temporary file; do nothing after `commit`."""
         self.stream.close()
         self._temporary.unlink(missing_ok=True)
 

@@ -28,12 +28,12 @@ def cache_root() -> Path:
 
 
 def without_cache(text: Any) -> Any:
-    """Remove the path of the cache folder from a text; return other values unchanged."""
+    """Return a text without the path of the cache folder; other values are unchanged."""
     return text.replace(f"{cache_root()}/", "") if isinstance(text, str) and "/" in text else text
 
 
 def with_cache(value: Any) -> Any:
-    """Insert the path of the cache folder before `FRAME` in a text; other values are unchanged."""
+    """Return a text with the cache folder before each `FRAME`; other values are unchanged."""
     is_text = isinstance(value, str)
     return FRAME.sub(lambda it: str(cache_root() / it[0]), value) if is_text else value
 
@@ -43,9 +43,8 @@ def make_cache(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StorageError(
-            str(folder), f"cannot be created ({error.strerror})", "set another SHARDPREP_CACHE"
-        ) from error
+        hint = "set SHARDPREP_CACHE to a folder that you can write"
+        raise StorageError(str(folder), f"cannot be created ({error.strerror})", hint) from error
     return folder
 
 

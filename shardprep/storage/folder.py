@@ -41,7 +41,7 @@ class LocalFolder:
         return str(self.path / name)
 
     def new_file(self, name: str, token: str = "") -> DurableFile:
-        """Open a temporary file; `commit` moves it to `name`, `abandon` removes it by `token`."""
+        """Return an open temporary file, which `commit` renames to `name`; see also `abandon`."""
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return DurableFile(path, is_shared=True, token=token)
@@ -184,6 +184,6 @@ def _spooling() -> Iterator[None]:
     except OSError as error:
         raise StorageError(
             tempfile.gettempdir(),
-            f"cannot be written ({error.strerror}); shards are kept there until they are uploaded",
-            "free some space, or set TMPDIR to another folder",
+            f"cannot be written ({error.strerror}), but shards are collected there before upload",
+            "free some space there, or set TMPDIR to another folder",
         ) from error

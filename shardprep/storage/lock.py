@@ -24,18 +24,17 @@ LOCK_FILE = ".lock"
 _NO_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 """Error numbers of file systems without locks: Lustre without `flock`, NFS without its daemon."""
 
-_OUT = OptionName("out")
-
 
 @contextlib.contextmanager
 def locked(
-    folder: Path, *, alone: bool = True, who: str = "build", flag: str | OptionName = _OUT
+    folder: Path, *, alone: bool = True, who: str = "build", flag: str | OptionName = "folder"
 ) -> Iterator[bool]:
     """Lock a folder until the context ends, and create it if it is missing; BusyError if locked.
 
-    With `alone`, the lock is exclusive. Yields False if the file system has no locks. `who` names
-    the other process in errors, and `flag` the option for another folder. The lock file is opened
-    for writing: otherwise, network file systems do not ask other machines. BuildError on failure.
+    With `alone`, the lock is exclusive. Yields False if the file system has no locks. BuildError if
+    the folder cannot be written. `who` names the other process in errors, and `flag` the option for
+    another folder. Network file systems lock other machines out only if the file is open for
+    writing, so it is.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,7 +43,7 @@ def locked(
         raise BuildError(
             str(folder),
             f"cannot be written ({error.strerror})",
-            f"make it writable, or choose another {flag}",
+            f"make it writable, or use another {flag}",
         ) from error
     try:
         try:
@@ -54,9 +53,7 @@ def locked(
             what = f"another {who}{also} is using this folder"
             raise BusyError(str(folder), what, f"wait until that {who} ends, or stop it") from error
         if not has_name(descriptor, folder / LOCK_FILE):
-            raise BusyError(
-                str(folder), f"another {who} has just finished here", "run the command again"
-            )
+            raise BusyError(str(folder), f"another {who} has just finished here", "try again")
         yield is_held
     finally:
         os.close(descriptor)

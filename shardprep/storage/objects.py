@@ -161,12 +161,12 @@ def put(url: ObjectUrl, content: bytes | BinaryIO) -> str:
 
 
 def create(url: ObjectUrl, content: bytes) -> bool:
-    """Write the object unless it exists. Return False if it exists with other content."""
+    """Write the object unless it exists; return True if it has this content now."""
     return _exchange(url, None, content)
 
 
 def replace(url: ObjectUrl, old: bytes, new: bytes) -> bool:
-    """Replace content `old` by `new`; return whether the object now has `new`."""
+    """Replace content `old` by `new`; return True if the object has `new` now."""
     return _exchange(url, old, new)
 
 

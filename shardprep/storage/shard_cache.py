@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from shardprep.errors import DatasetError, StorageError
+from shardprep.errors import DatasetError, StorageError, command_line
 from shardprep.storage import objects
 from shardprep.storage.cache import cache_root, make_cache
 from shardprep.storage.lock import has_name, take
@@ -80,7 +80,7 @@ class StagedShards:
     """The copies of remote shards on this machine."""
 
     def __init__(self, limit: int | None = None) -> None:
-        """Keep copies of at most `limit` bytes; None for the default of `limit()`."""
+        """Open the cache, with `limit` bytes for all copies; None for the default of `limit()`."""
         self._folder = cache_root() / "shards"
         self._limit = limit
         folder = self._folder  # with `self`, a cycle would keep the files open
@@ -140,7 +140,7 @@ class StagedShards:
     def stage(
         self, shard: RemoteShard, keep: frozenset[str], is_over: Callable[[], bool]
     ) -> Outcome:
-        """Copy a shard unless a copy exists; OSError if the copy cannot be written.
+        """Copy a shard unless a copy exists; return the outcome. OSError if it cannot be written.
 
         Copies with a SHA-256 in `keep` are not evicted. Copying stops when `is_over` returns True.
         """
@@ -197,11 +197,9 @@ class StagedShards:
 
 
 def _other(url: ObjectUrl, what: str) -> DatasetError:
-    return DatasetError(
-        str(url),
-        what,
-        "`shardprep verify DATASET --repair --source SOURCE` rebuilds damaged files",
-    )
+    dataset = str(url).rpartition("/")[0]
+    repair = command_line("verify", dataset, "--repair --source SOURCE")
+    return DatasetError(str(url), what, f"run {repair}")
 
 
 @contextlib.contextmanager

@@ -61,7 +61,8 @@ _CREDENTIALS = {
     "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or give the machine an "
     "identity",
 }
-_AGAIN = "run the same command again when the store answers"
+_AGAIN = "try again when the store answers"
+_OPEN_AGAIN = "open the dataset again, or run the command again"
 _STATUS = re.compile(r"status code: (\d{3}(?: [A-Z][A-Za-z]*)*)")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,40})</Code>")
 _NO_CREDENTIALS = ("169.254.", "metadata", "token request", "credential", "account must be")
@@ -78,8 +79,7 @@ class ChangedError(StorageError):
 
 def changed(where: str) -> ChangedError:
     """Return the `ChangedError` for the path or address of a file."""
-    hint = "open the dataset again, or run the command again"
-    return ChangedError(where, "has changed since it was found", hint)
+    return ChangedError(where, "has changed since it was found", _OPEN_AGAIN)
 
 
 def _endpoint_of(scheme: str) -> str:
@@ -124,8 +124,11 @@ def _explained(error: BaseException, url: ObjectUrl, *, writing: bool) -> Storag
         return StorageError(str(url), what, "set AWS_REGION to the region of the bucket")
     if not status and any(mark in text for mark in _NO_ANSWER):
         return _no_answer(url, writing=writing)
-    why = "it has become shorter" if number == "416" else status or "the store reports an error"
-    return StorageError(str(url), f"cannot be {verb} ({why})", _AGAIN)
+    what = f"cannot be {verb} ({status or 'the store reports an error'})"
+    hint = "try again later, or check the address and the store"
+    if number == "416":
+        what, hint = "has become shorter since it was found", _OPEN_AGAIN
+    return StorageError(str(url), what, hint)
 
 
 def no_bucket(url: ObjectUrl, *, writing: bool) -> StorageError:
@@ -195,7 +198,7 @@ class Wait:
         self.since_s = time.monotonic()
 
     def is_in_vain(self, is_over: Callable[[], bool], *, is_bounded: bool) -> bool:
-        """Return True after `total_s` of silence if `is_bounded`, or 1.5 s if `is_over()`."""
+        """Return True after 1.5 s of silence if `is_over()`, or after `total_s` if `is_bounded`."""
         silent_s = time.monotonic() - self.since_s
         is_late = is_bounded and silent_s > self.total_s
         return is_late or (silent_s > _LEFT_AFTER_S and is_over())
@@ -305,7 +308,7 @@ def asked_again(
     writing: bool = False,
     is_over: Callable[[], bool] | None = None,
 ) -> Any:
-    """Return the result of `asked`, which is repeated while the store does not answer."""
+    """Return the result of `asked`; repeat it up to three times if the store does not answer."""
     # The client itself does not repeat after a partial answer, or if this process was paused.
     begun_s = time.monotonic()
     for pause_s in _PAUSES_S:

@@ -51,7 +51,7 @@ def _check_scheme(text: str) -> None:
     else:
         what = f"has the unknown scheme {match[1]}://, not {' or '.join(_STARTS)}"
         meant = f"{scheme}://BUCKET/KEY" if scheme in SCHEMES else _MEANT.get(scheme, "")
-        way = f"write {meant}" if meant else "copy the files to such a store, or to this machine"
+        way = f"write {meant}" if meant else "use such an address, or a path on this machine"
         text = f"{match[1]}://{text[match.end() :]}"
     raise RecipeError(shown_url(text), what, way)
 
@@ -82,13 +82,16 @@ class ObjectUrl(NamedTuple):
         url = cls.split(text)
         if not is_url(text):
             _check_scheme(text)
-        if not is_url(text) or not url.bucket or "?" in text or "#" in text or "@" in url.bucket:
-            raise RecipeError(
-                shown_url(text),
-                "is not an address in object storage, or has ?, # or @ in it",
-                "give s3://BUCKET/KEY, gs://BUCKET/KEY or az://CONTAINER/KEY, and "
-                "credentials and endpoints in environment variables",
-            )
+        scheme = url.scheme if is_url(text) else "s3"
+        hint, secrets = f"write {scheme}://BUCKET/KEY", ", with credentials in the environment"
+        for what, is_there, more in (
+            (f"does not start with {' or '.join(_STARTS)}", not is_url(text), ""),
+            ("has no bucket", not url.bucket, ""),
+            ("has a user or a password (@)", "@" in url.bucket, secrets),
+            ("has a query or a fragment (? or #)", "?" in text or "#" in text, secrets),
+        ):
+            if is_there:
+                raise RecipeError(shown_url(text), what, hint + more)
         return url
 
     @classmethod

@@ -206,7 +206,7 @@ def _table_problems(
     if pc.count_distinct(keys).as_py() != len(keys):
         for key, count in Counter(keys.to_pylist()).items():
             if count > 1:
-                what = f"has {count} written rows with one key"
+                what = f"has {count} written rows with the same key"
                 yield Problem("items", ITEMS_FILE, what, key=key or "")
     try:
         counted = _counted(manifest, schema, table, rows)

@@ -45,9 +45,9 @@ def repair_dataset(
     if changes := fingerprint_differences(manifest.fingerprint, make_fingerprint(recipe)):
         raise BuildError(
             verification.location,
-            f"cannot be repaired with the same bytes, because {', '.join(changes)} changed, so "
+            f"{', '.join(changes)} changed, so a repair cannot give the same bytes: "
             f"{_damage(verification, manifest)}",
-            "restore the source and the versions of packages, or build it again with "
+            "restore the source and the versions of packages, or build the dataset again with "
             f"{OptionName('overwrite')}",
         )
     is_sound = all(problem.file != ITEMS_FILE for problem in verification.problems)
@@ -77,7 +77,7 @@ def _out(verification: Verification, manifest: Manifest) -> str:
 
 
 def repairable(verification: Verification) -> Manifest:
-    """Return the manifest, or raise the error of a dataset that no source can repair."""
+    """Return the manifest; DatasetError or BuildError if the source cannot repair the dataset."""
     if any(problem.file == MANIFEST_FILE for problem in verification.problems):
         what = "has no sound manifest, and no other file has the hashes of the shards"
         hint = f"build the dataset again with {OptionName('overwrite')}"

@@ -89,7 +89,7 @@ def build_part(
 ) -> PartResult:
     """Write the shards of one part of a build; `finalize_dataset` makes a dataset of all parts.
 
-    A finished dataset stays unchanged. BuildError if a build or dataset of other options exists.
+    A finished dataset stays unchanged. BuildError if a build or dataset with other options exists.
     """
     start = time.monotonic()
     workspace, fingerprint = workspace_of(recipe), make_fingerprint(recipe)

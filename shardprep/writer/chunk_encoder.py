@@ -164,7 +164,7 @@ class _StackReader:
         first = self._images[0] if self._images else image
         if (image.height, image.width) != (first.height, first.width):
             what = f"is {image.width}x{image.height} pixels, but the first image is "
-            return f"{what}{first.width}x{first.height}; give --size"
+            return f"{what}{first.width}x{first.height}; give --size WIDTHxHEIGHT"
         self._has_levels.add(image.levels is not None)
         if (
             self._is_series
@@ -320,7 +320,7 @@ def encode_stack(
 def _stack_masks(
     item: Item, stack: StackImages, encoder: ChunkEncoder, before_item: Callable[[], None]
 ) -> list[PlacedObjects] | Rejection:
-    """Return one mask per image if the schema repeats `mask`, else one mask for the stack."""
+    """Return a mask per image if the schema repeats `mask`, else one mask, or a rejection."""
     spec = encoder.annotations or AnnotationSpec()
     is_each = encoder.schema.features[names.MASK].repeated
     placed: list[PlacedObjects] = []

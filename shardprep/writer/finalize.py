@@ -325,7 +325,7 @@ def _write(folders: Folders, name: str, text: str) -> None:
 
 
 def _missing(folders: Folders, name: str) -> DisturbedError:
-    return DisturbedError(folders.state.located(name), "is missing", "run the same command again")
+    return DisturbedError(folders.state.located(name), "is missing", "try again")
 
 
 def _check_shards(folders: Folders, outline: Outline, num_threads: int) -> None:
@@ -419,7 +419,8 @@ def check_dropped(folders: Folders, manifest: Manifest, limit: float) -> None:
             str(folders.state),
             f"{bad.total():,} of {total:,} {what} are invalid "
             f"{_above(bad.total() / total, limit)}: {reasons}",
-            f"the work is kept: run again with a higher {OptionName('max_dropped')} to go on",
+            "the work is kept: run `shardprep build`, or one of its parts, again with a higher "
+            f"{OptionName('max_dropped')}",
         )
 
 

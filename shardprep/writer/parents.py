@@ -122,8 +122,8 @@ def check_alike(parents: Sequence[Parent]) -> None:
 def renamed(parents: Sequence[Parent], class_map: Mapping[str, str]) -> list[Parent]:
     """Return the parents with new names of classes. `united` joins classes of the same name.
 
-    RecipeError for a name that no class has. Also if two classes of masks or of a class target
-    would get one name, because their stored values do not change.
+    RecipeError for a name that no class has, and if two classes of masks or of a class target would
+    get the same name: their stored values do not change.
     """
     option = OptionName("class_map")
     known = dict.fromkeys(chain(*(names for one in parents for names in _class_names(one.schema))))
@@ -138,7 +138,9 @@ def renamed(parents: Sequence[Parent], class_map: Mapping[str, str]) -> list[Par
             features[name] = features[name].model_copy(update={"labels": labels})
             if name != BOX_LABEL and len({*labels}) < len(labels):
                 twice = next(one for one in labels if labels.count(one) > 1)
-                what = f"{twice!r} would join two classes of {name}, whose stored values stay"
+                what = (
+                    f"{twice!r} would join two classes of {name}, whose stored values do not change"
+                )
                 raise RecipeError(option, what, "build again from the source with this map")
         labels = tuple(class_map.get(one, one) for one in schema.labels)
         update = {"features": features, "labels": labels}

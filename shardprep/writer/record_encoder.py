@@ -92,7 +92,8 @@ class RecordEncoder:
                     own = self._item(item, row, values)
                 except (ValueError, LookupError) as error:
                     what = f"does not fit the schema ({error})"
-                    raise RecordError(item.key, what, "run `shardprep verify DATASET`") from error
+                    hint = "run `shardprep verify DATASET` for details"
+                    raise RecordError(item.key, what, hint) from error
                 before_item()
                 record, read = self._encoded(own, row["original_sha256"] or "", before_item)
             framed.append(record)

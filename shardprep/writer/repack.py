@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from shardprep.image.near_pairs import Thumbnails
     from shardprep.writer.record_encoder import RecordEncoder
 
-_NOT_SEARCHED = "not searched for copies across splits; shardprep verify --leaks searches them"
+_NOT_SEARCHED = "not searched for copies across splits; `shardprep verify --leaks` finds them"
 
 
 def repack_dataset(
@@ -86,7 +86,7 @@ def repack_dataset(
 
     Classes are numbered as in the first parent; new classes of the others follow. `recipe` gives
     folder, name, version, number of shards and seed, and the options in `CHANGES`. Records are
-    copied, or encoded anew with `encoding`. A finished dataset of other parents or options raises
+    copied, or encoded anew with `encoding`. A finished dataset with other parents or options raises
     BuildError without `overwrite`; otherwise it is replaced when the new one is complete.
     """
     if recipe.class_map:
@@ -99,10 +99,8 @@ def repack_dataset(
     if workspace.stands() and not overwrite:
         finished = workspace.finished()
         if finished is not None and finished.sha256 in {one.manifest.sha256 for one in parents}:
-            other = f"{OptionName('version')} or {OptionName('name')}"
-            why = f"because {OptionName('overwrite')} replaces this dataset itself"
-            hint = f"give another {other}, {why}"
-            raise BuildError(workspace.location, "is a dataset that is read", hint)
+            what = "is one of the datasets to repack"
+            raise BuildError(workspace.location, what, replace_hint())
         if finished is not None and finished.fingerprint.inputs != images.fingerprint.inputs:
             what = "already exists, and is not made of the same datasets"
             raise BuildError(workspace.location, what, replace_hint())
@@ -126,10 +124,13 @@ class Encoding(NamedTuple):
     workers: Workers
 
 
-def encoding_of(parents: Sequence[Parent], recipe: Recipe, workers: Workers) -> Encoding | None:
+def encoding_of(
+    parents: Sequence[Parent], recipe: Recipe, workers: Workers, *, has_size: bool
+) -> Encoding | None:
     """Return how `recipe` encodes stored images anew, or None if no image changes.
 
-    RecipeError for a format or size that stored images cannot get.
+    RecipeError for a format or size that stored images cannot get; it names the fit unless the
+    user gave a size (`has_size`).
     """
     wanted = recipe.settled(annotated=bool(parents[0].schema.annotations)).image_spec
     for parent in parents:
@@ -139,9 +140,10 @@ def encoding_of(parents: Sequence[Parent], recipe: Recipe, workers: Workers) -> 
             raise RecipeError(OptionName("format"), what, "give jpeg, png or raw")
         if wanted.size is None and known.size is not None:
             what = "none is not possible: the stored images are already resized"
-            raise RecipeError(OptionName("size"), what, "give WIDTHxHEIGHT, or leave this out")
+            name, values = ("size", "WIDTHxHEIGHT") if has_size else ("fit", "crop, pad or stretch")
+            raise RecipeError(OptionName(name), what, f"give {values}, or leave this out")
         if wanted.format != "png" and parent.schema.image.is_deep:
-            what = "images of 16 bits are stored as PNG"
+            what = f"{wanted.format} is not possible: images of 16 bits are stored as png"
             raise RecipeError(OptionName("format"), what, "leave this option out")
         is_fixed = wanted.fixed_size is not None and wanted.size == known.fixed_size
         fits = is_fixed or (wanted.size, wanted.fit) == (known.size, known.fit)

@@ -149,9 +149,11 @@ def make_shards(
             if todo:
                 needed = plan.estimated_bytes * num_todo // plan.num_items
                 if lacking := workspace.state.shortage(needed):
-                    hint = f"or give another {OptionName('out')} or smaller {OptionName('size')}"
-                    what, way = f"about {lacking}", f"free some space, {hint}"
-                    raise BuildError(str(workspace.state), what, way)
+                    hint = (
+                        f"free some space, or make the dataset with another {OptionName('out')} or "
+                        f"a smaller {OptionName('size')}"
+                    )
+                    raise BuildError(str(workspace.state), f"about {lacking}", hint)
                 images.write(folders, plan, todo, on_progress, watcher)
             if counts.num_unreadable:
                 _retry_unreadable(folders, plan, todo, images, watcher)

@@ -267,9 +267,9 @@ def test_pictures_of_a_folder_that_no_fold_names_are_no_images(tmp_path: Path) -
                  if (i % 5 == n) == (split == "test")).encode()
              for n in range(3) for split in ("train", "test")}  # fmt: skip
     with pytest.raises(QuestionError) as error:
-        planned(tmp_path, [*keys, "set/figures/1.png", "set/figures/2.png"], lists)
+        planned(tmp_path, [*keys, "set/plots/1.png", "set/plots/2.png"], lists)
     found = [one.flags for one in error.value.choices]
-    assert "--exclude 'set/figures/*' --split train=1" in found
+    assert "--exclude 'set/plots/*' --split train=1" in found
 
 
 def test_the_first_line_of_a_list_in_csv_may_name_an_image(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_an_error_has_file_offset_reason_and_hint(damaged: bytes, what: str) -> 
         records(damaged)
     line = str(caught.value)
     assert line.startswith(f"some-shard: offset {caught.value.offset}: {what}")
-    assert line.endswith("; copy or build this shard again")
+    assert line.endswith("; copy this file again, or build the dataset again")
     assert "\n" not in line
 
 

@@ -262,7 +262,9 @@ def test_all_that_a_layout_expresses_is_built_again(
     assert names_in(made, lost) == names_in(dataset, lost)
     said = [line for line in survey.findings if "export.json says" in line]
     assert [name for name in lost if not any(name in line for line in said)] == []
-    assert any("a build of this export has no" in line for line in watcher.lines) == bool(lost)
+    assert any("a dataset built from this export lacks" in line for line in watcher.lines) == bool(
+        lost
+    )
 
 
 @pytest.mark.parametrize("kind", WITHOUT_OPTIONS)

@@ -271,6 +271,16 @@ def test_a_missing_part_is_an_error_with_its_name(tmp_path: Path, missing: str) 
         listed(write_folder(tmp_path / "source", parts))
 
 
+def test_a_damaged_part_is_an_error_with_its_name(tmp_path: Path) -> None:
+    parts = parts_of(zip_bytes(MEMBERS), "in.zip", 4)
+    data = zip_bytes(parts, method=zipfile.ZIP_STORED)
+    at = data.index(parts["in.zip.003"])
+    broken = data[:at] + bytes(8) + data[at + 8 :]
+    line = r"^in\.zip\.003: its bytes do not match their size and CRC-32; download or pack"
+    with pytest.raises(SourceError, match=line):
+        listed_bytes(tmp_path, broken)
+
+
 @pytest.mark.parametrize(
     "name", ["labels.xlsx", "labels.XLS", "READ ME.docx", "viewer.jar", "best.pt"]
 )

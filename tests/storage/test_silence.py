@@ -195,7 +195,7 @@ def program(proxy: Proxy, *arguments: str, **more: str) -> subprocess.Popen[str]
     )  # fmt: skip
 
 
-AGAIN = "run the same command again when the store answers"
+AGAIN = "try again when the store answers"
 
 COMMAND = """
 import sys

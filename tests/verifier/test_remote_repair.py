@@ -193,7 +193,7 @@ def test_build_adds_missing_files_of_a_finished_dataset(
         assert not build(source, out, watcher=watcher, **KEYS).was_there  # type: ignore[arg-type]
         assert num_shards * 5 <= watcher.num_new <= num_shards * 6
         what = f"{num_shards} of 4 shards" if num_shards else "documents"
-        assert watcher.lines[0] == (f"the dataset is there, but not whole: {what} are built again")
+        assert watcher.lines[0] == (f"the dataset is incomplete: {what} are built again")
         assert build(source, out, **KEYS).was_there  # type: ignore[arg-type]
     kept = {**good, "notes.txt": b"keep me"}
     assert tree(here) == kept

@@ -107,8 +107,8 @@ def test_near_copies_are_written_to_one_split(source: Path, tmp_path: Path) -> N
     assert [splits[one].num_records for one in ("train", "test")] == [22, 22]
     whole = Quiet()
     build(source, tmp_path / "whole", group="near", watcher=whole)
-    assert "the dataset has one split: give --split to divide it" in whole.lines
-    assert "the dataset has one split: give --split to divide it" not in told.lines
+    assert "the dataset has one split; --split validation=0.1 divides it" in whole.lines
+    assert "the dataset has one split; --split validation=0.1 divides it" not in told.lines
     groups = {key: row["group"] for key, row in rows(path).items()}
     assert groups["dog/01.jpg"] == groups["dog/large01.png"] == "dog/01.jpg"
     assert groups["cat/20.jpg"] is None

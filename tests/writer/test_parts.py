@@ -574,7 +574,7 @@ def test_an_out_folder_may_look_like_a_version(pets: Pets, tmp_path: Path) -> No
 
 def test_finalize_without_an_unfinished_build_is_an_error(pets: Pets, tmp_path: Path) -> None:
     for where, said in (
-        (tmp_path / "nowhere", "no such folder; give the folder of a dataset, or what was"),
+        (tmp_path / "nowhere", "no such folder; give the folder of a dataset, or the"),
         (tmp_path, "holds no dataset, finished or not"),
         (
             pets.out / "pets" / "1.0.0",
@@ -593,7 +593,7 @@ def test_finalize_without_an_unfinished_build_is_an_error(pets: Pets, tmp_path: 
 
 def test_an_unfinished_dataset_is_an_error_that_names_finalize(pets: Pets) -> None:
     pets.part("1/2")
-    with pytest.raises(DatasetError, match=r"not finished; .*`shardprep finalize .*plete` when"):
+    with pytest.raises(DatasetError, match=r"not finished; .*`shardprep finalize .*plete` if"):
         locate(pets.out)
     shutil.rmtree(pets.out)
     with pytest.raises(StoppedError):
@@ -617,7 +617,7 @@ def test_a_damaged_outline_is_one_line(pets: Pets) -> None:
     pets.copy_parts()
     write(pets.work / ".parts" / "outline.json", json.dumps({"name": 3}).encode())
     with pytest.raises(
-        BuildError, match=r"outline\.json: is damaged \(name: .*\); run the build, or"
+        BuildError, match=r"outline\.json: is damaged \(name: .*\); run `shardprep build`, or"
     ):
         pets.finalize()
 

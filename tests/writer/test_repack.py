@@ -398,7 +398,7 @@ def test_a_damaged_one_is_mended_by_doing_it_again(pets: Path, tmp_path: Path) -
 def test_the_command_copies_and_says_so(pets: Path, tmp_path: Path) -> None:
     shutil.copytree(pets.parent, tmp_path / "tfrecords/pets")
     said = error_of(run("repack", "--shards", "5", cwd=tmp_path), 1)
-    assert "1.0.0: is a dataset that is read; give another --version or --name, because" in said
+    assert "1.0.0: is one of the datasets to repack; add --overwrite to replace it, or" in said
     done = ran("repack", "--shards", "5", "--version", "1.0.1", cwd=tmp_path)
     assert "42 images to 5 shards" in done.stderr
     assert "42 images in " in done.stdout

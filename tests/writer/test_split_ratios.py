@@ -268,7 +268,7 @@ def test_an_unfinished_build_of_an_older_version_is_one_clear_error(
     begun.write_text(json.dumps(document))
     with pytest.raises(BuildError, match=rf"begun with other {name} \(not there, now \d\)"):
         build_part(source, tmp_path / "out", "2/2", **keys)
-    with pytest.raises(BuildError, match="add --overwrite to start again"):
+    with pytest.raises(BuildError, match="add --overwrite or remove"):
         build(source, tmp_path / "out", **keys)
 
 

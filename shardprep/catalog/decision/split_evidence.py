@@ -130,7 +130,7 @@ def listed_splits(view: View) -> list[Reading]:
 
 
 def _cover(view: View, index: KeyIndex) -> Iterator[Reading]:
-    """Yield the splits of all lists that are not part of a longer list of the same split.
+    """Yield the reading of all lists that are not part of a longer list of the same split.
 
     They must name nearly all images, each once, as `test_10000` and its `test_10000_query` beside
     the shorter `test_3000`.

@@ -112,8 +112,8 @@ class ShardSink:
     """Writes shards one after the other, from chunks in plan order.
 
     A full shard is committed in a thread while the next one is written. The end of the context
-    removes an incomplete shard. It waits for all commits and raises their errors, or after an
-    exception, waits up to `LEAVE_S`.
+    removes an incomplete shard, waits for all commits and raises their errors. After an exception,
+    it waits up to `LEAVE_S` only.
     """
 
     def __init__(self, job: ShardJob) -> None:

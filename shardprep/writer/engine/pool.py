@@ -419,8 +419,9 @@ class Worker:
             self._num_failed_starts += 1
             if self._num_failed_starts == _MOST_FAILED_STARTS:
                 what = f"a worker could not be started in {_MOST_FAILED_STARTS} attempts ({how})"
-                hint = f"free some memory, or use fewer {OptionName('workers')}"
-                raise BuildError("shardprep build", what, hint)
+                raise BuildError(
+                    OptionName("workers"), what, "free some memory, or use fewer workers"
+                )
         self._start()
 
     def _try_apart(self, code: int | None, how: str) -> None:
@@ -435,7 +436,7 @@ class Worker:
         task = self._todo.popleft()
         if self._num_lost > _MOST_LOST_IN_A_ROW:
             what = f"the worker process ended at each of the last {self._num_lost} images ({how})"
-            hint = "finished shards are kept: free some memory and run the same command again"
+            hint = "finished shards are kept: free some memory, and try again"
             raise BuildError(str(task), what, hint)
         kind: RejectionKind = "crashed"
         times = f"{self._num_kills + 2} times" if self._num_kills else "twice"

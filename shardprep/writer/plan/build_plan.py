@@ -184,7 +184,7 @@ def read_outline(state: Folder) -> Outline | None:
         return None if data is None else documents.parse_document(Outline, data)
     except documents.DocumentError as error:
         where = state.located(OUTLINE_FILE)
-        what, hint = f"is damaged ({error})", "run the build, or its parts, again"
+        what, hint = f"is damaged ({error})", "run `shardprep build`, or one of its parts, again"
         raise BuildError(where, what, hint) from error
 
 
@@ -196,4 +196,5 @@ def recorded_recipe(manifest: Manifest, source: str, out: str) -> Recipe:
         return stored_recipe({**options, **keys, "max_rejected": 1.0})
     except RecipeError as error:
         what = "was built by another version of shardprep, which has other options"
-        raise DatasetError(manifest.name, what, "build it again") from error
+        hint = "install that version, or build the dataset again"
+        raise DatasetError(f"{manifest.name} {manifest.version}", what, hint) from error

@@ -77,13 +77,14 @@ class ChangedItems:
         return replace(self, rows=rows)
 
     def without(self, reasons: Mapping[int, str]) -> ChangedItems:
-        """Leave out the items in `reasons`, position → reason; SourceError if no item is left."""
+        """Return a copy without the items at these positions; SourceError if none is left."""
         keys, sizes = self.items.members.keys, self.rows["original_bytes"].to_pylist()
         lost = [Skipped(keys[at], why, sizes[at] or 0) for at, why in sorted(reasons.items())]
         stay = np.delete(np.arange(len(self.items)), sorted(reasons))
         if not len(stay):
             what = f"every image is left out ({lost[0].reason})"
-            raise SourceError("shardprep repack", what, f"keep images such as {keys[0]}")
+            hint = f"correct the list or table, so that images such as {keys[0]} stay"
+            raise SourceError("shardprep repack", what, hint)
         return replace(
             self,
             items=self.items.take(stay),
@@ -133,7 +134,7 @@ def changed_items(
             near_copies=near.digest,
             leaks=near.leak_check(made.items, recipe),
         )
-    return made.noted(_remarks(made.items, recipe))
+    return made.noted([*index.remarks, *_remarks(made.items, recipe)])
 
 
 def _remarks(items: Items, recipe: Recipe) -> list[str]:
@@ -193,7 +194,7 @@ def _with_labels(given: ChangedItems, recipe: Recipe, documents: Documents) -> C
     schema, labels, rule = given.schema, given.schema.labels, recipe.rules.relabel
     if schema.target not in (LABEL, LABELS):
         option = OptionName("relabel" if recipe.relabel else "classes")
-        there = schema.target or "no labels"
+        there = f"the target {schema.target}" if schema.target else "no labels"
         what = f"needs a dataset whose images have classes, but this one has {there}"
         raise SchemaError(option, what, "leave this option out")
     classes = recipe.classes or labels
@@ -242,7 +243,7 @@ def _without_classes(
     *,
     adds: bool,
 ) -> Coded[Cell | None]:
-    """Return the cells without classes that `lost` names; RecipeError if a record has one.
+    """Return the cells without the classes of `lost`; RecipeError if a record has one of them.
 
     Only rejected images lose a class. `adds` says whether `classes` may name only new ones.
     """
@@ -317,6 +318,10 @@ def _with_columns(given: ChangedItems, recipe: Recipe, match: TableMatch | None)
         what = f"{known[0]!r} is a feature of the dataset already"
         raise RecipeError(OptionName("columns"), what, "rename the column in its table")
     schema = given.schema.with_columns({one.name: one.dtype for one in columns})
+    if hidden := {*given.schema.columns, *recipe.columns}.difference(schema.columns):
+        other = repr(min(hidden).removesuffix(PRESENT))
+        what = f"{min(hidden)!r} is the name of the feature that says whether {other} is empty"
+        raise RecipeError(OptionName("columns"), what, "rename the column in its table")
     named = dict(zip((one.name for one in columns), values, strict=True))
     rows = given.rows
     for name, column in given_columns(schema).items():

@@ -52,7 +52,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 def make_fingerprint(recipe: Recipe) -> Fingerprint:
-    """Return the fingerprint of a recipe and its current inputs; SourceError without a source."""
+    """Return the fingerprint of a recipe and its inputs; SourceError if the source is missing."""
     inputs = {"source": source_signature(recipe), **named_files(recipe)}
     if recipe.schema != "auto" and recipe.schema not in shipped_schemas():
         schema = Path(recipe.schema)
@@ -147,8 +147,8 @@ def _codecs_of_workers() -> dict[str, str]:
         try:
             codecs: dict[str, str] = here.recv()
         except EOFError as error:
-            how = f"a worker could not be started (exit code {worker.exitcode})"
-            raise BuildError("shardprep build", how, "free some memory, and try again") from error
+            how = f"a worker process could not be started (exit code {worker.exitcode})"
+            raise BuildError("shardprep", how, "free some memory, and try again") from error
     worker.join()
     return codecs
 

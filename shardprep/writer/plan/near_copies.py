@@ -128,7 +128,7 @@ class NearCopies:
             kept = counted(len(sizes), "image")
             return [f"left out: {len(self._kept_of):,} near {copies} of {kept}{odd}"]
         text = f"{counted(len(sizes), 'group')} of near copies, {sum(sizes):,} images in all"
-        hint = [f"the dataset has one split: give {OptionName('split')} to divide it"]
+        hint = [f"the dataset has one split; {OptionName('split', 'validation=0.1')} divides it"]
         are_parted = len({item.split for item in final}) > 1
         more = self._across(final) if are_parted else hint
         return [f"{text}; the largest has {max(sizes):,}", *more]

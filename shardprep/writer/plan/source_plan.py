@@ -347,7 +347,7 @@ def rows_to_cut(items: Items, ratios: Mapping[str, float]) -> Ints:
 
 
 def without_spoilers(items: Sequence[Item], ratios: Mapping[str, float]) -> Cut:
-    """Leave out unlabelled items in splits of `ratios`, unless no item has a label."""
+    """Return the items without unlabelled items in splits of `ratios`; all if none has a label."""
     columns = Items.of(items)
     labelled = columns.are_labelled
     spoils = ~labelled & columns.split.fit(lambda split: split in ratios) & labelled.any()
@@ -395,8 +395,8 @@ def _cut_together(
     Groups that have the largest share of a class come first. A group goes to the split for which
     chi-square becomes smallest: the sum of (count − wanted count)² / wanted count over the splits,
     of items and of items of each class. The last groups go to splits that are still empty. If no
-    split is empty, up to `_FEW_GROUPS` groups in all are then moved and exchanged until chi-square
-    stops falling; with more groups, or without any, they stay.
+    split is empty and there are at most `_FEW_GROUPS` groups, they are then moved and exchanged
+    until chi-square stops falling. Without groups, nothing is moved.
     """
     alone = ~group.fit(bool)
     names = np.where(alone, len(group.values) + np.arange(len(group)), group.codes)

@@ -79,13 +79,16 @@ class Folders:
 
 def taken_over(state: Folder) -> BuildError:
     """Return the error for a folder that another build has taken over."""
-    hint = f"end one of the two, or give another {OptionName('name')} or {OptionName('version')}"
+    hint = (
+        f"end one of the two builds, or begin one again with another {OptionName('name')} or "
+        f"{OptionName('version')}"
+    )
     return BuildError(str(state), "another build has replaced this one", hint)
 
 
 def disturbed(state: Folder) -> DisturbedError:
     """Return the error for a removed or replaced `BUILD_FILE`."""
-    what, hint = "another run has removed this file", "run the same command again"
+    what, hint = "another run has removed this file", "try again"
     return DisturbedError(state.located(BUILD_FILE), what, hint)
 
 

@@ -43,7 +43,7 @@ from shardprep.dataset.remote_files import (
     under,
 )
 from shardprep.dataset.schema import parse_schema
-from shardprep.errors import BuildError, BusyError
+from shardprep.errors import BuildError, BusyError, OptionName
 from shardprep.storage import objects
 from shardprep.storage.folder import Folder, ObjectFolder
 from shardprep.storage.lock import locked
@@ -56,7 +56,6 @@ from shardprep.writer.workspace.files import (
     disturbed,
     new_build,
     read_build,
-    replace_hint,
     taken_over,
 )
 
@@ -202,7 +201,8 @@ class ObjectWorkspace:
 
     def _overtaken(self) -> BuildError:
         what = "another build was published here at the same time"
-        return BuildError(self.location, what, replace_hint())
+        hint = f"build again with another {OptionName('version')} or {OptionName('name')}"
+        return BuildError(self.location, what, hint)
 
     def _owner(self, manifest: Manifest) -> Build | None:
         begun = read_build(self.state)

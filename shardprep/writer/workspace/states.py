@@ -91,7 +91,7 @@ def find_workspace(where: str) -> Workspace:
     if len(meant) == 1:
         return meant[0]
     if not meant:
-        hint = f"give the folder of a dataset, or what was {OptionName('out')} of its build"
+        hint = f"give the folder of a dataset, or the {OptionName('out')} of its build"
         raise DatasetError(where, "holds no dataset, finished or not", hint)
     what = "several unfinished builds" if unfinished else "only finished datasets"
     names = some_of([one.location for one in meant])
@@ -142,7 +142,7 @@ def writing(workspace: Workspace) -> Iterator[None]:
     except ChangedError as error:
         if not error.where.startswith(workspace.location):
             raise  # from a dataset that is read
-        raise DisturbedError(error.where, error.what, "run the same command again") from error
+        raise DisturbedError(error.where, error.what, "try again") from error
 
 
 def fingerprint_of(workspace: Workspace) -> Fingerprint | None:
@@ -184,7 +184,10 @@ def begin(workspace: Workspace, fingerprint: Fingerprint, *, overwrite: bool) ->
             return False
         if not overwrite and (not workspace.is_exclusive or has_work(workspace)):
             is_dead = "" if workspace.is_exclusive else "if that has ended, "
-            way = f"add {OptionName('overwrite')} to start again, or give the former options"
+            way = (
+                f"add {OptionName('overwrite')} or remove this folder to start again, or give the "
+                "former options"
+            )
             raise _other_build(workspace, changes, is_dead + way)
     with writing(workspace):
         if workspace.start(fingerprint, over=there):
@@ -193,7 +196,7 @@ def begin(workspace: Workspace, fingerprint: Fingerprint, *, overwrite: bool) ->
 
 
 def join(workspace: Workspace, fingerprint: Fingerprint, old: bytes | None) -> None:
-    """Continue or start a build in parts; raises as `check_begun` and `refuse_other_build` do."""
+    """Continue or start a build in parts; errors as in `check_begun` and `refuse_other_build`."""
     if fingerprint_of(workspace) is None:
         with writing(workspace):
             is_new = workspace.state.create(BUILD_FILE, new_build(fingerprint))
@@ -233,7 +236,7 @@ def check_begun(workspace: Workspace, old: bytes | None) -> None:
     """Raise LateError if a dataset was published after this run read the manifest `old`."""
     if workspace.published() != old:
         where, what = workspace.location, "another build has just finished here"
-        raise LateError(where, what, "run the command again")
+        raise LateError(where, what, "try again")
 
 
 def folders_of(workspace: Workspace, fingerprint: Fingerprint, old: bytes | None) -> Folders:
@@ -353,7 +356,7 @@ class DamagedDataset:
         num_all = len(self.manifest.shards)
         num_gone = num_all - len(self.intact) if self.items else num_all
         what = f"{num_gone:,} of {num_all:,} shards are" if num_gone else "documents are"
-        return f"the dataset is there, but not whole: {what} built again"
+        return f"the dataset is incomplete: {what} built again"
 
     def take_into(self, workspace: Workspace) -> None:
         """Add the foreign files to the build, and the intact shards too if `items` is known."""
