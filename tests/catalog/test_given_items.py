@@ -773,7 +773,7 @@ def test_the_split_that_a_misspelt_word_means_is_proposed_once_and_works_as_prin
         )
     assert f"give it a split: --split {value.replace('split', 'part')} (" in str(error.value)
     held = [{"image": "0.jpg", "split": "held"}, {"image": "1.jpg", "split": "test"}]
-    with pytest.raises(SourceError, match="--split column:split:held=SPLIT,test=test says"):
+    with pytest.raises(SourceError, match="--split column:split:held=SPLIT,test=test gives it"):
         planned(held)
 
 
@@ -1638,7 +1638,7 @@ FAULTS: dict[str, Rows] = {
     "row 1: image_id '' is empty": [{"image_id": ""}, {"image_id": "0"}],
     "row 1: category 'x|y' is one class or": [{"image_id": "0", "category": "x|y"}],
     "row 1: Boxes '[[1, 2]]' is not a list": [{"image_id": "0", "Boxes": [[1, 2]]}],
-    "row 1: Split 'x' is not train, validation or test; --split column:Split:x=SPLIT says": [
+    "row 1: Split 'x' is not train, validation or test; --split column:Split:x=SPLIT gives it": [
         {"image_id": "0", "Split": "x"}
     ],
 }

@@ -331,7 +331,8 @@ def _plain(name: str) -> str:
 def _without_header(view: View) -> list[Reading]:
     """Return readings of a headerless table whose rows are an image, four numbers and a class."""
     for table in view.documents.tables:
-        cells = table.header
+        bare = {} if table.has_numbers else {"header": False}
+        cells = next(iter(table.rows), ()) if table.has_numbers else table.header
         sides = [i for i, cell in enumerate(cells, start=1) if _NUMBER.fullmatch(cell)]
         texts = [i for i in range(1, len(cells) + 1) if i not in sides]
         if len(sides) != 4 or len(texts) != 2:
@@ -339,7 +340,7 @@ def _without_header(view: View) -> list[Reading]:
         ids = [i for i in texts if len(view.index.find(cells[i - 1])) == 1]
         rest = [i for i in texts if i not in ids]
         if len(ids) == 1:
-            own = view.of(view.recipe.with_rules(header=False))
+            own = view.of(view.recipe.with_rules(**bare))
             places = ",".join(map(str, sides))
             forms = (f"xyxy({places})", f"xywh({places})")
             every = np.arange(min(len(view.members), 256))
@@ -348,7 +349,7 @@ def _without_header(view: View) -> list[Reading]:
             found = _found(own, signs[0], every)
             are_corners = any(map(numbered_boxes, own.documents.tables))
             signs = signs[:1] if found is not None else signs[1 : 2 if are_corners else 3]
-            return [Reading({"header": False, "boxes": one.option}, one.how) for one in signs]
+            return [Reading({**bare, "boxes": one.option}, one.how) for one in signs]
     return []
 
 

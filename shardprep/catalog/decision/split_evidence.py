@@ -74,6 +74,7 @@ def splits(view: View) -> Sequence[Reading]:
 def _without_header(view: View) -> list[Reading]:
     """Return the readings of CSV lists without header, whose first line names an image; or []."""
     tables = view.documents.tables if view.decided and view.is_open("header") else ()
+    tables = [one for one in tables if not one.has_numbers]
     bare = {one.name for one in tables if view.index.are_found(Texts.of(one.header)).any()}
     if not any(bare.intersection(lists.values()) for lists in (_lists(view) if bare else ())):
         return []
