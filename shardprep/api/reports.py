@@ -237,7 +237,7 @@ def _with_predictions(options: ReportOptions, contents: Contents, text: str) -> 
     """Return the options with predictions read from a table, and a sentence on unused rows."""
     import numpy as np
 
-    from shardprep.catalog.tables.key_index import WholeKeyIndex
+    from shardprep.catalog.selection import WholeKeyIndex
     from shardprep.catalog.tables.metadata_files import Documents
     from shardprep.catalog.tables.row_matching import match_table
     from shardprep.dataset.schema import LABEL
@@ -276,6 +276,7 @@ def _with_predictions(options: ReportOptions, contents: Contents, text: str) -> 
     used = used if num_used else f"no prediction is valid for {num_labelled:,} labelled images"
     if left := ", ".join(f"{number:,} {what}" for what, number in lost.items() if number):
         used += f"; rows left out: {left}"
+    used = "; ".join((used, *index.remarks))
     if not num_used:
         raise SourceError(option, used, f"use keys such as {index.keys[0]}, and rows that sum to 1")
     return replace(options, predictions=values, predicted=used)

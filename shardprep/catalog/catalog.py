@@ -14,7 +14,7 @@ from typing import cast
 import numpy as np
 
 from shardprep.catalog.given_items import with_items
-from shardprep.catalog.idle_options import Found, idle_options
+from shardprep.catalog.idle_options import Affected, idle_options
 from shardprep.catalog.items import Items
 from shardprep.catalog.labels import ENOUGH, Labelling, classes_in
 from shardprep.catalog.names import words_of_split
@@ -29,7 +29,7 @@ from shardprep.catalog.objects.combine import (
 from shardprep.catalog.objects.detect import mask_findings
 from shardprep.catalog.objects.mask_files import skipped
 from shardprep.catalog.relabel import relabelled
-from shardprep.catalog.selection import MOST_SHOWN
+from shardprep.catalog.selection import MOST_SHOWN, without_left_out
 from shardprep.catalog.source_images import (
     SourceImages,
     links_outside,
@@ -61,7 +61,6 @@ from shardprep.catalog.tables.key_index import (
     KeyIndex,
     other_case,
     unused_entries,
-    without_left_out,
 )
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import (
@@ -100,7 +99,7 @@ TILE_COLUMNS = (Column("tile/y", "int64"), Column("tile/x", "int64"))
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """All items of a source, in the order of their keys."""
+    """The items of a source in the order of their keys, their classes, and what was left out."""
 
     recipe: Recipe
     """The recipe, completed with the options that were decided from the source."""
@@ -211,7 +210,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
     if beside.files is not None or beside.segments:
         used = {one.key for several in items.companions.firsts().values() for one in several}
         others += beside.unused(set(index.keys), used)
-    findings = _findings(Found(wanted, match, targets, annotated), items, unlabelled)
+    findings = _findings(Affected(wanted, match, targets, annotated), items, unlabelled)
     lost, more = _without_left_out((*_unmatched_rows(wanted), *rows.without_image), wanted)
     findings = [*more, *recipe.rules.split.notes, *findings, *rows.findings, *wanted.notes, *notes]
     return Catalog(
@@ -231,9 +230,9 @@ def _catalog(wanted: SourceImages) -> Catalog:
 
 
 def _matched(wanted: SourceImages) -> TableMatch | None:
-    """Return the rows of the items, with columns of the label table; else of the label table.
+    """Return the rows that have columns, groups and splits, or None without a table.
 
-    Without both, return the rows of the joined tables, or None.
+    They are of the items (with columns of the label table), of the label table or of joined tables.
     """
     recipe, match = wanted.recipe, wanted.labelling.match
     table = wanted.documents.joined_table() if match is None or recipe.items else None
@@ -324,7 +323,8 @@ def _splits(
     if annotated is None or annotated.splits is None or not is_by_source:
         return given
     splits = [a or b for a, b in zip(annotated.splits, given.splits, strict=True)]
-    if annotated.are_listed and wanted.recipe.unlisted != "train":
+    has_list = annotated.are_listed and "train" in annotated.splits
+    if has_list and wanted.recipe.unlisted != "train":
         pairs = zip(annotated.splits, splits, strict=True)
         splits = [None if own is None and one == "train" else one for own, one in pairs]
     note = f"{counted(splits.count(None), 'image', 'is', 'are')} in no list of a split"
@@ -413,16 +413,18 @@ def _without(items: Items, lacks: Coded[str], source: str) -> tuple[Items, list[
     if out.all():
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in lacks.counts().items())
         what = f"every image is left out ({reasons})"
-        raise SourceError(source, what, f"keep images such as {shown(items.members.keys[0])}")
+        hint = f"correct the labels, splits or annotations of {shown(items.members.keys[0])}"
+        raise SourceError(source, what, f"{hint} and other images")
     left = np.flatnonzero(out)
     pairs = zip(items.members.take(left), lacks.take(left), strict=True)
     return items.take(np.flatnonzero(~out)), [skipped(member, lack) for member, lack in pairs]
 
 
-def _findings(found: Found, items: Items, unlabelled: Sequence[Skipped]) -> list[str]:
+def _findings(found: Affected, items: Items, unlabelled: Sequence[Skipped]) -> list[str]:
     wanted, targets, annotated = found.wanted, found.targets, found.annotated
     recipe, listing, labelling = wanted.recipe, wanted.listing, wanted.labelling
     findings = [*listing.notes, *labelling.remarks, *targets.findings]
+    findings += wanted.index.remarks
     if links := links_outside(listing):
         findings.append(f"skipped {links} outside; {OptionName('follow_links')} follows links")
     unmapped = targets.unmapped

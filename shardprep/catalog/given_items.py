@@ -168,6 +168,7 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     found, rules = finder.images(), recipe.rules
     column = rules.target_image.column if rules.target_image else rules.masks.pattern.column
     beside = finder.files(column, found) if column else {}
+    remarks = finder.remarks
     del finder  # its indexes of a million keys are large
     release()
     matched = (_stacks if "sample" in items.columns else _single)(items, every, found, beside)
@@ -212,7 +213,7 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
         ],
         columns=Table(items.name, ("image", *others), rows, is_own=True, titles=items.titles),
         files=MaskFiles(names, [], noun=noun) if column else None,
-        notes=(*listing.notes, *items.notes),
+        notes=(*listing.notes, *items.notes, *remarks),
     )
 
 
@@ -334,7 +335,7 @@ def _samples(items: GivenItems) -> dict[str, list[int]]:
 
 
 class _Finder:
-    """Finds files by the cells of a table.
+    """Finds the files that the cells of a table of items name.
 
     A cell is a key of the source, the end of a key, or the path of a file below the source:
     absolute, or relative to the folder of the table.
@@ -352,11 +353,15 @@ class _Finder:
         own = os.path.abspath(Path(items.name).parent)  # noqa: PTH100 - links stay
         self._folder = own if is_folder else _ARCHIVE
 
+    @property
+    def remarks(self) -> Iterable[str]:
+        return self._index.remarks
+
     def images(self) -> Ints:
         """Return the position of each row's image, or −1. Empty cells and repeats are faults."""
         cells, items = self._items.columns["image"], self._items
         for row in np.flatnonzero(~cells.are_filled).tolist():
-            items.refuse(row, "image", "names no image")
+            items.refuse(row, "image", "is empty")
         found = self._find(cells, np.arange(len(cells)), "image")
         rows = np.flatnonzero(found >= 0)
         if np.bincount(found[rows], minlength=1).max() > 1:

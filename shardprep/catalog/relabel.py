@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from shardprep.catalog.labels import Labelling, TwoLabelsError, classes_in, label_by_table
-from shardprep.catalog.tables.key_index import WholeKeyIndex, unused_entries, without_left_out
+from shardprep.catalog.selection import WholeKeyIndex, without_left_out
+from shardprep.catalog.tables.key_index import unused_entries
 from shardprep.catalog.tables.table import Table
 from shardprep.catalog.targets import (
     SEPARATORS,
@@ -41,15 +42,11 @@ def relabelled(
     """Return the labels after `--relabel`, with remarks on the rows that were used.
 
     Rows of the images `left_out` are not reported as rows without an image. SourceError if no row
-    fits, if an image has several rows, or if labels are not classes. With `adds`, its hint is to
-    name only the new classes in `--classes`.
+    fits, if rows of an image differ, or if labels are not classes. With `adds`, the hint names
+    only the new classes for `--classes`.
     """
     option, (table, rule), separator = OptionName("relabel"), fixes_of, naming.separator
-    try:
-        fixes = label_by_table(WholeKeyIndex(keys), table, rule, "relabel")
-    except TwoLabelsError as error:
-        hint = "" if separator is None else ", with several classes in one cell, as in a|b"
-        raise SourceError(error.place, error.what, f"give one row for each image{hint}") from error
+    fixes = _fixes(keys, table, rule, separator)
     mapped = naming.class_map
     before = {new: old for old, new in mapped.items()}  # the table has the new names
     # A class keeps its number if its last image gets another class.
@@ -98,12 +95,26 @@ def relabelled(
         odd = _unknown_classes(added, classes, separator)
         raise _not_classes(option, table.name, odd, kept, classes, adds=adds)
     unknown, remarks = without_left_out(fixes.rows_without_image, left_out)
-    remarks += [remark, *unused_entries(table.name, unknown, len(table.rows), keys)]
+    remarks += [remark, *fixes.findings]
+    remarks += unused_entries(table.name, unknown, len(table.rows), keys)
     lost = (*labelling.rows_without_image, *unknown)
     table_names = frozenset(one if separator is None else (one,) for one in given)
     how = f"{labelling.how}; then {fixes.how}"
     labelling = replace(labelling, names=names, table_names=table_names, how=how)
     return replace(labelling, rows_without_image=lost, remarks=(*labelling.remarks, *remarks))
+
+
+def _fixes(keys: Sequence[str], table: Table, rule: CsvRule, separator: str | None) -> Labelling:
+    """Return the labels in the table, with findings on its ids; SourceError if no id fits."""
+    index = WholeKeyIndex(keys)
+    try:
+        fixes = label_by_table(index, table, rule, "relabel")
+    except TwoLabelsError as error:
+        hint = "" if separator is None else ", with several classes in one cell, as in a|b"
+        raise SourceError(error.place, error.what, f"give one row for each image{hint}") from error
+    if fixes.match is not None:
+        fixes.match.check(keys[0])
+    return replace(fixes, findings=tuple(index.remarks))
 
 
 def _not_classes(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from itertools import chain
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain, compress
 from typing import NamedTuple
 
 import numpy as np
@@ -13,14 +13,22 @@ import numpy as np
 from shardprep.catalog.names import given_split
 from shardprep.catalog.objects.mask_files import skipped
 from shardprep.catalog.patterns import matched, unused_globs
-from shardprep.catalog.tables.key_index import WholeKeyIndex, origin_of, other_case, unused_entries
-from shardprep.errors import OptionName, SourceError, printable, shown, some_of
+from shardprep.catalog.tables.key_index import (
+    Ints,
+    KeyIndex,
+    Origin,
+    origin_of,
+    other_case,
+    unused_entries,
+)
+from shardprep.dataset.card import from_cell
+from shardprep.errors import OptionName, SourceError, counted, printable, shown, some_of
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.byte_range import MemberError, ZipExtent
 from shardprep.source.file_listing import NOT_BELOW
 from shardprep.source.listing import Skipped
 from shardprep.source.members import Members
-from shardprep.source.string_column import Coded
+from shardprep.source.string_column import Coded, Texts, positions
 from shardprep.storage.cache import FRAME, without_cache
 
 _KEPT_FIRST = ("test", "validation", "train")
@@ -76,6 +84,7 @@ def select(
         index = WholeKeyIndex(wanted.keys)
         origins = Coded.constant(origin_of(file, is_firm=False), len(excluded))
         found = index.find_keys(excluded, file, origins).tolist()
+        notes += index.remarks
         unused += [text for text, at in zip(excluded, found, strict=True) if at < 0]
         # Other options, or a table of items, may leave these out.
         if unused and (rest := [*(images.keys if len(wanted) < len(images) else ()), *unlisted]):
@@ -93,9 +102,9 @@ def select(
         wanted = _without(wanted, _copies(wanted), COPY, left_out)
     if not wanted:
         reasons = Counter(one.reason for one in left_out)
-        counted = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
-        what = f"every image is left out ({counted})"
-        hint = f"keep images such as {shown(images[0].key, MOST_SHOWN)}"
+        numbers = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
+        what = f"every image is left out ({numbers})"
+        hint = f"change the options to keep images such as {shown(images[0].key, MOST_SHOWN)}"
         raise SourceError(recipe.source, what, hint)
     return Selected(wanted, left_out, notes, unused)
 
@@ -139,3 +148,46 @@ def _copies(images: Members) -> dict[int, str]:
 
 def _rank(key: str) -> tuple[int, str]:
     return _KEPT_FIRST.index(given_split(key.split("/")[:-1]) or "train"), key
+
+
+def without_left_out(rows: Sequence[str], left_out: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the ids in `rows` that fit no key in `left_out`, and a remark on the other ids."""
+    out = np.zeros(len(rows), np.bool_)
+    if rows and left_out:
+        out = KeyIndex(left_out).are_found(Texts.of(rows), in_any_case=True)
+    excluded = [*compress(rows, out)]
+    remark = f"{counted(len(excluded), 'row', 'is', 'are')} of images that are left out: "
+    return [*compress(rows, ~out)], [remark + some_of(excluded, 3)] if excluded else []
+
+
+class WholeKeyIndex(KeyIndex):
+    """Keys, searched for ids from `report --list`: an id that is a whole key fits only this key."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        super().__init__([printable(key) for key in keys])
+
+    def find_all(
+        self,
+        texts: Texts,
+        where: str,
+        origins: Coded[Origin] | None = None,
+        *,
+        fitting: Collection[Origin] = (),  # noqa: ARG002 - whole keys decide this
+    ) -> Ints:
+        """Return positions as `KeyIndex.find_all` does; `texts` are cells of a table."""
+        return self.find_keys([from_cell(one) for one in texts], where, origins)
+
+    def find_keys(
+        self, ids: Iterable[str], where: str, origins: Coded[Origin] | None = None
+    ) -> Ints:
+        """Return positions as `find_all` does; `ids` are results of `from_cell`."""
+        texts = Texts.of(map(printable, ids))
+        origins = origins or Coded.constant(Origin(), len(texts))
+        found, _ = positions(texts, self.keys)
+        left = np.flatnonzero(found < 0)
+        found[left], _ = positions(texts.take(left).composed(), self._names)
+        left = np.flatnonzero(found < 0)
+        own = texts.take(left), where, origins.take(left)
+        whole = origins.take(np.flatnonzero(found >= 0)).counts()
+        found[left] = super().find_all(*own, fitting=whole)
+        return found

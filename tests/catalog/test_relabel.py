@@ -43,6 +43,13 @@ def test_only_named_images_with_a_label_get_another(tmp_path: Path) -> None:
     assert made.labels_from.endswith("fixes.csv, column 'label' by 'key'")
 
 
+def test_an_id_in_another_case_is_relabelled_and_said(tmp_path: Path) -> None:
+    labels, made = relabelled(tmp_path, "key,label\nDOG/3.PNG,cat\nDog/4,cat\ncat/1.png,dog\n")
+    assert labels["dog/3.png"] == labels["dog/4.png"] == "cat"
+    said = "2 ids differ from the name of an image only in case, such as DOG/3.PNG (dog/3.png)"
+    assert any(said in one for one in made.findings)
+
+
 def test_the_table_names_classes_as_the_class_map_does(tmp_path: Path) -> None:
     """Also if the map swaps two names."""
     swap = "cat=dog,dog=cat"
@@ -83,6 +90,11 @@ def test_a_whole_number_is_the_class_whatever_its_decimals(tmp_path: Path) -> No
     ("table", "keys", "line"),
     [
         ("key,label\nno.png,cat\n", {}, "none of its columns has names of images"),
+        (
+            "key,label\nno.png,cat\n",
+            {"relabel": "csv:fixes.csv:key:label"},
+            "no id in its column 'key' names an image, such as no.png; write ids such as cat",
+        ),
         ("key,label\ntest/5.png,cat\n", {}, "gives one new label to an image that has one label"),
         ("key,label\n4,cat\n", {"labels": "none"}, "gives one new label to an image that has one"),
         ("key,a,b\n4,1,0\n", {"relabel": "csv:fixes.csv:key:a,b"}, "gives one new label to an"),

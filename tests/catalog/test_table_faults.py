@@ -9,10 +9,11 @@ import pytest
 
 import shardprep
 from shardprep.api.builds import Plan
-from shardprep.catalog.tables.key_index import unused_entries
+from shardprep.catalog.tables.key_index import KeyIndex, unused_entries
 from shardprep.catalog.tables.table import parse_table
 from shardprep.catalog.target_values import TargetValues
 from shardprep.errors import ShardprepError, SourceError
+from shardprep.source.string_column import Texts
 from tests.catalog.builders import catalog, facts_of, found, images
 from tests.support.builders import jpeg, write, write_folder
 
@@ -287,7 +288,7 @@ def test_a_text_of_several_classes_is_asked_about_in_label_tables_too(
     files, rule = images(*KEYS) | {"t.csv": table}, {"labels": "csv:t.csv:image:label"}
     with pytest.raises(SourceError) as error:
         catalog(tmp_path / "1", files, **rule)
-    assert f"labels: {odd_one} is one class or several; give --target class" in str(error.value)
+    assert f"--labels: {odd_one} is one class or several; give --target class" in str(error.value)
     assert catalog(tmp_path / "2", files, **rule, target="class").label_names == tuple(
         sorted(names)
     )
@@ -317,23 +318,68 @@ def test_a_class_that_no_object_has_is_an_error_if_a_name_left_out_is_like_it(
     assert "--class-map: no class is called cra; is car meant?" in mapped.findings
 
 
-def test_ids_that_differ_from_images_only_in_case_are_said(tmp_path: Path) -> None:
-    """Also if they are few; ids of images that are not there are not."""
-    keys = [f"IMG_{i}.JPG" for i in range(10)]
+@pytest.mark.parametrize("option", ["labels", "auto", "items", "exclude_list", "split", "boxes"])
+@pytest.mark.parametrize("form", [str, str.lower, lambda one: one.lower()[:-4]])
+def test_an_id_that_fits_no_image_means_the_only_one_that_it_fits_regardless_of_case(
+    tmp_path: Path, option: str, form: Callable[[str], str]
+) -> None:
+    """A few ids or all of them, with and without the extension; a note has their number."""
+    keys = [f"a/IMG_{i}.JPG" for i in range(12)]
     source = write_folder(tmp_path / "set", {key: jpeg(seed=i) for i, key in enumerate(keys)})
-    ids = ["IMG_0.jpg", *keys[1:]]
-    rows = "".join(f"{one},{'ab'[i % 2]}\n" for i, one in enumerate(ids))
-    few = write(tmp_path / "few.csv", f"id,label\n{rows}".encode())
-    notes = shardprep.build(source, labels=f"csv:{few}", dry_run=True).plan.findings
-    assert any(
-        "1 of 10 entries (10%) fit no image, such as IMG_0.jpg (IMG_0.JPG" in x for x in notes
-    )
-    gone = write(
-        tmp_path / "gone.csv", f"id,label\n{rows}lost.jpg,a\n".replace("0.jpg", "0.JPG").encode()
-    )
-    assert not shardprep.build(source, labels=f"csv:{gone}", dry_run=True).plan.findings
-    lower = write(tmp_path / "lower.csv", f"id,label\n{rows.lower()}".encode())
-    options: list[dict[str, Any]] = [{"labels": f"csv:{lower}"}, {"items": str(lower)}]
-    for option in options:
-        with pytest.raises(ShardprepError, match=r"\(IMG_0.JPG differs only in case\)"):
-            shardprep.build(source, dry_run=True, **option)
+    ids = [form(one) for one in keys]
+    ids[:2] = ["img_0.jpg", "a/Img_1"]
+    rows = "".join(f"{one},{'ab'[i % 2]},1,1,5,5\n" for i, one in enumerate(ids))
+    table = write(tmp_path / "t.csv", f"image,label,xmin,ymin,xmax,ymax\n{rows}".encode())
+    part = write(tmp_path / "part.txt", "\n".join(ids[:6]).encode())
+    given: dict[str, Any] = {
+        "labels": {"labels": f"csv:{table}:image:label"},
+        "auto": {"labels": f"csv:{table}"},
+        "items": {"items": str(table)},
+        "exclude_list": {"exclude_list": str(part), "labels": "none"},
+        "split": {"split": f"list:train=*,validation={part}", "labels": "none"},
+        "boxes": {"boxes": f"csv:{table}:image:xmin,ymin,xmax,ymax:label"},
+    }[option]
+    found = shardprep.build(source, dry_run=True, **given)
+    left = {"exclude_list": {"train": 6}, "split": {"train": 6, "validation": 6}}
+    assert found.images == left.get(option, {"train": 12})
+    number = sum(one not in key for one, key in zip(ids, keys, strict=True))
+    number = min(number, 6) if option in left else number
+    said = f"{number} ids differ from the name of an image only in case, such as img_0.jpg (a/IMG_"
+    assert any(said in one for one in found.plan.findings), found.plan.findings
+    assert not any("fit no image" in one for one in found.plan.findings)
+
+
+@pytest.mark.parametrize(
+    ("keys", "ids"),
+    [
+        (["img_1.jpg"], ["img_1.jpg", "IMG_1.JPG"]),  # another id has this very name
+        (["img_1.jpg"], ["Img_1.jpg", "IMG_1.JPG"]),  # two ids, which may be two images
+        (["img_1.jpg", "Img_1.jpg"], ["IMG_1.jpg"]),
+        (["img_1.jpg"], ["IMG_1.png"]),
+        (["x/img_1.jpg"], ["X/Y/IMG_1.jpg"]),
+    ],
+)
+def test_an_id_in_another_case_is_of_no_image_unless_one_alone_fits(
+    keys: list[str], ids: list[str]
+) -> None:
+    index = KeyIndex([*keys, "other.jpg"])
+    found = index.find_all(Texts.of([*ids, "other"]), "t.csv").tolist()
+    assert found == [keys.index(one) if one in keys else -1 for one in ids] + [len(keys)]
+    assert not index.remarks
+
+
+def test_a_first_line_that_names_an_image_is_a_row(tmp_path: Path) -> None:
+    rows = "".join(f"{key},{'ab'[i % 2]}\n" for i, key in enumerate(KEYS)).encode()
+    made = catalog(tmp_path / "1", {**images(*KEYS), "t.csv": rows}, labels="csv:t.csv")
+    assert len(made.items) == len(KEYS)
+    lists = {"out.csv": f"{KEYS[0]}\n{KEYS[1]}\n".encode(), "test.csv": f"{KEYS[2]},x\n".encode()}
+    options = {"exclude_list": "out.csv", "split": "list:test=test.csv,train=*"}
+    made = catalog(tmp_path / "2", {**images(*KEYS), **lists}, labels="none", **options)
+    assert [item.key for item in made.items if item.split == "test"] == [KEYS[2]]
+    assert len(made.items) == len(KEYS) - 2
+
+
+@pytest.mark.parametrize("title", ["image", "image.jpg", "a.png"])
+def test_titles_are_no_row_unless_the_next_line_has_a_file_in_their_column(title: str) -> None:
+    table = parse_table(f"id,{title}\n1,cat\n2,dog\n".encode(), "t.csv")
+    assert table.header == ("id", title)

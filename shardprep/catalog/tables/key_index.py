@@ -13,7 +13,7 @@ from bisect import bisect
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from functools import cached_property, lru_cache, partial
-from itertools import compress, takewhile
+from itertools import takewhile
 from operator import eq
 from typing import Any, NamedTuple
 
@@ -22,8 +22,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from shardprep.catalog.names import document_split, folder_splits, given_split, stated_split, stem
-from shardprep.dataset.card import from_cell
-from shardprep.errors import SourceError, counted, printable, shown, some_of
+from shardprep.errors import SourceError, counted, shown
 from shardprep.image.signatures import IMAGE_SUFFIXES
 from shardprep.source.names import composed
 from shardprep.source.string_column import Coded, Lookup, Texts, booleans, positions
@@ -43,6 +42,7 @@ _SUFFIX = re.compile(
 )
 _FEW_KEYS = 10_000
 """Maximum number of keys for which each search is kept, at 12 bytes per key and search."""
+_AT_ONCE = 1 << 17
 _MOST_FOLDERS = 16
 """Maximum number of folders in an id; ids with more folders are searched one by one."""
 
@@ -105,6 +105,8 @@ class KeyIndex:
         self._lookups: dict[tuple[str, int], Lookup] = {}
         self.known: dict[Hashable, Any] = {}
         """Results of searches in tables, with the tables, so that their `id` stays unique."""
+        self.remarks: dict[str, None] = {}
+        """Remarks on ids that fit an image only regardless of case, in order."""
 
     def find(self, text: str) -> Sequence[int]:
         """Return the positions of all keys that end in the id, with or without extension.
@@ -128,10 +130,10 @@ class KeyIndex:
         by_name, by_stem = self._by_name
         named = by_name[name] if name in by_name else by_stem.get(name, ())
         if isinstance(named, int):
-            lies_there = not folder or f"/{self._names[named]}".rpartition("/")[0].endswith(
+            is_there = not folder or f"/{self._names[named]}".rpartition("/")[0].endswith(
                 f"/{folder}"
             )
-            return (named,) if lies_there else ()
+            return (named,) if is_there else ()
         depth = folder.count("/") + 1 if folder else 0
         if not named or depth > self._most_folders:
             return ()
@@ -157,7 +159,14 @@ class KeyIndex:
         """
         origins = origins or Coded.constant(Origin(), len(texts))
         texts, origins, found, is_many = self._find_paths(texts, origins, fitting)
-        return self._nearest(texts, found, is_many, origins, where)
+        rows, found[rows] = self._in_other_case(texts, found, is_many)
+        found = self._nearest(texts, found, is_many, origins, where)
+        if len(rows := rows[found[rows] >= 0]):
+            one, key = shown(texts[int(rows[0])]), shown(self.keys[int(found[rows[0]])])
+            ids = counted(len(rows), "id", "differs", "differ")
+            what = f"{where}: {ids} from the name of an image only in case"
+            self.remarks[f"{what}, such as {one} ({key})"] = None
+        return found
 
     def _find_paths(
         self, texts: Texts, origins: Coded[Origin], fitting: Collection[Origin] = ()
@@ -188,13 +197,41 @@ class KeyIndex:
             found[rows], is_home[rows] = near
         return self._with_foreign(texts, found, is_home, origins, where)
 
+    def _in_other_case(self, texts: Texts, found: Ints, is_many: Bools) -> tuple[Ints, Ints]:
+        """Return the rows of ids that fit one key only regardless of case, and these keys.
+
+        A key that another id fits is left out. Without an index of all keys: only those with the
+        name of a lost id are searched.
+        """
+        rows = np.flatnonzero((found < 0) & ~is_many)
+        if not len(rows):
+            return rows, rows
+        lost = texts.take(rows)
+        low = _lowered(lost.composed())
+        names = Texts.joined([low.ends(0), low.stems(0)]).array
+        places = [np.zeros(0, np.int64)]
+        for start in range(0, len(self._names), _AT_ONCE):
+            stems = _lowered(self._names[start : start + _AT_ONCE].stems(0)).array
+            places.append(start + np.flatnonzero(booleans(pc.is_in(stems, value_set=names))))
+        near = np.concatenate(places)
+        part = KeyIndex(_lowered(self._names.take(near)))
+        at, are_many = part._find_names(low)
+        fits = (at >= 0) & ~are_many
+        rows, keys, lost = rows[fits], near[at[fits]], lost.where(fits)
+        pairs = np.unique(keys * len(texts) + positions(lost, lost)[0])  # key and id
+        once, numbers = np.unique(pairs // len(texts), return_counts=True)
+        is_free = np.isin(keys, once[numbers == 1]) & ~np.isin(keys, found)
+        return rows[is_free], keys[is_free]
+
     def num_found(self, texts: Texts) -> int:
         """Return how many ids fit one or more images."""
         return int(self.are_found(texts).sum())
 
-    def are_found(self, texts: Texts) -> Bools:
+    def are_found(self, texts: Texts, *, in_any_case: bool = False) -> Bools:
         """Return whether each id fits one or more images."""
-        _, _, found, is_many = self._find_paths(texts, Coded.constant(Origin(), len(texts)))
+        texts, _, found, is_many = self._find_paths(texts, Coded.constant(Origin(), len(texts)))
+        if in_any_case:
+            is_many[self._in_other_case(texts, found, is_many)[0]] = True
         return (found >= 0) | is_many
 
     def _near(
@@ -374,16 +411,6 @@ class KeyIndex:
         return groups
 
 
-def without_left_out(rows: Sequence[str], left_out: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the ids in `rows` that fit no key in `left_out`, and a remark on the other ids."""
-    out = np.zeros(len(rows), np.bool_)
-    if rows and left_out:
-        out = KeyIndex(left_out).are_found(Texts.of(rows))
-    excluded = [*compress(rows, out)]
-    remark = f"{counted(len(excluded), 'row', 'is', 'are')} of images that are left out: "
-    return [*compress(rows, ~out)], [remark + some_of(excluded, 3)] if excluded else []
-
-
 def unused_entries(where: str, lost: Sequence[str], number: int, keys: Iterable[str]) -> list[str]:
     """Return a remark on the `lost` of `number` ids, which fit no image; a warning from 25% on."""
     names, few = sorted((key.rpartition("/")[2].lower(), key) for key in keys if lost), []
@@ -421,7 +448,7 @@ def other_case(text: str, keys: Iterable[str]) -> str:
 
 
 def _beside(text: str, names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the names and keys below the last folders of an id, as many of these as keys have."""
+    """Return the names and keys in the folder of an id, or in the longest end of it that exists."""
     folders = text.lower().split("/")[:-1]
     for start in range(len(folders)):
         end = f"/{'/'.join(folders[start:])}/"
@@ -441,41 +468,8 @@ def _nearest_key(text: str, names: Sequence[tuple[str, str]]) -> str:
 
 
 def padded_keys(keys: Iterable[str]) -> dict[str, str]:
-    """Return the stem of a key without leading zeros → the key, of keys with such zeros."""
+    """Return stem without leading zeros → key, for the keys whose stems start with a zero."""
     return {stem(key).lstrip("0"): key for key in keys if stem(key).startswith("0")}
-
-
-class WholeKeyIndex(KeyIndex):
-    """Keys, searched for ids from `report --list`: an id that is a whole key fits only this key."""
-
-    def __init__(self, keys: Sequence[str]) -> None:
-        super().__init__([printable(key) for key in keys])
-
-    def find_all(
-        self,
-        texts: Texts,
-        where: str,
-        origins: Coded[Origin] | None = None,
-        *,
-        fitting: Collection[Origin] = (),  # noqa: ARG002 - whole keys decide this
-    ) -> Ints:
-        """Return positions as `KeyIndex.find_all` does; `texts` are cells of a table."""
-        return self.find_keys([from_cell(one) for one in texts], where, origins)
-
-    def find_keys(
-        self, ids: Iterable[str], where: str, origins: Coded[Origin] | None = None
-    ) -> Ints:
-        """Return positions as `find_all` does; `ids` are results of `from_cell`."""
-        texts = Texts.of(map(printable, ids))
-        origins = origins or Coded.constant(Origin(), len(texts))
-        found, _ = positions(texts, self.keys)
-        left = np.flatnonzero(found < 0)
-        found[left], _ = positions(texts.take(left).composed(), self._names)
-        left = np.flatnonzero(found < 0)
-        own = texts.take(left), where, origins.take(left)
-        whole = origins.take(np.flatnonzero(found >= 0)).counts()
-        found[left] = super().find_all(*own, fitting=whole)
-        return found
 
 
 def paths_of(texts: Texts) -> Texts:
@@ -488,6 +482,10 @@ def paths_of(texts: Texts) -> Texts:
         return texts
     paths = pc.replace_substring(array, "\\", "/")
     return Texts(pc.replace_substring_regex(paths, _START.pattern, ""))
+
+
+def _lowered(texts: Texts) -> Texts:
+    return Texts(pc.utf8_lower(texts.array))
 
 
 def _add(positions: dict[str, int | list[int]], name: str, position: int) -> None:

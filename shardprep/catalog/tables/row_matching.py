@@ -61,8 +61,10 @@ class TableMatch:
         if (self.key_of < 0).all():
             if not self.table.rows:
                 raise SourceError(self.table.name, "has no rows", "write a row for each image")
-            what = f"has no id of an image of the source ({shown(self.rows_without_image[0])})"
-            raise SourceError(self.table.name, what, f"write ids such as {shown(key)}")
+            such = shown(self.rows_without_image[0])
+            what = f"no id in its column {self.id_column!r} names an image, such as {such}"
+            hint = f"write ids such as {shown(key)}, or name the column of ids"
+            raise SourceError(self.table.name, what, hint)
 
     def with_columns(
         self, other: TableMatch | None, names: Collection[str], single: Collection[str] = ()
@@ -94,7 +96,7 @@ class TableMatch:
         if len(odd := self.odd_rows(column)):
             one, two = int(self.row_of[self.key_of[odd[0]]]), int(odd[0])
             cells = " and ".join(repr(self._cells_of_rows(column)[row]) for row in (one, two))
-            what = f"gives an image {cells} in column {column!r} (rows {one + 1} and {two + 1})"
+            what = f"rows {one + 1:,} and {two + 1:,} of an image have {cells} in column {column!r}"
             raise SourceError(self.table.name, what, "give each image one value in this column")
         return self.cells(column)
 
@@ -264,8 +266,13 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
     key, step = ("ids", id(table)), max(1, len(table.rows) // SAMPLE_ROWS)
     if key not in index.known:
         several = [table.cells(i)[::step] for i in range(len(table.header))]
-        index.known[key] = table, [index.num_found(cells) for cells in several]
-    hits: list[int] = index.known[key][1]
+        hits = [index.num_found(cells) for cells in several]
+        if hits and not any(hits) and table.rows:  # once for all columns: it reads all keys
+            fits = index.are_found(Texts.joined(several), in_any_case=True)
+            sums = fits.reshape(len(several), -1).sum(axis=1).tolist()
+            hits = [n if 2 * n > len(several[0]) else 0 for n in sums]
+        index.known[key] = table, hits
+    hits = index.known[key][1]
     titled = [0 if INDEX.fullmatch(one) else n for one, n in zip(table.header, hits, strict=True)]
     hits = titled if any(titled) else hits
     if not any(hits):
@@ -283,7 +290,7 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
             raise NoIdsError(table.name, f"its ids lack the zeros of {lost}", hint)
         what = "none of its columns has names of images in the source"
         hint = f"write names such as {shown(index.keys[0])}"
-        hint += "" if table.is_frame else ", or name the columns, as in csv:FILE:ID:LABEL"
+        hint += "" if table.is_frame else ", or name a path of columns such as {study}/{series}"
         firsts = table.rows[0] if table.rows else [""] * len(table.header)
         cells = [f"{a} ({shown(b, 40)})" for a, b in zip(table.header, firsts, strict=True)]
         same = next(filter(None, (other_case(one, index.keys) for one in firsts if one)), "")

@@ -21,9 +21,8 @@ import numpy as np
 from shardprep.catalog.items import Item, Items
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.objects.mask_files import skipped
-from shardprep.catalog.selection import EXCLUDED
+from shardprep.catalog.selection import EXCLUDED, WholeKeyIndex
 from shardprep.catalog.tables.columns import Value
-from shardprep.catalog.tables.key_index import WholeKeyIndex
 from shardprep.errors import ShardprepError, SourceError, counted, some_of
 from shardprep.image.annotation_types import Annotation, AnnotationSpec
 from shardprep.image.annotations import Scene, attempted
