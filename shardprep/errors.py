@@ -43,6 +43,8 @@ _COMMA = re.compile(r"(?<!\\),(?! )")
 """Separates the items of an option's value; a comma before a blank is one of a sentence."""
 _MAX_WHERE = 160
 _MAX_VALUE = 200
+_MAX_NAME = 100
+_ALIKE = 0.8
 _MAX_PART = 1000
 """Maximum numbers of characters of `where`, of a quoted value, and of `what` or `hint`."""
 _NO_MEMORY = ("can't start new thread", "failed to map segment from shared object")
@@ -111,10 +113,26 @@ def some_of(names: Sequence[str], most: int = 4) -> str:
 
 def use_one_of(name: object, known: Iterable[str], most: int = 8) -> str:
     """Return a hint with the first `most` known names, after the one that is nearest to `name`."""
-    names = [*known]
-    near = difflib.get_close_matches(str(name), names, 1)
-    near = near or [one for one in names if str(name) and one.startswith(str(name))]  # val
-    return f"{f'is {shown(near[0])} meant? ' if near else ''}use one of {some_of(names, most)}"
+    names, text = [*known], str(name)
+    longer = (one for one in names if text and one.startswith(text))  # val
+    near = nearest_name(text, names) or next(longer, "")
+    return f"{f'is {shown(near)} meant? ' if near else ''}use one of {some_of(names, most)}"
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is probably meant, in any case, or "".
+
+    A fifth of its letters may differ, or two neighbours be swapped, but no number.
+    """
+    folded = {one.casefold(): one for one in known}
+    name = name[:_MAX_NAME].casefold()
+    swaps = (name[:i] + name[i : i + 2][::-1] + name[i + 2 :] for i in range(len(name) - 1))
+    near = [
+        *difflib.get_close_matches(name, folded, 3, _ALIKE),
+        *filter(folded.__contains__, swaps),
+    ]
+    numbers = re.findall(r"\d+", name)
+    return next((folded[one] for one in near if re.findall(r"\d+", one) == numbers), "")
 
 
 def command_line(name: str, place: object, more: str = "") -> str:

@@ -1134,6 +1134,27 @@ def test_a_label_is_one_class_unless_it_may_be_several() -> None:
     assert planned(several[:3], separator=";").plan.schema.labels == ("a", "b")
 
 
+@pytest.mark.parametrize(
+    ("labels", "is_said"),
+    [
+        ("1 cat dog bird", True),
+        ("1 2 cat dog bird", False),
+        ("cat dog bird", False),
+        ("1 a b c d", False),
+        ("1 cat", False),
+    ],
+)
+def test_a_class_that_is_a_number_among_words_is_said(labels: str, is_said: bool) -> None:
+    rows = [{"image": f"{i}.jpg", "label": x} for i, x in enumerate(labels.split())]
+    note = "class '1' is a number among names such as 'bird'; "
+    note += "--class-map 1=bird joins it with one, --null 1 makes it empty"
+    assert (note in planned(rows).plan.findings) == is_said
+    if is_said:
+        joined = planned(rows, class_map="1=cat").plan.schema.labels
+        assert {*joined} == {"cat", "dog", "bird"}
+        assert planned(rows, null="1").plan.schema.labels == ("bird", "cat", "dog")
+
+
 def test_titles_texts_and_classes_that_are_almost_others_are_said() -> None:
     rows = [
         {"image": f"{i}.jpg", "label": label, "gruop": i, "age": age}
