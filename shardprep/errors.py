@@ -201,6 +201,9 @@ class OptionName:
 class ShardprepError(Exception):
     """Base class of all errors; `str` gives one line: where, the problem, and what to do."""
 
+    parts: Sequence[str] = ()
+    """Parts of the problem that a terminal shows on a line each, such as rows; () for one line."""
+
     def __init__(self, where: str | OptionName, what: str = "", hint: str = "") -> None:
         """Create an error from a file or an option, the problem, and what to do about it.
 
@@ -235,7 +238,11 @@ class ShardprepError(Exception):
     @property
     def lines(self) -> list[str]:
         """Lines that a terminal shows."""
-        return [str(self)]
+        if len(self.parts) < 2:
+            return [str(self)]
+        last = f"{self.hint[:1].upper()}{self.hint[1:]}."
+        parts = (f"  {part}" for part in self.parts)
+        return [*map(printable, (f"{shown(self.where, _MAX_WHERE)}:", *parts, last))]
 
     def _render_traceback_(self) -> list[str]:
         # IPython shows this instead of a traceback, which does not help with a user's mistake.

@@ -365,7 +365,9 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
             what = f"column {match.id_column!r} has a list of images in a cell: {shown(cell)}"
             hint = "write a row for each image"
         if rule.kind == "column":
-            hint = "fill the column, or name another column"
+            titles = {} if match is None else match.table.titles
+            hint = f"fill {some_of([titles.get(x, x) for x in labelling.columns])}, or name "
+            hint += "another column"
         raise SourceError(OptionName("labels", rule.kind), what, hint)
     class_map, classes = naming.class_map, naming.classes
     if recipe.is_annotated:
