@@ -99,11 +99,12 @@ clean:
 # that imports them, or never. pytest compiles test modules in its own way. A few modules need a
 # later Python, so compileall may fail.
 COMPILED := PIL _pytest hypothesis jax jaxlib keras numpy pandas pydantic tensorflow torch
+LEFT := tests?|testing|_inductor|pallas|mosaic|internal_test_util|openvino|distutils|quack
 .venv/installed-test: .venv/bin/python pyproject.toml $(KERNELS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(BIN)/uv pip install --quiet --python $(BIN)/python \
 		$${PIP_FIND_LINKS:+--find-links "$$PIP_FIND_LINKS"} --editable '.[test]'
-	$(BIN)/python -m compileall -qq -j 0 -x '/(tests?|testing|_inductor)/|^tests/.*test_' \
+	$(BIN)/python -m compileall -qq -j 0 -x '/($(LEFT))/|^tests/.*test_' \
 		shardprep tests $(addprefix .venv/lib/python*/site-packages/,$(COMPILED)) || true
 	touch .venv/installed $@
 

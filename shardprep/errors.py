@@ -40,7 +40,7 @@ _UNPRINTABLE = re.compile(
 _QUOTED = re.compile(r"""(?<!\w)(b?)(['"])((?:\\.|(?!\2)[^\\])*+)\2""", re.DOTALL)
 """A value quoted by `repr`. An apostrophe inside a word does not begin such a value."""
 _COMMA = re.compile(r"(?<!\\),(?! )")
-"""Separates the items of an option's value; a comma before a blank is one of a sentence."""
+"""Separates the items of an option's value; a comma before a blank belongs to a sentence."""
 _MAX_WHERE = 160
 _MAX_VALUE = 200
 _MAX_NAME = 100
@@ -58,7 +58,7 @@ TABLE_OPTIONS = frozenset(
 )
 """Options that take a table as an object of Python, such as a data frame."""
 _ANY_TABLE = re.compile("(csv:)?FILE(:.*)?")
-"""Matches a value in advice that stands for any table that the user has."""
+"""Matches a placeholder in advice for any table of the user."""
 
 
 def printable(text: str) -> str:
@@ -81,7 +81,7 @@ def shown(text: str, most: int = 80) -> str:
 def concise(text: str) -> str:
     """Return the text with each quoted value cut to 200 characters, and the result to 1,000.
 
-    Of a list, such as the value of `--classes`, the first items stay.
+    A list, such as the value of `--classes`, keeps its first items.
     """
     values = _QUOTED.sub(lambda m: f"{m[1]}{m[2]}{_shown_value(m[3])}{m[2]}", text)
     return shown(values, _MAX_PART)
@@ -257,6 +257,15 @@ class ShardprepError(Exception):
     @property
     def _fault(self) -> str:
         return self.what
+
+
+def of_system(error: OSError) -> ShardprepError:
+    """Return an error of the operating system as an error that names the file, if known."""
+    hint = (
+        "free some space" if error.errno == errno.ENOSPC else "check the path and its permissions"
+    )
+    what = (error.strerror or str(error)).lower()
+    return ShardprepError(str(error.filename or "shardprep"), what, hint if error.filename else "")
 
 
 def _line_of(kind: type[ShardprepError], text: str) -> str:

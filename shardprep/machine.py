@@ -50,7 +50,7 @@ def check_address_space() -> None:
     if resource is not None:
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
         if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE:
-            raise MemoryError
+            raise MemoryError("the address space is below 384 MiB: raise its limit (ulimit -v)")
 
 
 @contextlib.contextmanager

@@ -44,8 +44,9 @@ _DATASETS = Path("tfrecords")
 def recipe_of(flags: dict[str, Any]) -> Recipe:
     """Return the recipe of `flags`, completed by ./shardprep.toml if it is for the same source.
 
-    Without a source in `flags`, that of ./shardprep.toml is used.
-    If only `flags` have `items`, ./shardprep.toml is ignored. RecipeError if no source is given.
+    Without a source in `flags`, the source of ./shardprep.toml is used, otherwise the folder of the
+    images in `items`. If only `flags` have `items`, ./shardprep.toml is ignored. RecipeError if no
+    source is given.
     """
     from shardprep.recipe.recipe import make_recipe
 

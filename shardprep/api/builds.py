@@ -393,7 +393,7 @@ def init(
 ) -> Survey:
     """Examine a source, write a ./shardprep.toml for it, and return a summary of its content.
 
-    With `items`, the recipe builds from that table of items. Limits are those of `build`.
+    With `items`, the recipe builds from that table of items. Limits are as in `build`.
 
     Raises:
         RecipeError: ./shardprep.toml exists and `overwrite` is not set, or neither `source` nor

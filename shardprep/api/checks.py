@@ -154,10 +154,10 @@ def leaks(
     store_timeout: float | None = None,
     progress: Show | bool = False,
 ) -> Overlap:
-    """Return the images of a dataset that have a copy in another one, such as a public set.
+    """Return the images of `first` that have a copy in `second`, such as a public set.
 
     Raises:
-        RecipeError: both datasets are the same.
+        RecipeError: both have the same path or address.
         DatasetError: a dataset is missing or damaged.
         StorageError: object storage does not answer, or refuses a request.
     """

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import ParamSpec, TypeVar, get_type_hints
 
-from shardprep.errors import ShardprepError
+from shardprep.errors import of_system
 from shardprep.recipe.keywords import BuildKeywords
 from shardprep.recipe.options import BUILD_DEFAULTS, Option
 
@@ -27,8 +27,7 @@ def in_python(command: Callable[_Arguments, _Result]) -> Callable[_Arguments, _R
         try:
             return command(*args, **kwargs)
         except OSError as error:
-            what = (error.strerror or str(error)).lower()
-            raise ShardprepError(str(error.filename or "shardprep"), what) from error
+            raise of_system(error) from error
 
     options = sys.modules[command.__module__].OPTIONS[command.__name__]
     signature = inspect.signature(command)

@@ -55,7 +55,7 @@ def write_sample(directory: Path) -> Path:
     """Write the archive and its recipe into `directory`; return the path of the archive.
 
     Existing files with the same bytes are kept. SourceError, and nothing is written, if a file has
-    other bytes (such as those of another version of Pillow), or a write fails.
+    other bytes (for example from another version of Pillow), or a write fails.
     """
     archive = directory / ARCHIVE_NAME
     recipe = "\n\n".join("\n".join(key_lines(key, value)) for key, value in RECIPE.items()) + "\n"
@@ -71,7 +71,8 @@ def write_sample(directory: Path) -> Path:
                 write_durably(path, content)
     except OSError as error:
         hint = "name a folder that can be written to"
-        raise SourceError(str(directory), error.strerror or str(error), hint) from error
+        what = "is a file" if directory.is_file() else error.strerror or str(error)
+        raise SourceError(str(directory), what, hint) from error
     return archive
 
 

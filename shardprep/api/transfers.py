@@ -254,13 +254,17 @@ def repack(
         encoding = None
         if form:
             if "format" not in given and made.format != known.get("format", "jpeg"):
-                what = f"is {known['format']} in the dataset, but other options need {made.format}"
-                hint = f"leave them out, or add {OptionName('format', made.format)}"
+                others = some_of([str(OptionName(one)) for one in form])
+                what = (
+                    f"is {known['format']} in the dataset, but must be {made.format} for {others}"
+                )
+                hint = f"leave out {others}, or add {OptionName('format', made.format)}"
                 raise RecipeError(OptionName("format"), what, hint)
             from shardprep.writer.engine.job import Workers
             from shardprep.writer.engine.pool import write_shards
 
-            encoding = encoding_of(parents, made, Workers(write_shards, num))
+            own = Workers(write_shards, num)
+            encoding = encoding_of(parents, made, own, has_size="size" in form)
         return repack_dataset(
             parents, made, watch, overwrite=overwrite, encoding=encoding, num_workers=num
         )

@@ -29,7 +29,7 @@ _MOST_PARTS = 6
 
 
 def candidates(view: View) -> list[Reading]:
-    """Return candidates from stacks, tables and texts; from paths only if `auto` has no labels."""
+    """Return candidates from stacks, tables and texts, and from paths if `auto` finds no labels."""
     tables = view.documents.tables
     found = stack_candidates(view.index.keys, tables)
     found += [one for table in view.tables for one in table_candidates(view.index, table, tables)]
@@ -88,7 +88,7 @@ def table_candidates(index: KeyIndex, table: Table, tables: Sequence[Table]) -> 
     return [*readings, *_row_candidates(match)]
 
 
-def tables_of_json(view: View) -> list[Reading]:
+def json_candidates(view: View) -> list[Reading]:
     """Return readings of labels in JSON lists that name images."""
     files = [x for x in view.documents.members(".json") if not view.index.find(stem(x.key))]
     files = [one for one in files if ODD_SIGNS.isdisjoint(one.key)]
@@ -122,7 +122,7 @@ def _is_usable(one: LabelColumns) -> bool:
 
 
 def _titles_of_rows(match: TableMatch) -> list[str]:
-    """Return the columns that have different cells in the rows of an image."""
+    """Return the titles of columns whose cells differ between the rows of an image."""
     cells = {title: match.table.cells(i).coded() for i, title in enumerate(match.table.header)}
     return [title for title, column in cells.items() if have_several(match.key_of, column)]
 

@@ -13,7 +13,7 @@ from typing import cast
 import numpy as np
 
 from shardprep.catalog.given_items import with_items
-from shardprep.catalog.idle_options import Found, idle_options
+from shardprep.catalog.idle_options import Affected, idle_options
 from shardprep.catalog.items import Items
 from shardprep.catalog.labels import ENOUGH, Labelling, classes_in
 from shardprep.catalog.names import words_of_split
@@ -98,7 +98,7 @@ TILE_COLUMNS = (Column("tile/y", "int64"), Column("tile/x", "int64"))
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """All items of a source, in the order of their keys."""
+    """The items of a source in the order of their keys, their classes, and what was left out."""
 
     recipe: Recipe
     """The recipe, completed with the options that were decided from the source."""
@@ -209,7 +209,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
     if beside.files is not None or beside.segments:
         used = {one.key for several in items.companions.firsts().values() for one in several}
         others += beside.unused(set(index.keys), used)
-    findings = _findings(Found(wanted, match, targets, annotated), items, unlabelled)
+    findings = _findings(Affected(wanted, match, targets, annotated), items, unlabelled)
     lost, more = _without_left_out((*_unmatched_rows(wanted), *rows.without_image), wanted)
     findings = [*more, *recipe.rules.split.notes, *findings, *rows.findings, *wanted.notes, *notes]
     return Catalog(
@@ -229,9 +229,9 @@ def _catalog(wanted: SourceImages) -> Catalog:
 
 
 def _matched(wanted: SourceImages) -> TableMatch | None:
-    """Return the rows of the items, with columns of the label table; else of the label table.
+    """Return the rows that have columns, groups and splits, or None without a table.
 
-    Without both, return the rows of the joined tables, or None.
+    They are of the items (with columns of the label table), of the label table or of joined tables.
     """
     recipe, match = wanted.recipe, wanted.labelling.match
     table = wanted.documents.joined_table() if match is None or recipe.items else None
@@ -322,7 +322,8 @@ def _splits(
     if annotated is None or annotated.splits is None or not is_by_source:
         return given
     splits = [a or b for a, b in zip(annotated.splits, given.splits, strict=True)]
-    if annotated.are_listed and wanted.recipe.unlisted != "train":
+    has_list = annotated.are_listed and "train" in annotated.splits
+    if has_list and wanted.recipe.unlisted != "train":
         pairs = zip(annotated.splits, splits, strict=True)
         splits = [None if own is None and one == "train" else one for own, one in pairs]
     note = f"{counted(splits.count(None), 'image', 'is', 'are')} in no list of a split"
@@ -413,13 +414,14 @@ def _without(items: Items, lacks: Coded[str], source: str) -> tuple[Items, list[
     if out.all():
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in lacks.counts().items())
         what = f"every image is left out ({reasons})"
-        raise SourceError(source, what, f"keep images such as {shown(items.members.keys[0])}")
+        hint = f"correct the labels, splits or annotations of {shown(items.members.keys[0])}"
+        raise SourceError(source, what, f"{hint} and other images")
     left = np.flatnonzero(out)
     pairs = zip(items.members.take(left), lacks.take(left), strict=True)
     return items.take(np.flatnonzero(~out)), [skipped(member, lack) for member, lack in pairs]
 
 
-def _findings(found: Found, items: Items, unlabelled: Sequence[Skipped]) -> list[str]:
+def _findings(found: Affected, items: Items, unlabelled: Sequence[Skipped]) -> list[str]:
     wanted, targets, annotated = found.wanted, found.targets, found.annotated
     recipe, listing, labelling = wanted.recipe, wanted.listing, wanted.labelling
     findings = [*listing.notes, *labelling.remarks, *targets.findings]

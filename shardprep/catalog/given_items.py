@@ -335,7 +335,7 @@ def _samples(items: GivenItems) -> dict[str, list[int]]:
 
 
 class _Finder:
-    """Finds files by the cells of a table.
+    """Finds the files that the cells of a table of items name.
 
     A cell is a key of the source, the end of a key, or the path of a file below the source:
     absolute, or relative to the folder of the table.
@@ -361,7 +361,7 @@ class _Finder:
         """Return the position of each row's image, or −1. Empty cells and repeats are faults."""
         cells, items = self._items.columns["image"], self._items
         for row in np.flatnonzero(~cells.are_filled).tolist():
-            items.refuse(row, "image", "names no image")
+            items.refuse(row, "image", "is empty")
         found = self._find(cells, np.arange(len(cells)), "image")
         rows = np.flatnonzero(found >= 0)
         if np.bincount(found[rows], minlength=1).max() > 1:

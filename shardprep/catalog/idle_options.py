@@ -28,7 +28,7 @@ _DIVIDED = ("multilabel", *OF_COLUMNS)
 """Kinds of targets whose cells a separator divides."""
 
 
-class Found(NamedTuple):
+class Affected(NamedTuple):
     """The images, rows, targets and annotations that options may affect."""
 
     wanted: SourceImages
@@ -38,7 +38,7 @@ class Found(NamedTuple):
     annotated: Annotated | None
 
 
-def idle_options(found: Found) -> list[str]:
+def idle_options(found: Affected) -> list[str]:
     """Return remarks on options without effect, and on classes or a separator that no label has."""
     recipe, labelling, targets = found.wanted.recipe, found.wanted.labelling, found.targets
     findings = [
@@ -60,16 +60,16 @@ def idle_options(found: Found) -> list[str]:
     return findings
 
 
-def _has_boxes(found: Found) -> bool:
+def _has_boxes(found: Affected) -> bool:
     every = [] if found.annotated is None else found.annotated.annotations
     return any(one is not None and len(one.boxes) for one in every)
 
 
-def _has_objects(found: Found) -> bool:
+def _has_objects(found: Affected) -> bool:
     return found.annotated is not None and found.annotated.facts.spec.has_objects
 
 
-def _uses_join(found: Found) -> bool:
+def _uses_join(found: Affected) -> bool:
     """Return whether options, or automatic labels, may use a column of a joined table."""
     rules, labelling = found.wanted.recipe.rules, found.wanted.labelling
     own = labelling.match.table if labelling.match is not None else None
@@ -83,30 +83,30 @@ def _uses_join(found: Found) -> bool:
     return any(title in used or f"{{{title}" in ids for title in titles)
 
 
-def _has_links(found: Found) -> bool:
+def _has_links(found: Affected) -> bool:
     source = found.wanted.recipe.source
     return source != "/" and any(one.problem == LEADS_OUTSIDE for one in find_files(source))
 
 
-def _has_foreign_names(found: Found) -> bool:
+def _has_foreign_names(found: Affected) -> bool:
     listing = found.wanted.listing
     others, skipped = ([one.key for one in some] for some in (listing.others, listing.skipped))
     return not all(map(str.isascii, chain(listing.images.keys, others, skipped)))
 
 
-def _files(found: Found) -> Iterator[Members]:
-    """Yield all image files, those of stacks as a group for each stack."""
+def _files(found: Affected) -> Iterator[Members]:
+    """Yield the image files that are not in stacks, then the files of each stack."""
     images = found.wanted.listing.images
     yield images.take(np.flatnonzero(~images.are_stacks))
     stacks = (one.extent for one in images.take(np.flatnonzero(images.are_stacks)))
     yield from (one.members for one in stacks if isinstance(one, StackExtent))
 
 
-def _may_be_deep(found: Found) -> bool:
+def _may_be_deep(found: Affected) -> bool:
     return any(not key.lower().endswith(_SHALLOW) for some in _files(found) for key in some.keys)
 
 
-def _may_be_dicom(found: Found) -> bool:
+def _may_be_dicom(found: Affected) -> bool:
     """Return whether an image may be DICOM, by its name or, as in arrays, by its first bytes."""
     for some in _files(found):
         folders = set[str]()  # images of an array, or of a folder of unusual files, are alike
@@ -119,16 +119,16 @@ def _may_be_dicom(found: Found) -> bool:
     return False
 
 
-def _is_annotated(found: Found) -> bool:
+def _is_annotated(found: Affected) -> bool:
     return found.annotated is not None
 
 
 _ANNOTATED = _is_annotated, "no boxes, masks or keypoints are stored"
 _BOXES = _has_boxes, "no boxes or outlines are read"
-_TABLES: tuple[Callable[[Found], bool], str] = (
+_TABLES: tuple[Callable[[Affected], bool], str] = (
     lambda found: found.wanted.documents.are_read, "no table is read",
 )  # fmt: skip
-_NEEDS: dict[str, tuple[Callable[[Found], bool], str]] = {
+_NEEDS: dict[str, tuple[Callable[[Affected], bool], str]] = {
     "mask_values": _ANNOTATED, "instances": _ANNOTATED, "crowds": _ANNOTATED, "rle": _ANNOTATED,
     "annotated": _ANNOTATED, "max_dropped": _ANNOTATED, "unlisted": _ANNOTATED,
     "annotated_size": _BOXES, "max_clipped": _BOXES,

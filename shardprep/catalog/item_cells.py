@@ -1,4 +1,4 @@
-"""Check the cells of a table of items, and convert those of lists, vectors, outlines and points."""
+"""Check the cells of a table of items, and convert lists, vectors, outlines and points."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _with_lists(items: GivenItems, recipe: Recipe) -> GivenItems:
 
 
 def _with_vectors(items: GivenItems, recipe: Recipe) -> GivenItems:
-    """Return the items with numbers and blanks for JSON lists of numbers in columns of targets."""
+    """Return the items with target vectors as "0.5 1.0" instead of JSON lists of numbers."""
     columns = dict(items.columns)
     of_labels = recipe.labels.removeprefix("column:").split(",")
     titles = {*items.targets, *(of_labels if recipe.target in _OF_VECTORS else ())}
@@ -157,7 +157,7 @@ def _check_single(items: GivenItems, recipe: Recipe) -> None:
         cells, is_said = items.columns["split"].coded(), False
         for row in np.flatnonzero(cells.fit(lambda cell: given_split([cell]) is None)).tolist():
             flag = OptionName("split", split_places(items.titled("split"), cells.counts()))
-            hint = f"; {flag} says what it is" if cells[row] and not is_said else ""
+            hint = f"; {flag} gives it a split" if cells[row] and not is_said else ""
             is_said = is_said or bool(hint)
             items.refuse(row, "split", f"is not train, validation or test{hint}")
 

@@ -195,7 +195,7 @@ def _others(
 
 
 def _unfit(title: str, cells: Texts) -> str:
-    """Return why a column is not stored, or "" if cells are texts or single numbers."""
+    """Return why a column is not stored; "" for texts, single numbers and flat JSON lists."""
     if title.partition("/")[0] in RESERVED and not title.startswith(ROWS):
         return "the name of a feature: rename it"
     if not cells.are_filled.any():
@@ -310,14 +310,14 @@ def _without_meaning(
 
 
 def _may_be_label(title: str) -> bool:
-    """Return whether a title is almost a usual one of labels, or ends in its word: dog_breed."""
+    """Return whether a title resembles a usual title of labels, or ends in its word: dog_breed."""
     last = words_of(title)[-1:]
     near = difflib.get_close_matches(title.lower(), LABEL_COLUMNS, 1, _ALIKE)
     return bool(near) or (bool(last) and last[0] in _LABEL_WORDS)
 
 
 def _title_of_images(items: GivenItems, titles: Mapping[str, str]) -> str:
-    """Return the first title of `_IMAGE` in the table, or "1" if untitled cells are file names."""
+    """Return the title of the column of images, by titles, then by cells; or SourceError."""
     if known := [titles[one] for one in _IMAGE if one in titles]:
         return known[0]
     named = [one for one in titles if words_of(one)[:1] and words_of(one)[0] in _PICTURE]
@@ -337,7 +337,7 @@ def _title_of_images(items: GivenItems, titles: Mapping[str, str]) -> str:
 
 
 def _roles(items: GivenItems, recipe: Recipe) -> dict[str, str]:
-    """Return role → title in the table, for each column that has a role."""
+    """Return role → title of each column with a role; SourceError if two may be the label."""
     titles = {title.lower(): title for title in reversed(items.columns)}
     roles = {role: titles[role] for role in _ROLES if role in titles}
     if "sample" not in roles:

@@ -144,7 +144,7 @@ def order_of_labels(table: Any) -> Sequence[str]:
 
 
 def are_rows(table: object) -> bool:
-    """Return whether a value is a list of dicts, which is a table."""
+    """Return whether a value is a list of one or more dicts, which is a table."""
     is_list = isinstance(table, list | tuple) and len(table) > 0
     return is_list and all(isinstance(row, Mapping) for row in table)  # type: ignore[attr-defined]
 
@@ -152,7 +152,8 @@ def are_rows(table: object) -> bool:
 def _as_columns(table: Any, option: str) -> Any:
     """Return a dict, or the ids of an exclude list, as columns; other tables unchanged.
 
-    A dict of labels or of classes becomes two columns. RecipeError for lists of several lengths.
+    A dict of labels or of classes becomes two columns. RecipeError for columns that are not lists,
+    or that have different lengths.
     """
     if not isinstance(table, Mapping):
         if option != "exclude_list" or hasattr(table, "columns") or not hasattr(table, "__iter__"):
@@ -284,7 +285,8 @@ def _read_file(recipe: Recipe, file: Path) -> GivenItems:
     suffix = file.suffix.lower()
     if not file.is_file():
         what = "is not a file on this machine"
-        raise SourceError(OptionName("items", recipe.items), what, "name a CSV, Parquet or JSON")
+        hint = "name a CSV, Parquet or JSON file"
+        raise SourceError(OptionName("items", recipe.items), what, hint)
     if suffix == ".parquet":
         with reading(name):
             table = pq.ParquetFile(file).read(use_threads=False)

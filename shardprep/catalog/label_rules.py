@@ -16,6 +16,7 @@ from shardprep.catalog.labels import (
     TwoLabelsError,
     are_classes,
     label_by_table,
+    plain_title,
 )
 from shardprep.catalog.names import UNTRAINED, are_parts, find_masks, given_split, split_folders
 from shardprep.catalog.patterns import Pattern
@@ -160,7 +161,7 @@ def unused_tables(
                 remarks.append(f"{table.name} is not used: {error.what}")
             continue
         except SourceError as error:
-            if not own.are_there.any() and {*map(str.lower, table.header)} & {*LABEL_COLUMNS}:
+            if not own.are_there.any() and {*map(plain_title, table.header)} & {*LABEL_COLUMNS}:
                 remarks.append(f"{table.name} is not used: {error.what}")
             continue
         if number := int((are_named & ~own.are_there).sum()):
@@ -184,7 +185,7 @@ def _num_other(names: Coded[Cell | None], own: Coded[Cell | None]) -> int:
 
 def _nearly_fitting(index: KeyIndex, table: Table) -> list[SourceError]:
     """Return an error if ids of labels differ from image names only in case, zeros or signs."""
-    if {title.lower() for title in table.header}.isdisjoint(LABEL_COLUMNS):
+    if {*map(plain_title, table.header)}.isdisjoint(LABEL_COLUMNS):
         return []
     names = {_plain(key): key for key in index.keys}
     every = [(title, table.cells(i)[:_MOST_LOOKED_AT]) for i, title in enumerate(table.header)]

@@ -39,7 +39,7 @@ NO_LABEL_COLUMNS = frozenset(("split", "partition", "usage", "set", "fold", "sub
 _SET = frozenset(("1", "1.0", "true", "yes"))
 _NOT = ("0", "0.0", "false", "no")
 _SET_OR_NOT = _SET | {*_NOT, "-1", "-1.0", ""}
-_MOST_TARGETS, _FEW = 1_000, 100
+_MOST_TARGETS, _FEW, _MOST_DIGITS = 1_000, 100, 10
 
 
 class TwoLabelsError(SourceError):
@@ -69,6 +69,11 @@ class Labelling:
     """Column → cell of each image, for targets of several values; {} for single values."""
 
 
+def plain_title(title: str) -> str:
+    """Return a title as `LABEL_COLUMNS` spells it: "Class Name" → "class_name"."""
+    return title.lower().replace(" ", "_").replace("-", "_")
+
+
 def are_classes(num_names: int, num_images: int) -> bool:
     """Return whether names look like classes: two names, or on average two images for each name."""
     return 2 <= num_names <= max(2, num_images // 2)
@@ -82,6 +87,11 @@ def label_by_table(index: KeyIndex, table: Table, rule: CsvRule, option: str = "
     id_title = find_ids(index, table, rule.id_column)
     _label_titles(table, rule.label_columns, id_title, option)  # report unclear columns before ids
     return label_by_columns(index.keys, match_table(index, table, id_title), rule)
+
+
+def are_numbered(names: Collection[str]) -> bool:
+    """Return whether names are 0, 1, 2 … up to nine, as numbers of classes are."""
+    return len(names) <= _MOST_DIGITS and {*names} == {*map(str, range(len(names)))}
 
 
 def classes_in(cells: Iterable[Cell | None]) -> set[str]:
@@ -223,7 +233,7 @@ def _of_images(
 
 
 def have_several(key_of: Ints, cells: Coded[Any]) -> bool:
-    """Return whether any image has rows with different cells; empty cells do not count."""
+    """Return whether any image has rows with different cells; cells of None do not count."""
     rows = np.flatnonzero((key_of >= 0) & cells.are_there)
     last = np.zeros(int(key_of.max(initial=0)) + 1, cells.codes.dtype)
     last[key_of[rows]] = cells.codes[rows]
@@ -272,7 +282,7 @@ def flag_columns(match: TableMatch) -> tuple[str, ...]:
 
 
 def flags_in(columns: Mapping[str, Texts]) -> tuple[str, ...]:
-    """Return columns of only 1, 0, −1, true or false; () unless at least two have a 1 or true."""
+    """Return columns of only 1, 0, −1, true, false, yes or no; () unless two or more have a 1."""
     flags: list[str] = []
     num_set = 0
     for title, column in columns.items():
@@ -286,9 +296,9 @@ def flags_in(columns: Mapping[str, Texts]) -> tuple[str, ...]:
 
 
 def _are_flags(table: str, columns: Mapping[str, Collection[str]], target: str) -> bool:
-    """Return whether each column says by 1, 0 or −1 if an image has a class.
+    """Return whether each column is a class, with 1, 0 or −1; if not, each column is a target.
 
-    If not, each column is a target. SourceError if only a few columns have other values.
+    SourceError for other values, unless `target` is "auto" and half of the columns have them.
     """
     others: dict[str, str] = {}
     for title, cells in columns.items():
@@ -321,7 +331,7 @@ def _only_flags(table: Table, id_title: str) -> tuple[str, ...]:
     """Return the columns of flags if all columns except the ids and splits are flags, else ()."""
     titles = {one: table.cells(i) for i, one in enumerate(table.header) if one != id_title}
     others = {title: one for title, one in titles.items() if title.lower() not in NO_LABEL_COLUMNS}
-    if {*LABEL_COLUMNS} & {*map(str.lower, others)}:
+    if {*LABEL_COLUMNS} & {*map(plain_title, others)}:
         return ()
     flags = flags_in(others)
     return flags if len(flags) == len(others) else ()
@@ -333,7 +343,7 @@ def find_label_column(table: Table, id_title: str = "", option: str = "") -> str
     If that column has numbers, and another usual column has one name for each number, the column of
     names is returned. SourceError if the column is unclear.
     """
-    lowered = {title.lower(): title for title in table.header if title != id_title}
+    lowered = {plain_title(title): title for title in table.header if title != id_title}
     named = [lowered[name] for name in LABEL_COLUMNS if name in lowered]
     for other in named[1:]:
         numbers, names = (table.cells(table.column(one)).coded() for one in (named[0], other))

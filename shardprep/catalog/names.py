@@ -97,7 +97,10 @@ def given_split(folders: Iterable[str]) -> str | None:
 
 
 def split_places(column: str, cells: Iterable[str]) -> str:
-    """Return the value of `--split` that names a split for each cell, or SPLIT if none is near."""
+    """Return a value of `--split` with the split of each cell, or SPLIT if the cell means none.
+
+    For more than eight cells, it has only the first cell, and `*=train`.
+    """
     places = list[str]()
     for cell in sorted({*cells} - {""}, key=natural_order):
         near = difflib.get_close_matches(cell.lower(), [*_SPLITS, "valid", "training"], 1, _ALIKE)
@@ -197,7 +200,7 @@ def _classes_named_as_splits(
 def _is_split(
     name: str, own: Mapping[str, _NamedSplit], below: Mapping[str, Collection[str]]
 ) -> bool:
-    """Return whether the split in a folder's name is meant as a split, judged by its siblings."""
+    """Return whether a folder with a split in its name is this split, judged by its siblings."""
     one, others = own[name], [other for other in below if other not in own]
     splits = {other.split for other in own.values()}
     if len(splits) > 1 and not others and (one.rest or not one.is_short):

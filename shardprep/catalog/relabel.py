@@ -41,8 +41,8 @@ def relabelled(
     """Return the labels after `--relabel`, with remarks on the rows that were used.
 
     Rows of the images `left_out` are not reported as rows without an image. SourceError if no row
-    fits, if an image has several rows, or if labels are not classes. With `adds`, its hint is to
-    name only the new classes in `--classes`.
+    fits, if rows of an image differ, or if labels are not classes. With `adds`, the hint names
+    only the new classes for `--classes`.
     """
     option, (table, rule), separator = OptionName("relabel"), fixes_of, naming.separator
     fixes = _fixes(keys, table, rule, separator)

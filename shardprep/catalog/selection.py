@@ -104,7 +104,7 @@ def select(
         reasons = Counter(one.reason for one in left_out)
         numbers = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
         what = f"every image is left out ({numbers})"
-        hint = f"keep images such as {shown(images[0].key, MOST_SHOWN)}"
+        hint = f"change the options to keep images such as {shown(images[0].key, MOST_SHOWN)}"
         raise SourceError(recipe.source, what, hint)
     return Selected(wanted, left_out, notes, unused)
 

@@ -36,6 +36,7 @@ from shardprep.errors import (
     QuestionError,
     ShardprepError,
     SourceError,
+    command_line,
     counted,
     shown,
     some_of,
@@ -202,7 +203,7 @@ def files_by_key(listing: Listing) -> dict[str, FileExtent]:
 def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
     """Return the wanted images, their labels, and the recipe with the decided options.
 
-    QuestionError with examples of each reading if several fit. SourceError if labels do not.
+    QuestionError with examples if several readings fit. SourceError if the labels are unclear.
     """
     are_stacks = listing.images.are_stacks
     if recipe.rules.masks.kind == "auto" and are_stacks.any():
@@ -335,8 +336,11 @@ def no_image(source: str, listing: ImageListing) -> SourceError:
         return SourceError(source, what, "convert them as docs/kaggle.md shows for CIFAR")
     if listing.notes:
         what += f"; looked into {some_of(listing.notes)}"
-        hint = f"{OptionName('images', 'FILE:COLUMN')} names an array"
-        hint = "run shardprep repack instead" if listing.notes == (OWN_DATASET,) else hint
+        hint = f"name an array in a build: {OptionName('images', 'FILE:COLUMN')}"
+        if listing.notes == (OWN_DATASET,):
+            keys = [one.key for one in listing.others if one.key.endswith("manifest.json")]
+            folder = f"{source}/{keys[0]}".removesuffix("/manifest.json")
+            hint = f"run {command_line('repack', folder)} instead"
         return SourceError(source, what, hint)
     return SourceError(source, what, "name a source with images")
 

@@ -206,7 +206,7 @@ def _column_split(cell: str, rule: SplitRule, known: Collection[str]) -> str:
     if split is None or (rule.places and REST not in rule.places):
         what = f"column {rule.column!r} has a cell {cell!r}, which names no split"
         flag = OptionName("split", split_places(rule.column, known))
-        hint = f"say what it means: {flag} (*=train for all others)"
+        hint = f"give it a split: {flag} (*=train for all others)"
         raise OptionError(OptionName("split"), what, hint)
     return split
 

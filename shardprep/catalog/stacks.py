@@ -114,7 +114,7 @@ def _turns(images: Members, rows: Sequence[int]) -> set[tuple[str, ...]]:
 
 
 def spacings(members: Iterable[Member]) -> set[tuple[float, ...]]:
-    """Return the distinct spacings of volumes, to three digits; volumes without spacing add ()."""
+    """Return the distinct spacings, to three significant digits; () for volumes without spacing."""
     extents = (one.extent for one in members)
     stated = (one.spacing for one in extents if isinstance(one, StackExtent))
     return {tuple(float(f"{value:.3g}") for value in one) for one in stated}
@@ -284,7 +284,7 @@ def _channels(paths: Sequence[PurePosixPath]) -> list[str]:
 
 
 def id_column(table: Table, names: Collection[str]) -> str:
-    """Return the column that has 90% of `names`, half of these in one row only; or "".
+    """Return the column that has 90% of `names`, if half of `names` are in one row only; or "".
 
     The result is "" if over 10% of `names` lack a digit, because they may be classes. Cells may be
     paths, and may lack the extension.

@@ -223,9 +223,9 @@ def recipe_text(survey: Survey) -> str:
     ratios, how = _proposed_cut(survey.splits)
     lines = [
         "# What `shardprep build` makes. A flag on the command line wins over this file;",
-        "# `shardprep build --help-all` lists them. All except those of This run are keys here.",
+        "# `shardprep build --help-all` lists them. All except 'This run' are keys of this file.",
         "",
-        f"# {counted(survey.num_images, 'image')}, {survey.num_bytes / 1e6:,.1f} MB.",
+        f"# {counted(survey.num_images, 'image')}, {megabytes(survey.num_bytes)}.",
         f"source = {toml_value(survey.source)}",
         "",
         *(line for key, value in survey.given.items() for line in (*key_lines(key, value), "")),
@@ -242,7 +242,8 @@ def recipe_text(survey: Survey) -> str:
         *key_lines("shards", 20, is_set=False),
     ]
     if survey.num_doubles:
-        lines += ["", f"# Twice there: {counted(survey.num_doubles, 'image')}."]
+        copies = counted(survey.num_doubles, "image", "is a copy", "are copies")
+        lines += ["", f"# {copies} of others."]
         lines += key_lines("dedup", value=True, is_set=False)
     # Comments may contain names of files; strings are already escaped.
     return "\n".join(map(printable, lines)) + "\n"

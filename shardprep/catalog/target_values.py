@@ -159,7 +159,7 @@ def column_targets(
     numbers: dict[str, Floats] = {}
     words: dict[str, Coded[str | None]] = {}
     for title, cells in columns.items():
-        if kind != "classes" and (found := _vectors(title, cells, separator)):
+        if kind != "classes" and (found := _vectors(keys, title, cells, separator)):
             numbers |= found
         elif kind in ("vector", "soft") or (kind == "auto" and _is_numeric(keys, title, cells)):
             numbers[title] = _numbers(keys, title, cells)
@@ -179,8 +179,8 @@ def column_targets(
         )
     if made != "soft":  # a share may become 0, another number may not
         for row, column in np.argwhere((matrix != 0) & (matrix.astype(np.float32) == 0))[:1]:
-            what = f"its {[*numbers][column]} {matrix[row, column]:g}"
-            raise _not_float32(keys[row], what, "write 0, ")
+            what = f"{matrix[row, column]:g} in column {[*numbers][column]!r}"
+            raise _not_float32(keys[row], f"{what} is a number", "write 0, ")
     features: dict[str, Feature] = {}
     if numbers:
         doc = "Probabilities" if made == "soft" else "Numbers"
@@ -212,12 +212,17 @@ def _is_numeric(keys: Sequence[str], title: str, cells: Coded[str | None]) -> bo
     others = {row: cell for row, cell in firsts.items() if as_number(cell) is None}
     if others and len(others) < _MOSTLY * len(firsts):
         row, cell = next(iter(others.items()))
-        raise _not_number(keys[row], f"its {title} {cell!r}", "classes")
+        raise _not_number(keys[row], f"{cell!r} in column {title!r}", "classes")
     return not others and bool(firsts)
 
 
-def _vectors(title: str, cells: Coded[str | None], separator: str) -> dict[str, Floats]:
-    """Return a column title[0], title[1] … for each number in cells such as "0.5;0;1"; or {}."""
+def _vectors(
+    keys: Sequence[str], title: str, cells: Coded[str | None], separator: str
+) -> dict[str, Floats]:
+    """Return a column title[0], title[1] … for each number in cells such as "0.5;0;1"; or {}.
+
+    SourceError for a number that is too large for float32.
+    """
     texts = {i: cell.strip("[]() ") for i, cell in enumerate(cells.values) if cell}
     if not texts or as_number(next(iter(texts.values()))) is not None:
         return {}
@@ -229,11 +234,15 @@ def _vectors(title: str, cells: Coded[str | None], separator: str) -> dict[str, 
         matrix = np.full((len(cells.values) + 1, length), np.nan)
         try:
             for i, own in parts.items():
-                matrix[i] = [float(one) for one in own]
+                matrix[i] = [float(one) or _zero(one) for one in own]
         except ValueError:
             continue
-        if not np.isinf(matrix.astype(np.float32)).any():
+        is_large = np.asarray(np.isinf(matrix.astype(np.float32)).any(axis=1))
+        if not is_large.any():
             return {f"{title}[{i}]": matrix[:, i][cells.codes] for i in range(length)}
+        for row, cell in cells.firsts().items():
+            if is_large[cells.codes[row]] and cell and "inf" not in cell.lower():
+                raise _not_float32(keys[row], f"{cell!r} in column {title!r} has a number")
     return {}
 
 
@@ -241,8 +250,14 @@ def _numbers(keys: Sequence[str], title: str, cells: Coded[str | None]) -> Float
     values = np.full(len(cells.values) + 1, np.nan)
     for row, cell in cells.firsts().items():
         if cell:
-            values[cells.codes[row]] = checked_number(keys[row], f"its {title} {cell!r}", cell)
+            number = checked_number(keys[row], f"{cell!r} in column {title!r}", cell)
+            values[cells.codes[row]] = number or _zero(cell)
     return values[cells.codes]
+
+
+def _zero(text: str) -> float:
+    """Return 0.0, or the smallest float64 if float64 makes 0 of another number, as of 1e-400."""
+    return math.ulp(0.0) if vanishes_in_float32(text) else 0.0
 
 
 def _are_shares(matrix: Floats) -> bool:
@@ -310,7 +325,7 @@ def checked_number(key: str, what: str, text: str) -> float:
             raise SourceError(key, f"{what} has a decimal comma", hint)
         raise _not_number(key, what, "class")
     if is_beyond_float32(number):
-        raise _not_float32(key, what)
+        raise _not_float32(key, f"{what} is a number")
     return number
 
 
@@ -318,13 +333,13 @@ def number_to_store(key: str, what: str, text: str) -> float:
     """Return `checked_number`, with the same error if float32 makes 0 of another number."""
     number = checked_number(key, what, text)
     if vanishes_in_float32(text):
-        raise _not_float32(key, what, "write 0, ")
+        raise _not_float32(key, f"{what} is a number", "write 0, ")
     return number
 
 
 def _not_float32(key: str, what: str, way: str = "") -> SourceError:
     hint = f"name this cell with {_NULL}, or use {OptionName('target', 'text')}"
-    return SourceError(key, f"{what} is a number that float32 cannot hold", way + hint)
+    return SourceError(key, f"{what} that float32 cannot hold", way + hint)
 
 
 def _not_number(key: str, what: str, kind: str) -> SourceError:

@@ -52,12 +52,12 @@ _NOTHING = frozenset({"na", "n/a", "#n/a", "nan", "null", "none", "nil", "?", "-
 """Case-folded class names that probably mean an empty cell."""
 _MOST_NAMES = 10
 _CLASSES, _CLASS_MAP = OptionName("classes"), OptionName("class_map")
+_LABELS, _TARGET = OptionName("labels"), OptionName("target")
 _SEVERAL = re.compile(
     r"""\[\s*[-+.\d]+[\s,]+[-+.\d].*\]|[\[(]\s*(['"]).*\1[\s,]+['"].*[\])]""", re.DOTALL
 )
 """Matches a list of several numbers or texts as Python or NumPy prints it: ['a' 'b']."""
 _MAP_HINT = 'write {"0": "cat", "1": "dog"}, or a line OLD,NEW for each name'
-_TARGET = OptionName("target")
 _SINGLE = "needs one label for each image, or one list with a number for each class"
 
 
@@ -180,7 +180,8 @@ def _several_targets(
     columns: Mapping[str, Coded[str | None]],
 ) -> Targets:
     if spec.class_map and spec.kind not in ("auto", "classes"):
-        raise SourceError(_CLASS_MAP, f"has no effect on {spec.kind} targets", "leave the map out")
+        what = f"has no effect on {spec.kind} targets"
+        raise SourceError(_CLASS_MAP, what, "leave this option out")
     unmapped = dict(spec.class_map)
 
     def names(raw: Collection[str]) -> dict[str, str]:
@@ -219,7 +220,7 @@ def _check_one_class(found: Targets, columns: Collection[str], spec: TargetSpec)
         if by := spec.separator:
             odd += [one for one in texts if by in one]
         elif spec.kind == "auto":
-            odd += [one for one, _ in filter(None, [one_orsplit_classes(texts)])]
+            odd += [one for one, _ in filter(None, [unclear_text(texts)])]
             odd += [one for one in texts if "," in one] if find_separator(texts) == "," else []
         if odd:
             what = (
@@ -230,7 +231,7 @@ def _check_one_class(found: Targets, columns: Collection[str], spec: TargetSpec)
             hint = f"{alone}, and store the others with {flag}"
             if not by and TARGETS not in found.features:
                 hint += f"; or give {OptionName('target', 'classes')} if it is one class"
-            raise SourceError("labels", f"{what} one class each", hint)
+            raise SourceError(_LABELS, f"{what} one class each", hint)
 
 
 class Naming(NamedTuple):
@@ -253,7 +254,7 @@ class Naming(NamedTuple):
     def ordered(self, called: Sequence[str], where: str) -> tuple[str, ...]:
         """Return `wanted`, or else the names in `called`.
 
-        SourceError if they share no class, or if one that `called` lacks is like one left out.
+        SourceError if they share no class, or if a class that `called` lacks looks misspelt.
         """
         if not self.wanted(called):
             return tuple(dict.fromkeys(called))
@@ -344,10 +345,10 @@ def _kind(found: Mapping[Any, int], spec: TargetSpec) -> tuple[TargetKind, str]:
     separator = separator or find_separator(texts)
     if separator or len(texts) < len(found):
         return "multilabel", separator or _separator_of(found)
-    if odd_one := one_orsplit_classes(texts):
+    if odd_one := unclear_text(texts):
         text, by = odd_one
         flags = f"{OptionName('target', 'class')} or {OptionName('separator', by)}"
-        raise SourceError("labels", f"{text!r} is one class or several", f"give {flags}")
+        raise SourceError(_LABELS, f"{text!r} is one class or several", f"give {flags}")
     numbers = [as_number(text) for text in texts]
     fractions = any(number is not None and number != int(number) for number in numbers)
     is_number = len(texts) - numbers.count(None) > _MANY_VALUES and fractions
@@ -357,7 +358,7 @@ def _kind(found: Mapping[Any, int], spec: TargetSpec) -> tuple[TargetKind, str]:
         what = f"are numbers, but {are} not, such as {odd[0]!r}"
         hint = f"{OptionName('null', odd[0])} makes it empty, and "
         hint += f"{OptionName('target', 'class')} makes all of them classes"
-        raise SourceError("labels", what, hint)
+        raise SourceError(_LABELS, what, hint)
     return "regression" if is_number and not odd else "class", ""
 
 
@@ -366,7 +367,7 @@ def _check_commas(texts: Collection[str]) -> None:
     if len(found) > _MANY_VALUES and 2 * len(found) > len(texts):
         what = f"{found[0]!r} may be a number with a decimal comma, or several classes"
         flags = f"{OptionName('target', 'multilabel')} or {OptionName('target', 'class')}"
-        raise SourceError("labels", what, f"write {found[0].replace(',', '.')}, or give {flags}")
+        raise SourceError(_LABELS, what, f"write {found[0].replace(',', '.')}, or give {flags}")
 
 
 def find_separator(texts: Collection[str]) -> str:
@@ -385,8 +386,11 @@ def find_separator(texts: Collection[str]) -> str:
     return ""
 
 
-def one_orsplit_classes(texts: Collection[str]) -> tuple[str, str] | None:
-    """Return the first text whose parts are all among the texts, and the separator; or None."""
+def unclear_text(texts: Collection[str]) -> tuple[str, str] | None:
+    """Return the first text that may be several classes, and the separator; or None.
+
+    It has `|` or `;`, or is divided by another separator into parts that are all among the texts.
+    """
     known = {*texts}
     for text, by in itertools.product(texts, SEPARATORS):
         parts = [*filter(None, map(str.strip, text.split(by)))] if by in text else []
@@ -417,7 +421,7 @@ def _with_lists(cells: Sequence[Cell | None], kind: str) -> Sequence[Cell | None
     if several := next(filter(_SEVERAL.fullmatch, texts), ""):
         flag = OptionName("target", "class")
         hint = f'write lists as JSON, such as ["a", "b"], or give {flag}'
-        raise SourceError("labels", f"{several!r} is one class or several", hint)
+        raise SourceError(_LABELS, f"{several!r} is one class or several", hint)
     return found
 
 

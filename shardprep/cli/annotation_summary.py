@@ -23,7 +23,7 @@ NAMED_CLASSES = 6
 
 
 def print_planned(terminal: Terminal, facts: AnnotationFacts) -> None:
-    """Print the annotations of a plan."""
+    """Print the classes, keypoints and objects of a plan, and dropped or unmatched annotations."""
     spec = facts.spec
     stored = ["boxes"] if spec.boxes else []
     stored += ["masks"] if spec.masks == "classes" else []
@@ -46,7 +46,7 @@ def print_planned(terminal: Terminal, facts: AnnotationFacts) -> None:
 
 
 def print_counts(terminal: Terminal, manifest: Manifest) -> None:
-    """Print the numbers of objects, keypoints and masks in a dataset."""
+    """Print the numbers of objects, keypoints and masks in a dataset: stored, dropped or lost."""
     objects, masks = objects_of(manifest), masks_of(manifest)
     if objects:
         number = sum(one.num_objects for one in objects.values())
@@ -95,18 +95,18 @@ def _print_unmatched(terminal: Terminal, unmatched: Unmatched | None) -> None:
 
 
 def objects_of(manifest: Manifest) -> dict[str, ObjectCounts]:
-    """Return the counts of objects by split."""
+    """Return the counts of objects by split, without splits that have none."""
     counts = manifest.annotations.items()
     return {split: one.objects for split, one in counts if one.objects}
 
 
 def masks_of(manifest: Manifest) -> dict[str, MaskCounts]:
-    """Return the counts of masks by split."""
+    """Return the counts of masks by split, without splits that have none."""
     return {split: one.masks for split, one in manifest.annotations.items() if one.masks}
 
 
 def mask_table(masks: Mapping[str, MaskCounts]) -> Table:
-    """Return a table of the pixels of each class."""
+    """Return a table of the pixels, their share and the images of the first 20 classes."""
     pixels = sums(one.pixels for one in masks.values())
     total = sum(pixels.values()) + sum(one.num_ignored for one in masks.values())
     table = plain_table("label", "mask", "pixels", "share", "images", "", left=("mask", ""))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
@@ -21,8 +22,10 @@ from shardprep.errors import (
     BuildError,
     RecipeError,
     ShardprepError,
+    SourceError,
     is_short_of_memory,
     name_options_as_flags,
+    of_system,
     printable,
 )
 
@@ -36,6 +39,8 @@ _ENDED_AT_ONCE = "shardprep.reporter.viewer.viewer"
 """If this module is loaded, the cleanup at exit is skipped; see `_end_at_once`."""
 _RESERVE_BYTES = 1 << 20
 """Memory that is freed when memory has run out, so that temporary files can still be removed."""
+_FLAG = re.compile(r"`[^`]*`|(?<![\w-])(--[a-z][-a-z]*)")
+"""Matches a flag in a hint, or a whole command in backquotes."""
 _log = logging.getLogger("shardprep")
 
 
@@ -118,7 +123,7 @@ def _end_without_memory(code: int) -> None:
 
 
 def _end_at_once(code: int) -> None:
-    """Exit without cleanup, in which threads of the viewer could wait for object storage."""
+    """Exit without cleanup: threads of the viewer could wait for object storage there."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
@@ -150,12 +155,23 @@ def _fail(error: BaseException, arguments: Sequence[str]) -> int:
     if is_bug or _log.isEnabledFor(logging.DEBUG):
         for line in "".join(traceback.format_exception(error)).splitlines():
             sys.stderr.write(f"{printable(line)}\n")
+    if isinstance(error, SourceError):
+        _name_other_options(error, arguments)
     if not is_bug:
         sys.stderr.write("".join(f"{line}\n" for line in explained.lines))
     end = arguments.index("--") if "--" in arguments else None
     if "--json" in arguments[:end]:
         print_json(explained.as_json(code))
     return code
+
+
+def _name_other_options(error: SourceError, arguments: Sequence[str]) -> None:
+    """Name the options in the hint that this command lacks: init and repack run code of build."""
+    name = next((word for word in arguments if word in COMMANDS), "")
+    if name in ("init", "repack"):
+        own = {flag for one in _command([name]).commands[name].params for flag in one.opts}
+        if lacks := [x for x in dict.fromkeys(_FLAG.findall(error.hint)) if x not in {"", *own}]:
+            error.hint += f" (only shardprep build has {' and '.join(lacks)})"
 
 
 def _explained(error: BaseException, *, is_resumable: bool) -> tuple[ShardprepError | None, int]:
@@ -174,8 +190,7 @@ def _explained(error: BaseException, *, is_resumable: bool) -> tuple[ShardprepEr
         what = "there is not enough memory"
         return ShardprepError("shardprep", what, "free memory, or raise the limit (ulimit -v)"), 1
     if isinstance(error, OSError):
-        where = str(error.filename or "shardprep")
-        return ShardprepError(where, (error.strerror or str(error)).lower()), EXIT_ERROR
+        return of_system(error), EXIT_ERROR
     return None, EXIT_ERROR
 
 

@@ -87,7 +87,9 @@ def sample(found: Sample) -> None:
     Example:
         shardprep sample demo && cd demo && shardprep build --shards 20
     """
-    console().notice(f"{found.path} ({found.num_bytes / 1e6:.1f} MB) and {found.recipe}")
+    from shardprep.storage.space import megabytes
+
+    console().notice(f"{found.path} ({megabytes(found.num_bytes)}) and {found.recipe}")
     there = "" if found.path.parent == Path() else f"cd {found.path.parent} && "
     console().notice(f"next: {there}shardprep build --shards 20")
 

@@ -151,7 +151,7 @@ def show_refused(error: BuildError) -> None:
 
 
 def show_part(result: PartResult, *, as_json: bool) -> None:
-    """Print the result of `build --part`."""
+    """Print the shards of `build --part` and the command to join all parts, or facts as JSON."""
     if as_json:
         from shardprep.api.json_types import PartJson
 
@@ -225,7 +225,7 @@ def _print_inputs(terminal: Terminal, manifest: Manifest, found: LeftOutExamples
             f", in {counted(totals.num_leaks, 'case')} across splits" if totals.num_leaks else ""
         )
         copies = counted(totals.num_copies, "image", "is a copy", "are copies")
-        text = f"{copies}{leaks}; --dedup keeps one"
+        text = f"{copies}{leaks}; build --dedup keeps one"
         terminal.entry("copies", text, style="yellow" if totals.num_leaks else "")
     if manifest.leaks is not None:
         terminal.entry("near", str(manifest.leaks))
@@ -247,7 +247,7 @@ def _fit_of(manifest: Manifest) -> tuple[Sequence[int] | None, str]:
 def image_line(schema: Schema, size: Sequence[int] | None, fit: str) -> str:
     """Return the size and encoding of the stored images as text, with a `fit` that does not crop.
 
-    `size` is (height, width), which images may only have at most with the fit "within".
+    `size` is (height, width); with the fit "within", it is the maximum.
     """
     shape = "original sizes"
     if schema.image_size or size:
@@ -265,13 +265,13 @@ def image_line(schema: Schema, size: Sequence[int] | None, fit: str) -> str:
 
 def _print_own_sizes(terminal: Terminal, schema: Schema) -> None:
     if schema.image_size is None:
-        hint = "add --size 224x224 --fit crop, or read with center_crop=(224, 224)"
+        hint = "build with --size 224x224 --fit crop, or read with center_crop=(224, 224)"
         if any(name.startswith((OBJECTS, MASK, POINTS)) for name in schema.features):
-            hint = "add --size 224x224 --fit pad, because a crop may cut objects"
+            hint = "build with --size 224x224 --fit pad, because a crop may cut objects"
         terminal.entry(
             "note",
-            "images have no stated size in common, but batches need one, even if all sizes are "
-            f"equal: {hint}",
+            "batches need one image size, and this dataset does not state one, even if all images "
+            f"are equally large: {hint}",
         )
 
 

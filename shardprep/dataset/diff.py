@@ -47,11 +47,11 @@ MEANINGS = {
     REMOVED: "written in the first alone",
     SPLIT: "in another split",
     TARGET: "with another target",
-    OBJECTS: "with other objects: boxes, classes or outlines",
+    OBJECTS: "with other boxes, outlines or classes of objects in the stored image",
     MASK_PIXELS: "with another mask",
     FEATURE: "with another value of a further feature",
     SOURCE: "made of other bytes of the source",
-    RECORD: "of the same bytes and target, stored as another image",
+    RECORD: "from the same bytes and target, but stored with another size, fit or encoding",
 }
 
 _COLUMNS = (
@@ -71,8 +71,8 @@ class ItemChange(NamedTuple):
         "added", "removed", "split", "target", "objects", "mask", "feature", "source", "record"
     ]
     """`added`: written only in the second dataset. `removed`: written only in the first. `source`:
-    made from other bytes. `record`: another stored image from the same bytes, with the same target.
-    For the other kinds, the split, target, objects, mask or a further feature differs."""
+    made from other bytes. `record`: same bytes and target, but stored with another size, fit or
+    encoding. For the other kinds, the split, target, objects, mask or a further feature differs."""
     before: str
     """Value in the first dataset: split, target, objects that the second lacks, pixels of classes,
     value of the feature, SHA-256 of the original, or length of the record in bytes. If the item was

@@ -23,6 +23,7 @@ from shardprep.dataset.schema import OBJECTS
 from shardprep.dataset.tfrecord import FRAME_BYTES
 from shardprep.errors import DatasetError, OptionName, counted
 from shardprep.storage.regular_file import read_regular
+from shardprep.storage.space import megabytes
 
 MANIFEST_FILE = "manifest.json"
 
@@ -226,6 +227,14 @@ def _shown(key: str, value: object) -> str:
     return ("x".join(reversed(parts)) if key == "size" else ",".join(parts)) or "none"
 
 
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e6:,.1f} MB" if num_bytes >= _LEAST_IN_MB else megabytes(num_bytes)
+
+
+_LEAST_IN_MB = 50_000
+"""Smallest size that is shown in MB; smaller sizes would be 0.0 MB."""
+
+
 class Manifest(SparseDocument):
     """Contents and origin of a whole dataset."""
 
@@ -286,7 +295,7 @@ class Manifest(SparseDocument):
             ),
             "clipped objects": sum(one.num_clipped for one in self.annotations.values()),
             "rows without image": self.labels.num_rows_without_image,
-            "size": f"{counted(len(self.shards), 'shard')}, {totals.num_bytes / 1e6:,.1f} MB",
+            "size": f"{counted(len(self.shards), 'shard')}, {_size(totals.num_bytes)}",
         }
         return {title: value for title, value in lines.items() if value}
 

@@ -116,7 +116,7 @@ def mask_classes(mask: MaskFile, spec: AnnotationSpec) -> Labels:
         fault = f"has the {what} {', '.join(names)}, which the mask values do not name"
         codes = [f"#{value:06x}" if is_colours else value for value in unknown[:_NAMED].tolist()]
         pairs = ",".join(f"{code}={'NAME' if code else 'background'}" for code in codes)
-        raise MaskError(f"{fault}; add {pairs} to --mask-values")
+        raise MaskError(f"{fault}; add {pairs} to the mask values")
     return classes
 
 

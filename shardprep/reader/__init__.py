@@ -182,6 +182,8 @@ def load(request: Request) -> Any:  # noqa: D417 - documents fields
     Raises:
         DatasetError: an argument is not allowed, the dataset or split does not exist or is not
             finished, a shard is missing or truncated, or images in a batch would differ in size.
+        RecordError: a damaged record is read to fill the cache.
+        StorageError: object storage does not answer, or refuses a request.
     """
     with needing_tensorflow("reader.load"):
         from shardprep.reader.tf import pipeline
@@ -285,8 +287,8 @@ def diagnose(dataset: Any, step: Any, *, seconds: Seconds = 15.0) -> Diagnosis:
             this time. Slow steps take longer: at least two rounds have three steps in each run.
 
     Raises:
-        DatasetError: the dataset is not a result of `load`, yields single images or has
-            `pad_batches`, or the model cannot be trained on it.
+        DatasetError: the dataset is not a result of `load`, has no batch, yields single images or
+            has `pad_batches`, or `step` cannot train on it.
     """
     with needing_tensorflow("reader.diagnose"):
         from shardprep.reader.diagnosis import diagnosis

@@ -417,6 +417,18 @@ class BatchOptions(EpochOptions):
     sharding: Sharding | None = None
 
 
+class LoaderBatchOptions(BatchOptions):
+    """The options of the batches that a loader makes; errors name `Dataset.loader`."""
+
+    where = "Dataset.loader"
+
+
+class KerasBatchOptions(BatchOptions):
+    """The options of the batches that Keras gets; errors name `Dataset.keras`."""
+
+    where = "Dataset.keras"
+
+
 @dataclass(frozen=True)
 class LoaderOptions(EpochOptions):
     """The arguments of `Dataset.loader`."""

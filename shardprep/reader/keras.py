@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 from shardprep.dataset.schema import ROWS
 from shardprep.errors import DatasetError, counted
 from shardprep.reader.arrays.batches import ArrayBatches
-from shardprep.reader.config import KerasOptions
+from shardprep.reader.config import KerasOptions, warn
 
 try:
     import keras
@@ -31,9 +32,13 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # keras carrie
     depend on the order of access, and several threads may read them.
     """
 
-    def __init__(self, batches: ArrayBatches, options: KerasOptions) -> None:
-        """Take batches with `epochs=None`. Item 0 is the first batch of epoch 0."""
+    def __init__(self, batches: ArrayBatches, options: KerasOptions, advice: Sequence[str]) -> None:
+        """Take batches with `epochs=None`, and warnings of missing targets for `fit`.
+
+        Item 0 is the first batch of epoch 0.
+        """
         super().__init__()
+        self._advice = () if options.sample_weight else advice
         self._batches = batches
         self._sample_weight = options.sample_weight
         self.seed = options.seed
@@ -58,6 +63,10 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # keras carrie
         adapter: Any = frame.f_back.f_locals.get("self") if frame and frame.f_back else None
         if getattr(adapter, "py_dataset", None) is self:
             adapter.shuffle = False
+        if self._advice and _is_scored(frame):
+            for line in self._advice:
+                warn(line)
+            self._advice = ()
         return len(self)
 
     def __getitem__(self, index: int) -> Any:
@@ -107,6 +116,16 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # keras carrie
         if targets is None or self._sample_weight is None:
             return (images,) if targets is None else (images, targets)
         return images, targets, self._sample_weight(targets)
+
+
+def _is_scored(frame: FrameType | None) -> bool:
+    """Return whether `fit` or `evaluate` of Keras is among the callers; `predict` is not."""
+    while frame is not None and frame.f_code.co_name != "predict":
+        name = str(frame.f_globals.get("__name__"))
+        if frame.f_code.co_name in ("fit", "evaluate") and name.startswith("keras."):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _without_texts(values: Any) -> Any:

@@ -56,7 +56,7 @@ _OTHER_NAMES: dict[str, tuple[str, ...]] = {
 """Name that other libraries use → our names; a call has at most one of them."""
 _CONDITIONS = {"where", "label", "keys"}
 """Arguments of `reader.select`, whose result other calls take as a split."""
-MERGE_HINT = "merge the datasets of the mix with shardprep.repack([…]), and give its result"
+MERGE_HINT = "merge the datasets of the mix: give shardprep.repack([…], name=…).location"
 """What to do where a mix is not allowed."""
 _NOT_FOLDERS = {
     "auto", "memory", "none", "true", "false", "yes", "no", "on", "off", "disk", *_SYNONYMS,

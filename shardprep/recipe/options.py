@@ -173,8 +173,8 @@ class BuildOptions:
         "New names for classes: a JSON or CSV file, or OLD=NEW,… The order of the classes does not "
         "change.", _LABELS, "MAP")
     relabel: str = _option("",
-        "Table of labels that replace those of the images it names, such as the corrected output "
-        "of report --list wrong-labels. FILE, ID and LABEL are as in --labels.", _LABELS,
+        "Table of new labels for the images it names, such as the corrected output of report "
+        "--list wrong-labels. FILE, ID and LABEL are as in --labels.", _LABELS,
         "csv:FILE[:ID:LABEL]", is_newer=True)
     join: tuple[str, ...] = _option((),
         "Table whose columns are added, joined by a column of both tables. Can be repeated.",
@@ -267,7 +267,7 @@ class BuildOptions:
         "over the pixels before the build.", _SPLITS, "[near]",
         wanted="true, false or near")
     items: str = _option("",
-        "Table with a row for each image, in place of rules (CSV, Parquet, JSON lines; in Python a "
+        "Table with a row for each image, instead of rules (CSV, Parquet, JSON lines; in Python a "
         "data frame). Columns: image (a path), label, labels, target/NAME, text, split, group, "
         "boxes, mask, target_image, sample and order.", _USED, "FILE", is_newer=True)
     images: tuple[str, ...] = _option((),
@@ -410,7 +410,7 @@ BUILD_DEFAULTS: dict[str, Any] = {
 
 
 def spelled(options: Mapping[str, Any]) -> str:
-    """Return options as their caller gives them: `--masks '{stem}_mask.png' --exclude 'old/*'`."""
+    """Return options as the caller types them: `--masks '{stem}_mask.png'`, or Python keywords."""
     words = []
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"

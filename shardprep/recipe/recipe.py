@@ -138,7 +138,7 @@ _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ..
     *(
         (
             key, other, lambda rule, value: bool(value) and rule not in ("", "none", None),
-            f"is not supported {noun}", "leave out one of the two options",
+            f"is not supported {noun}", "leave out {key} or {other}",
         )
         for other, noun in (("stack", "for stacks"), ("target_image", "with target images"))
         for key in ("points", "boxes", "masks", "target_image", "tile")
@@ -373,7 +373,7 @@ def _checked(keys: Mapping[str, Any], place: Place) -> Recipe:
         raise _unusable(problems, place)
     tile, overlap = values.get("tile") or (1, 1), values.get("overlap", (0, 0))
     if not all(shared < side for shared, side in zip(overlap, tile, strict=True)):
-        what = f"must be smaller than {OptionName('tile')}"
+        what = f"{value_shown(keys['overlap'])} must be smaller than {OptionName('tile')}"
         raise _unusable([("overlap", what)], place)
     for key, parse in _PARSERS.items():
         try:
@@ -405,7 +405,8 @@ def _consistent(keys: Mapping[str, Any], flags: Mapping[str, Any], place: Place)
         if len(from_file) != 1:
             where, before = place(key)
             problem = what.format(value_shown(options[key]), other=options[other])
-            raise RecipeError(where, before + problem, hint)
+            names = {"key": OptionName(key), "other": OptionName(other)}
+            raise RecipeError(where, before + problem, hint.format(**names))
         del options[from_file[0]]
     sizes = {"size", "fit"} & options.keys()
     if flags.get("format") == "keep" and keys.get("format") != "keep" and not sizes & flags.keys():

@@ -150,12 +150,12 @@ def parse_label_rule(text: str) -> LabelRule:
         case "csv" if argument:
             return LabelRule("csv", text, table=_csv_rule(argument))
         case "csv":
-            raise OptionError(option, "csv: names no file", "use csv:FILE or csv:FILE:ID:LABEL")
+            raise OptionError(option, "'csv' names no file", "use csv:FILE or csv:FILE:ID:LABEL")
         case "column" if argument:
             names = tuple(name.strip() for name in argument.split(","))
             return LabelRule("column", text, table=CsvRule((), "", names))
         case "column":
-            raise OptionError(option, "column: names no column", "use column:NAME")
+            raise OptionError(option, "'column' names no column", "use column:NAME")
         case "text" if argument:
             names = parse_stack_rule(argument, option).names
             # Files next to their images have the same path; others have only the name in common.
@@ -212,7 +212,7 @@ def parse_split_rule(text: str) -> SplitRule:
     if kind == "column":
         column, _, rest = rest.partition(":")
         if not column:
-            raise OptionError(option, "column: names no column", "use column:NAME")
+            raise OptionError(option, f"{text!r} names no column", "use column:NAME")
     if kind == "list":
         given = [*_pairs(rest, option, is_flipped=True)]
         _unique((one for one in given if not one[0].lower().endswith(".json")), option)
@@ -403,7 +403,8 @@ def _ratios(text: str, option: OptionName) -> dict[str, float]:
         if name in ratios:
             raise OptionError(option, f"{name!r} is named twice", "name each split once")
         if not 0 < ratio <= 1:
-            raise OptionError(option, f"{name}={ratio:g} must be above 0 and at most 1")
+            hint = "write a share such as 0.1"
+            raise OptionError(option, f"{name}={ratio:g} must be above 0 and at most 1", hint)
         ratios[name] = ratio
     total = sum(ratios.values())
     if total < 1 - _SLACK and "train" not in ratios:

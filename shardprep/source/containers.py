@@ -179,7 +179,8 @@ def _tar_entries(place: PlainExtent, name: str) -> Iterator[Entry]:
             # tarfile would keep every member in memory, each with all global headers.
             archive.members.clear()  # type: ignore[attr-defined] # typeshed has no fields
             if len(archive.pax_headers) > _MAX_GLOBAL_HEADERS:
-                raise SourceError(name, "has too many global headers", "download or pack it again")
+                what = f"has more than {_MAX_GLOBAL_HEADERS:,} global headers"
+                raise SourceError(name, what, "download or pack it again")
             member = shown(info.name, _SHOWN_NAME)
             if info.size < 0:  # tarfile would loop forever
                 what = f"is damaged at {member!r} (negative size)"

@@ -78,7 +78,7 @@ def find_files(
     Files of a folder are sorted by name. A folder is visited once, under its own path instead of
     the path of a link. A link that leads out of the source gets a `problem`, unless `follow_links`
     is set: an untrusted folder must not select other files of this machine. An unreadable folder
-    outside of the scope gets a `problem`; of "/", only the scope is listed. SourceError if the
+    outside of the scope gets a `problem`. Below "/", only the scope is listed. SourceError if the
     source does not exist, an address has no objects, or a folder of the scope cannot be read.
     """
     place = parse_place(str(source))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardprep.errors import OptionName, SourceError
+from shardprep.errors import OptionName, SourceError, counted
 from shardprep.source.byte_range import MOST_BYTES, RefusedExtent, StoredExtent, ZipExtent
 from shardprep.storage.space import megabytes
 
@@ -59,7 +59,7 @@ class Budget:
 
     def check_depth(self, depth: int, name: str) -> None:
         if depth > self.limits.max_depth:
-            what = f"archives are nested more than {self.limits.max_depth} levels deep"
+            what = f"archives are nested more than {counted(self.limits.max_depth, 'level')} deep"
             raise _above("max_depth", name, what)
 
     def add_members(self, number: int, archive: str) -> None:

@@ -111,9 +111,9 @@ def list_source(  # noqa: PLR0913 - options of the walk and callbacks
 
     A source is a folder, an archive (recognised by its content), a volume of a split archive, the
     address of an archive, or an address with objects below it. The caller removes `work_dir`.
-    Without `zip_encoding`, a name is UTF-8 if that is valid, otherwise cp437. SourceError for an
-    archive that cannot be opened. An inner archive is then skipped if the `scope` does not want it,
-    and rejected as an item if it is one sample. `check` is called with the `others` found so far,
+    Without `zip_encoding`, a name is UTF-8 if that is valid, otherwise cp437. SourceError if an
+    archive cannot be opened; but an inner archive is skipped if the `scope` does not want it, and
+    rejected as an item if it is one sample. `check` is called with the `others` found so far,
     before inner archives are unpacked, and may raise.
     """
     walk = _Walk(Unpacker(work_dir, notice, Budget(limits)), zip_encoding, scope)
@@ -309,8 +309,9 @@ class _Walk:
             what = f"has a member name that is not {error.encoding}"
             raise SourceError(name, what, f"give another {OptionName('zip_encoding')}") from error
         except _DAMAGE as error:
-            text = shown(str(getattr(error, "strerror", None) or error), _SHOWN_ERROR)
-            raise SourceError(name, f"is damaged ({text})", "download or pack it again") from error
+            what = shown(str(getattr(error, "strerror", None) or error), _SHOWN_ERROR)
+            what = what if isinstance(error, MemberError) else f"is damaged ({what})"
+            raise SourceError(name, what, "download or pack it again") from error
         return True
 
     def _compressed(

@@ -278,8 +278,8 @@ def ordinary_files(files: Sequence[FoundFile]) -> tuple[OrdinaryImages, list[Fou
     last = files[-1]
     folder = last.path.removesuffix(last.relative)
     keys = Texts.of(file.relative for file in files)
-    lie_below = [not file.problem and file.path == folder + file.relative for file in files]
-    fits = are_ordinary(keys) & np.array(lie_below, bool)
+    are_below = [not file.problem and file.path == folder + file.relative for file in files]
+    fits = are_ordinary(keys) & np.array(are_below, bool)
     rows = np.flatnonzero(fits)
     places = np.zeros(len(rows), PLACE)
     places["kind"] = BELOW

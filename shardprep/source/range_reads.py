@@ -116,15 +116,15 @@ def read_ahead(spans: Sequence[_Span]) -> Generator[_Span]:
 
 
 def _read_ahead_by_system(spans: Sequence[_Span]) -> Iterator[_Span]:
-    num_told = num_bytes = 0
+    num_asked = num_bytes = 0
     last = {span.file: i for i, span in enumerate(spans)}
     try:
         for i, span in enumerate(spans):
             most = min(i + _MOST_SPANS, len(spans))
-            while num_told <= i or (num_told < most and num_bytes < _WINDOW_BYTES):
-                _tell_system(spans[num_told])
-                num_bytes += spans[num_told].num_bytes
-                num_told += 1
+            while num_asked <= i or (num_asked < most and num_bytes < _WINDOW_BYTES):
+                _ask_system(spans[num_asked])
+                num_bytes += spans[num_asked].num_bytes
+                num_asked += 1
             yield span
             num_bytes -= span.num_bytes
             if last[span.file] == i:
@@ -135,7 +135,7 @@ def _read_ahead_by_system(spans: Sequence[_Span]) -> Iterator[_Span]:
             _open.files.drop(file)
 
 
-def _tell_system(span: Span) -> None:
+def _ask_system(span: Span) -> None:
     """Ask the system to cache a span. Errors are ignored: reading reports them."""
     file, offset, num_bytes = span
     if not num_bytes:

@@ -216,7 +216,7 @@ class UnpackedFile:
             raise self._unwritten(str(error.strerror)) from error
 
     def _unwritten(self, why: str) -> SourceError:
-        hint = f"free some space, or set {OptionName('out')} (init: TMPDIR) to a folder elsewhere"
+        hint = f"free some space, or use another disk: {OptionName('out')} (init, dry run: TMPDIR)"
         return SourceError(self._name, f"does not fit into {self._path.parent}: {why}", hint)
 
     @property

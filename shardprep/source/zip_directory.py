@@ -333,7 +333,7 @@ def check_directory(found: ZipEntries, stop: int, place: PlainExtent, end: End, 
     for start, gap_stop in (*gaps, (end.stop, place.num_bytes)):
         if _holds_member(place, start, gap_stop):
             gap = f"{gap_stop - start:,} bytes at offset {start:,}"
-            what = f"its list of files lacks some that are stored in {gap}"
+            what = f"its directory does not list members that are stored in {gap}"
             raise SourceError(
                 name, f"{what}: it is damaged, or several joined zips", _PACK_IT_AGAIN
             )

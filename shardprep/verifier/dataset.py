@@ -24,7 +24,7 @@ from shardprep.dataset.item_table import TARGET_COLUMNS, WRITTEN, ShardRows, wit
 from shardprep.dataset.locate import DatasetFiles, unfinished_error
 from shardprep.dataset.manifest import Shard
 from shardprep.dataset.remote_files import DRAFT_PREFIX, RemoteFiles
-from shardprep.errors import DatasetError, OptionName
+from shardprep.errors import DatasetError, OptionName, counted
 from shardprep.processes import SpawnedContext, begin_worker, interrupts_blocked
 from shardprep.progress import Watch
 from shardprep.verifier.documents import CheckedDocuments, index_problem, read_document
@@ -173,9 +173,15 @@ def _task(
 def _shard_problems(
     shards: Mapping[str, Shard], reports: Mapping[str, ShardReport]
 ) -> Iterator[Problem]:
+    name_of = {shard.sha256: name for name, shard in shards.items()}
     for name, report in reports.items():
         if shards and name not in shards:
             yield Problem("extra", name, "is not in the manifest")
+        other = name_of.get(report.sha256, name)
+        if name in shards and report.sha256 != shards[name].sha256 and other != name:
+            number = counted(shards[other].num_records, "record")
+            yield Problem("hash", name, f"is {other} under another name, with its {number}")
+            continue
         yield from report.problems
 
 

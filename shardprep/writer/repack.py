@@ -124,10 +124,13 @@ class Encoding(NamedTuple):
     workers: Workers
 
 
-def encoding_of(parents: Sequence[Parent], recipe: Recipe, workers: Workers) -> Encoding | None:
+def encoding_of(
+    parents: Sequence[Parent], recipe: Recipe, workers: Workers, *, has_size: bool
+) -> Encoding | None:
     """Return how `recipe` encodes stored images anew, or None if no image changes.
 
-    RecipeError for a format or size that stored images cannot get.
+    RecipeError for a format or size that stored images cannot get; it names the fit unless the
+    user gave a size (`has_size`).
     """
     wanted = recipe.settled(annotated=bool(parents[0].schema.annotations)).image_spec
     for parent in parents:
@@ -137,7 +140,8 @@ def encoding_of(parents: Sequence[Parent], recipe: Recipe, workers: Workers) -> 
             raise RecipeError(OptionName("format"), what, "give jpeg, png or raw")
         if wanted.size is None and known.size is not None:
             what = "none is not possible: the stored images are already resized"
-            raise RecipeError(OptionName("size"), what, "give WIDTHxHEIGHT, or leave this out")
+            name, values = ("size", "WIDTHxHEIGHT") if has_size else ("fit", "crop, pad or stretch")
+            raise RecipeError(OptionName(name), what, f"give {values}, or leave this out")
         if wanted.format != "png" and parent.schema.image.is_deep:
             what = f"{wanted.format} is not possible: images of 16 bits are stored as png"
             raise RecipeError(OptionName("format"), what, "leave this option out")

@@ -3,6 +3,7 @@
 import json
 import math
 import struct
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from shardprep.catalog.tables.columns import make_columns
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.row_matching import match_table
 from shardprep.catalog.tables.table import table_of
+from shardprep.catalog.target_values import column_targets
 from shardprep.catalog.targets import TargetSpec, make_targets
 from shardprep.dataset.example import encode, is_beyond_float32
 from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.schema import IMAGES, PROVIDED
 from shardprep.errors import RecipeError, SourceError
 from shardprep.reader import Dataset
+from shardprep.source.string_column import Coded
 from shardprep.verifier.dataset import verify_dataset
 from tests.catalog.builders import table
 from tests.support.builders import Told, animals, build, jpeg, write, write_folder
@@ -91,11 +94,15 @@ def test_a_missing_whole_number_differs_from_minus_one(tmp_path: Path) -> None:
     ).problems
 
 
-def test_a_column_may_not_be_called_as_the_feature_beside_another(tmp_path: Path) -> None:
-    text = "id,label,x,x/present\n" + "".join(f"{key},{key[6]},,1\n" for key in animals(6))
+@pytest.mark.parametrize("cell", ["", "1"])
+def test_a_column_may_not_be_called_as_the_feature_beside_another(
+    tmp_path: Path, cell: str
+) -> None:
+    text = "id,label,x,x/present\n" + "".join(f"{key},{key[6]},{cell},1\n" for key in animals(6))
     source = write_folder(tmp_path / "in", animals(6) | {"t.csv": text.encode()})
-    with pytest.raises(RecipeError, match=r"^--columns: two features are named 'x/present'"):
+    with pytest.raises(RecipeError, match=r"^--columns: 'x/present' .* whether 'x' is empty; ren"):
         build(source, tmp_path / "out", labels="csv:t.csv:id:label", columns="x,x/present")
+    build(source, tmp_path / "out", labels="csv:t.csv:id:label", columns="x/present")
 
 
 @pytest.mark.parametrize("name", [*sorted(PROVIDED.keys() - {IMAGES}), "rows/x", "label/x"])
@@ -115,6 +122,28 @@ def test_a_number_that_float32_cannot_hold_is_an_error_before_the_build(cell: st
         SourceError, match=r"^b: its target .* float32 cannot hold; (write 0, )?name this"
     ):
         make_targets(["a", "b"], ["1.5", cell], TargetSpec(kind="regression"))
+
+
+@pytest.mark.parametrize("cell", ["1e400", "-1e999"])
+def test_a_number_beyond_float64_is_an_error_and_a_stated_infinity_is_not(cell: str) -> None:
+    with pytest.raises(SourceError, match=f"column 'x' has {cell}, which float32 cannot hold"):
+        column("1.5", cell)
+    assert column("1.5", "-inf") == ("float32", [1.5, -math.inf])
+
+
+@pytest.mark.parametrize("cell", ["1e39;0.5", "0.5;1e400", "1e-50;0.5", "0.5;1e-400"])
+def test_a_cell_of_several_numbers_is_checked_like_a_single_number(cell: str) -> None:
+    def names(_: Collection[str]) -> dict[str, str]:
+        return {}
+
+    with pytest.raises(
+        SourceError, match=r"^b: .* column 'v.* float32 cannot hold; (write 0, )?name"
+    ):
+        column_targets(["a", "b"], {"v": Coded.of(["0.5;2", cell])}, "auto", "", names)
+    with pytest.raises(SourceError, match=r"^b: .* column 'v.* float32 cannot hold; write 0, name"):
+        column_targets(["a", "b"], {"v": Coded.of(["0.5", "1e-400"])}, "vector", "", names)
+    made = column_targets(["a", "b"], {"v": Coded.of(["0.5;2", "0;1e38"])}, "auto", "", names)
+    assert made.kind == "vector"
 
 
 @pytest.mark.parametrize("cell", ["0.0", "-0e9", "8e-46", "-1e-45", "1.5"])

@@ -90,3 +90,14 @@ def test_two_images_in_each_file_of_records_are_no_pairs(tmp_path: Path) -> None
         members[f"train/{i}.tfrec"] = b"".join(frames)
     found = outcome(write_folder(tmp_path / "source", members), {})
     assert found.facts["train/3.tfrec/000001"] == {"split": "train", "label": "1"}
+
+
+def test_a_large_file_of_images_beside_one_picture_is_asked_for(tmp_path: Path) -> None:
+    """A small file beside it, or one beside many pictures, is not."""
+    photos = {f"pets/{i}.jpg": picture("scene", "a.jpg", str(i), (64, 48)) for i in range(12)}
+    logo, file = {"logo.jpg": photos["pets/0.jpg"]}, b"PAR1" + bytes(50_000) + b"PAR1"
+    found = _asked(tmp_path / "1", {**logo, "data/train.parquet": file})
+    assert "--images '*.parquet' (1 file such as data/train.parquet may have images)" in found
+    assert "--exclude '*.parquet' (1 picture without these files)" in found
+    assert not _asked(tmp_path / "2", {**photos, "train.parquet": file})
+    assert not _asked(tmp_path / "3", {**logo, "train.parquet": file[-400:]})

@@ -6,7 +6,8 @@ import pytest
 from shardprep.catalog.catalog import Catalog
 from shardprep.errors import QuestionError
 from tests.catalog.builders import asked, catalog
-from tests.support.builders import jpeg, zip_bytes
+from tests.support.builders import jpeg, write_folder, zip_bytes
+from tests.support.first_contact import outcome
 from tests.support.scenes import picture
 
 NAMES = [f"{name}/{i}.png" for name in ("cat", "dog") for i in range(6)]
@@ -200,3 +201,58 @@ def test_a_small_part_of_an_archive_beside_it_is_left_out_with_its_documents(
     assert [key.partition("/")[0] for key in keys(plan)] == ["valid.zip"] * 8
     assert any("--exclude 'valid-mini.zip/*' is decided: 2 images" in one for one in plan.findings)
     assert any("--boxes coco is decided" in one for one in plan.findings)
+
+
+_ABOUT_THE_SET = {
+    "a logo above the folders of classes": ("logo.png", "", "logo.png"),
+    "an overview within the only folder": ("pets/overview.jpg", "pets/", "overview.jpg"),
+    "a logo above the only folder, which a table describes": ("a.jpg", "cat/", "a.jpg"),
+    "a figure in a folder for documents": ("docs/result.png", "", "'docs/*.png'"),
+    "a figure in such a folder beside only one folder": ("docs/a.png", "cat/", "'docs/*.png'"),
+}
+"""A picture about the set, the folder of the set, and what leaves it out."""
+
+
+@pytest.mark.parametrize("case", _ABOUT_THE_SET)
+def test_a_picture_about_the_set_is_left_out_with_a_note(tmp_path: Path, case: str) -> None:
+    name, above, flag = _ABOUT_THE_SET[case]
+    names = [f"{above}{x}/{i}.jpg" for x in ("cat", "dog") for i in range(5)]
+    names = [f"cat/{i}.jpg" for i in range(10)] if above == "cat/" else names
+    members = {one: jpeg(16, 16, i) for i, one in enumerate([*names, name])}
+    table = "\n".join(["name,label", *(f"{i}.jpg,{'xy'[i % 2]}" for i in range(10))])
+    documents = {"README.md": f"![]({name})", **({"labels.csv": table} if above == "cat/" else {})}
+    members |= {one: text.encode() for one, text in documents.items()}
+    plan = catalog(tmp_path, members)
+    assert sorted(keys(plan)) == sorted(names)
+    assert any(f"--exclude {flag} is decided: 1 picture" in one for one in plan.findings)
+
+
+@pytest.mark.parametrize(
+    ("more", "document"),
+    [
+        (["7.jpg"], {}),
+        (["odd.jpg"], {"labels.csv": "name,label\nodd,cat\n"}),
+        (["odd.jpg"], {"list.txt": "pets/cat/1.jpg odd.jpg\n"}),
+        (["odd.jpg"], {"odd.json": "{}"}),
+        ([f"{x}.jpg" for x in ("odd", "even", "other")], {}),
+        ([f"figures/of_{i}.jpg" for i in range(6)], {}),
+    ],
+)
+def test_a_picture_named_like_others_or_by_a_document_stays_an_image(
+    tmp_path: Path, more: list[str], document: dict[str, str]
+) -> None:
+    """Likewise three loose pictures, and a folder of as many pictures as those of classes."""
+    names = [f"{x}/{i}.jpg" for x in ("cat", "dog", "fox", "owl") for i in range(6)]
+    members = {one: jpeg(16, 16, i) for i, one in enumerate([*names, *more])}
+    members |= {name: text.encode() for name, text in document.items()}
+    source = write_folder(tmp_path / "source", members)
+    assert "--exclude" not in str(outcome(source, {}))
+
+
+def test_pictures_named_like_class_folders_beside_them_are_left_out_in_a_wrapper(
+    tmp_path: Path,
+) -> None:
+    names = [f"set/{x}/{i}.jpg" for x in ("cat", "dog") for i in range(6)]
+    above = ["set/cat.jpg", "set/dog.jpg"]
+    plan = catalog(tmp_path, {x: jpeg(16, 16, i) for i, x in enumerate([*names, *above])})
+    assert sorted(keys(plan)) == sorted(names)

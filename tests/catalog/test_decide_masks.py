@@ -44,6 +44,7 @@ _PAIRED = {
     "an ending in a folder of splits": (
         "Training_Input/{0..5}.jpg", "Training_GroundTruth/{0..5}_segmentation.png",
         "Training_GroundTruth/{stem}_segmentation.png"),
+    "a short word for annotations": ("pics/{0..5}.jpg", "ann/{0..5}.png", "ann/{stem}.png"),
     "equal names": ("Training_Input/{0..5}.jpg", "Training_Masks/{0..5}.png",
                     "Training_Masks/{stem}.png"),
     "an ending next to the image": ("Training_Input/{0..5}.jpg", "Training_Input/{0..5}_m.png",
@@ -353,7 +354,9 @@ def test_names_of_masks_have_parts_of_the_names_of_images(
     assert pattern in (found.error or " ".join(found.notes))
 
 
-@pytest.mark.parametrize("names", [("covid-19", "viral", "normal"), ("Class1", "Class2")])
+@pytest.mark.parametrize(
+    "names", [("covid-19", "viral", "normal"), ("Class1", "Class2"), ("0", "1")]
+)
 def test_classes_with_numbers_are_asked_for(tmp_path: Path, names: tuple[str, ...]) -> None:
     members = dict[str, bytes]()
     for name in names:
@@ -530,6 +533,14 @@ def test_flat_pictures_of_colours_have_masks_in_a_folder_of_this_name(tmp_path: 
     assert masks_of(made) == {f"images/{i}.png": [f"masks/{i}.png"] for i in range(6)}
     renamed = {key.replace("images/", "viz/"): data for key, data in flat(4).items()}
     assert not any("masks" in one for one in flags(tmp_path / "viz", renamed))
-    made = catalog(tmp_path / "grey", flat(0))
-    assert len(made.items) == 12
-    assert any("--masks 'masks/{stem}.*' stores them" in one for one in made.findings)
+
+
+@pytest.mark.parametrize("folder", ["masks", "labels", "annotations"])
+def test_grey_pictures_of_few_values_have_masks_in_a_folder_of_this_name(
+    folder: str, tmp_path: Path
+) -> None:
+    members = {key.replace("masks/", f"{folder}/"): data for key, data in flat(0).items()}
+    made = catalog(tmp_path / "grey", members)
+    assert masks_of(made) == {f"images/{i}.png": [f"{folder}/{i}.png"] for i in range(6)}
+    alone = {key: data for key, data in members.items() if key.startswith("images/")}
+    assert len(catalog(tmp_path / "alone", alone).items) == 6

@@ -71,6 +71,9 @@ _ASKED: dict[str, tuple[list[str], list[str]]] = {
         keys("{s}/{x}_IMAGES/{s}{x}{i}.jpg", s=("training", "validation"), x=("GT", "INPUT"),
              i=range(4)) + keys("testing/expert_{x}_set/{x}{i}.jpg", x="abc", i=range(4)),
         [_FIRST, "--labels none"]),
+    "numbers above the same two words are no index": (
+        keys("{n}/{x}/{x}{n}{i}.jpg", n="0123", x=("default", "real"), i=range(3)),
+        [_FIRST, "--labels folder:2", "--labels none"]),
     "numbers in two levels": (
         keys("{pair}/{i}5.jpg", pair=("000/03", "604/92"), i=range(3)),
         [r"--labels 'regex:(?P<label>\d+/\d+)/[^/]+$'", "--labels folder:2", _FIRST,

@@ -205,8 +205,8 @@ def test_a_folder_without_any_text_of_yolo_may_be_left_out(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        ("zebra .5 .5 .2 .2", "'zebra' is no number"),
-        ("0,.5,.5,.2,.2", "'0,.5,.5,.2,.2' is no number, blanks separate numbers"),
+        ("zebra .5 .5 .2 .2", "'zebra' is not a number"),
+        ("0,.5,.5,.2,.2", "'0,.5,.5,.2,.2' is not a number, blanks separate numbers"),
         ("0 30 20 10 12", "pixels, not shares of the sides"),
     ],
 )
@@ -228,7 +228,7 @@ def test_too_many_malformed_lines_are_an_error_that_shows_one(tmp_path: Path) ->
     flags = {"boxes": "yolo", "max_dropped": 0.05}
     error = outcome(write_folder(tmp_path / "yolo", members), flags).error
     assert "8 of 16 objects are invalid (8 malformed), a share above 0.05: " in error
-    assert "labels/00.txt is not YOLO: line 2 is 'x .5 .5 .1 .1': 'x' is no number; " in error
+    assert "labels/00.txt is not YOLO: line 2 is 'x .5 .5 .1 .1': 'x' is not a number; " in error
     wrong = BOX.replace("25", "x")
     objects = (BOX + "</object><object><name>cat</name>" + wrong).encode()
     document = voc("a.jpg", "cat").replace(BOX.encode(), objects)

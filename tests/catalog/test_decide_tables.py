@@ -220,6 +220,11 @@ _STORED: dict[str, tuple[str, Sequence[str], Mapping[str, str]]] = {
     "a column that says where images come from names no classes": (
         "source,label", ["a b c d", "1 2 3 4"], {"label": "1"}),
     "y numbers the classes beside their ids": ("category_id,y", ["24 83", "5 6"], {"label": "5"}),
+    "titles may have capitals and blanks": (
+        "Category ID,Y", ["24 83", "5 6"], {"label": "5"}),
+    "long lists of classes have a separator": (
+        "Finding,Age", ["upper_lobe|lower_lobe upper_lobe lower_lobe", "50 60"],
+        {"labels": "lower_lobe,upper_lobe"}),
     "y is a coordinate beside x": ("category_id,y,x", ["24 83", "5 6", "7 9 3"], {"label": "24"}),
     "two usual titles of the same classes are one": (
         "label,class", ["0 1", "2 5"], {"label": "0"}),

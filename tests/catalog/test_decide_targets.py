@@ -28,6 +28,8 @@ def pictures(kinds: Mapping[str, str], *, number: int = 4) -> dict[str, bytes]:
         ("train/blur/#.png", "train/sharp/#.jpg", "sharp/{stem}.jpg"),
         ("set_train_LR/X2/#x2.png", "set_train_HR/#.png", "set_train_HR/{stem[:-2]}.png"),
         ("rain-#.png", "norain-#.png", "norain-{stem[5:]}.png"),
+        ("x-rain-#.png", "x-norain-#.png", "x-norain-{stem[7:]}.png"),
+        ("train/#.png", "labels/#.png", "labels/{name}"),
         ("#/NOISY_1.png", "#/GT_1.png", "{dir}/GT_1.png"),
         ("b#/5#Noisy.png", "b#/1#Reference.png", "{folder}/*Reference.png"),
         ("watermarked/#.png", "watermark_free/#.png", "watermark_free/{name}"),
@@ -131,12 +133,15 @@ def test_copies_in_folders_of_classes_are_asked(tmp_path: Path) -> None:
     assert "--labels folder" in asked(tmp_path, pictures(both))
 
 
-def test_grey_and_cut_out_copies_of_classes_are_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("classes", [("rust", "scab"), ("0", "1")])
+def test_grey_and_cut_out_copies_of_classes_are_left_out(
+    tmp_path: Path, classes: tuple[str, ...]
+) -> None:
     kinds = {f"{kind}/{name}/#.jpg": pixels for kind, pixels in
              (("color", "scene"), ("grayscale", "grey"), ("segmented", "cut"))
-             for name in ("rust", "scab")}  # fmt: skip
+             for name in classes}  # fmt: skip
     made = catalog(tmp_path / "1", pictures(kinds))
-    assert made.label_names == ("rust", "scab")
+    assert made.label_names == classes
     assert {key.split("/")[0] for key in (one.key for one in made.items)} == {"color"}
     hazy = {name.replace("grayscale", "hazy"): kind for name, kind in kinds.items()}
     assert asked(tmp_path / "2", pictures(hazy))  # the clear photo may be the target

@@ -50,7 +50,7 @@ MASKS = {"i/a.jpg": jpeg(), "m/a.png": b"\x89PNG\r\n\x1a\n"}
         (
             images("a.jpg"),
             {"labels": "none", "exclude": "*.jpg"},
-            "every image is left out (1 matched by --exclude); keep images such as a.jpg",
+            "every image is left out (1 matched by --exclude); change the options to keep images",
         ),
         (
             MASKS,

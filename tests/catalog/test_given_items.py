@@ -679,7 +679,7 @@ WRONG: list[tuple[Rows, str]] = [
     ([{"image": "../secret.jpg"}], r"row 1: image '../secret.jpg' leads out of the source"),
     ([{"image": "/etc/passwd"}], "row 1: image '/etc/passwd' leads out"),
     ([{"image": "C:\\0.jpg"}], "row 1: image .* leads out"),
-    ([{"image": ""}, {"image": "0.jpg"}], "row 1: image '' names no image"),
+    ([{"image": ""}, {"image": "0.jpg"}], "row 1: image '' is empty"),
     ([{"image": "0.jpg"}, {"image": "a/0.jpg"}], "row 2: image 'a/0.jpg' is in row 1 too"),
     ([{"image": "0.jpg", "mask": "no.png"}], "row 1: mask 'no.png' is not an image of the source"),
     ([{"image": "0.jpg", "points": "here"}], "row 1: points 'here' is not a list"),
@@ -767,16 +767,16 @@ def test_the_split_that_a_misspelt_word_means_is_proposed_once_and_works_as_prin
     rows = [{"image": f"{i}.jpg", "split": word} for i, word in enumerate(words)]
     with pytest.raises(ShardprepError, match="'vallidation' is not train") as error:
         planned(rows)
-    (value,) = re.findall(r"; --split (\S+) says what it is", str(error.value))
+    (value,) = re.findall(r"; --split (\S+) gives it a split", str(error.value))
     assert planned(rows, split=value).images == {"train": 1, "validation": 2, "test": 1}
     with pytest.raises(ShardprepError, match="which names no split") as error:
         planned(
             [{**row, "part": row["split"]} | {"split": "train"} for row in rows],
             split="column:part",
         )
-    assert f"say what it means: --split {value.replace('split', 'part')} (" in str(error.value)
+    assert f"give it a split: --split {value.replace('split', 'part')} (" in str(error.value)
     held = [{"image": "0.jpg", "split": "held"}, {"image": "1.jpg", "split": "test"}]
-    with pytest.raises(SourceError, match="--split column:split:held=SPLIT,test=test says"):
+    with pytest.raises(SourceError, match="--split column:split:held=SPLIT,test=test gives it"):
         planned(held)
 
 
@@ -1190,7 +1190,9 @@ def test_titles_texts_and_classes_that_are_almost_others_are_said() -> None:
     ]
     notes = " ".join(planned(rows).plan.findings)
     assert "2 columns are stored: gruop (is group meant?), age; " in notes
-    assert "column 'age' is text: 1 value is no number, such as 'n/a'; --null n/a makes " in notes
+    assert (
+        "column 'age' is text: 1 value is not a number, such as 'n/a'; --null n/a makes " in notes
+    )
     assert "classes 'Cat' and 'cat' differ only in case; --class-map cat=Cat joins them" in notes
     both = planned(rows, null="n/a", class_map="cat=Cat")
     assert both.plan.schema.labels == ("Cat", "dog")
@@ -1216,7 +1218,11 @@ def test_a_misspelt_target_is_an_error_unless_it_is_stored_or_another_is_stated(
 @pytest.mark.parametrize(
     ("labels", "what", "classes"),
     [
-        ((3, 4, 4, "n/a"), "the numbers in column 'label' are classes: 1 value is no number", "34"),
+        (
+            (3, 4, 4, "n/a"),
+            "the numbers in column 'label' are classes: 1 value is not a number",
+            "34",
+        ),
         (("c", "NA", "d", "NA"), "class 'NA' of 2 images: if it means no label, --null NA", "cd"),
     ],
 )
@@ -1235,7 +1241,7 @@ def test_a_text_among_fractions_is_refused_or_made_empty() -> None:
     rows = [{"image": f"{i}.jpg", "label": i / 8} for i in range(29)]
     rows.append({"image": "29.jpg", "label": "bad"})
     Path(_csv(rows)).rename("labels.csv")
-    what = r"labels: are numbers, but 1 label is not, such as 'bad'; --null bad makes it empty, "
+    what = r"--labels: are numbers, but 1 label is not, such as 'bad'; --null bad makes it empty, "
     for given in ({"items": rows}, {"labels": "csv:labels.csv:image:label"}):
         keys: dict[str, Any] = {**given, "dry_run": True}
         with pytest.raises(SourceError, match=what):
@@ -1262,7 +1268,7 @@ def test_masks_of_numbers_beside_named_boxes_are_said_to_share_a_list() -> None:
 def test_decimal_commas_are_refused_as_labels() -> None:
     photos = {f"{i}.jpg": jpeg(8, 8, seed=i) for i in range(30)}
     rows = [{"image": f"{i}.jpg", "label": f"0,{637 + i}"} for i in range(30)]
-    what = "labels: '0,637' may be a number with a decimal comma, or several classes; write 0.637"
+    what = "--labels: '0,637' may be a number with a decimal comma, or several classes; write 0.637"
     with pytest.raises(SourceError, match=what):
         planned(rows, photos)
     assert len(planned(rows, target="class").labels) == 30
@@ -1640,9 +1646,7 @@ def test_another_notation_of_boxes_and_paths_as_outlines_name_the_column_to_add(
     rows = [{"image": f"{i}.jpg", "boxes": [[20 + i, 20, 8, 6]]} for i in range(6)]
     with pytest.raises(SourceError, match="add a column box_format of 'xywh' to items, or write "):
         planned(rows)
-    with pytest.raises(
-        SourceError, match=r"has no outlines in path, but .*; call a column of mask"
-    ):
+    with pytest.raises(SourceError, match=r"has no outlines in path, but .*; write outlines"):
         planned([{"image": "0.jpg", "path": "m/0.png"}], masks="column:path")
 
 
@@ -1680,10 +1684,10 @@ def test_a_table_joins_by_the_titles_and_cells_of_the_table_of_items(title: str,
 
 FAULTS: dict[str, Rows] = {
     "row 2: image_id '0' is in row 1 too": [{"image_id": "0"}, {"image_id": "0"}],
-    "row 1: image_id '' names no image": [{"image_id": ""}, {"image_id": "0"}],
+    "row 1: image_id '' is empty": [{"image_id": ""}, {"image_id": "0"}],
     "row 1: category 'x|y' is one class or": [{"image_id": "0", "category": "x|y"}],
     "row 1: Boxes '[[1, 2]]' is not a list": [{"image_id": "0", "Boxes": [[1, 2]]}],
-    "row 1: Split 'x' is not train, validation or test; --split column:Split:x=SPLIT says": [
+    "row 1: Split 'x' is not train, validation or test; --split column:Split:x=SPLIT gives it": [
         {"image_id": "0", "Split": "x"}
     ],
 }
@@ -1853,7 +1857,7 @@ def test_splits_groups_and_columns_of_a_table_of_labels_count_beside_items(tmp_p
     assert {row["key"] for row in rows if row["split"] == "test"} == {"4.jpg", "5.jpg"}
     odd = head + "".join(f"{i % 6},a,1,p{i}\n" for i in range(12))
     (tmp_path / "s/train.csv").write_text(odd)
-    with pytest.raises(SourceError, match="gives an image 'p0' and 'p6' in column 'patient'"):
+    with pytest.raises(SourceError, match="of an image have 'p0' and 'p6' in column 'patient'"):
         shardprep.build(
             tmp_path / "s", tmp_path / "p", items=[{"image": f"{i}.jpg"} for i in range(6)],
             labels="csv:train.csv:id:label", group="patient", size=8, workers=1,

@@ -281,7 +281,7 @@ def test_rows_of_an_image_with_other_groups_or_splits_are_an_error(
     assert len(catalog(tmp_path / "1", members, "csv:t.csv:id:label", **options).items) == 6
     members["t.csv"] += b"\n0,a,s1,test"
     with pytest.raises(
-        SourceError, match=r"t\.csv: gives an image 's?0?(train)?' and .*rows 1 and"
+        SourceError, match=r"t\.csv: rows 1 and .* of an image have 's?0?(train)?' and "
     ):
         catalog(tmp_path / "2", members, "csv:t.csv:id:label", **options)
 

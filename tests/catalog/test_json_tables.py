@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from shardprep.catalog.catalog import Catalog
 from shardprep.catalog.tables.json_table import json_rows
 from shardprep.errors import QuestionError, SourceError
 from tests.catalog.builders import catalog, found, images, objects_of
@@ -131,11 +132,25 @@ def test_one_box_of_a_row_is_a_list(tmp_path: Path) -> None:
     assert {len(objects_of(item).labels) for item in made.items} == {1}
 
 
+def points_of(made: Catalog) -> tuple[str, ...]:
+    assert made.annotations is not None
+    assert made.annotations.spec.points is not None
+    return made.annotations.spec.points.names
+
+
 def test_points_are_rows_of_a_document_by_key(tmp_path: Path) -> None:
     document = {name: {"H": 9, "points": [[1, 2], [3, 4.5]]} for name in NAMES}
     members = pictures(*NAMES) | {"t.json": dumped(document)}
     made = catalog(tmp_path, members, "none", points="csv:t.json:key:points.0,points.1")
     assert {item.annotation is not None for item in made.items} == {True}
+    assert points_of(made) == ("points", "points 2")
+
+
+def test_each_keypoint_may_be_a_list_of_two_numbers(tmp_path: Path) -> None:
+    rows = [{"image": name, "at": {"nose": [1, 2], "ear": [3, 4.5]}, "x": []} for name in NAMES]
+    members = pictures(*NAMES) | {"t.json": dumped(rows)}
+    points = "csv:t.json:image:at.nose.0,at.nose.1,at.ear.0,at.ear.1"
+    assert points_of(catalog(tmp_path, members, "none", points=points)) == ("at.nose", "at.ear")
 
 
 # Lists of names by split

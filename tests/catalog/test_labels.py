@@ -13,6 +13,7 @@ from shardprep.catalog.catalog import make_catalog
 from shardprep.catalog.label_rules import label_keys
 from shardprep.catalog.labels import Labelling
 from shardprep.catalog.names import given_split, natural_order
+from shardprep.catalog.tables import metadata_files
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.table import Table, parse_table
 from shardprep.dataset.schema import UNLABELLED
@@ -240,6 +241,17 @@ def test_a_label_table_that_is_missing_or_ambiguous_is_an_error_that_lists_table
     members = images("1.jpg") | dict.fromkeys([*tables, "notes.txt"], b"id\n")
     with pytest.raises(SourceError, match=message):
         catalog(tmp_path, members, "csv:labels.csv")
+
+
+def test_a_label_table_that_may_not_be_read_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(metadata_files, "read_table", refuse)
+    with pytest.raises(SourceError, match=r"^labels\.csv: cannot be read \(permission denied\); "):
+        catalog(tmp_path, images("1.jpg"), "csv:labels.csv")
 
 
 def test_images_without_a_row_are_skipped_if_their_split_has_labels(tmp_path: Path) -> None:

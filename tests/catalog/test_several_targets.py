@@ -212,9 +212,9 @@ def test_probabilities_are_soft_labels_and_flags_stay_classes(tmp_path: Path) ->
 
 WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "two values": ("id,a\n1,2.5\n1,3.5\n", {"target": "vector"}, "two labels.*--pivot"),
-    "a word": ("id,a,b\n1,2.5,1\n2,x,2\n3,4.5,3\n", {}, "its a 'x' is not a number"),
+    "a word": ("id,a,b\n1,2.5,1\n2,x,2\n3,4.5,3\n", {}, "'x' in column 'a' is not a number"),
     "no float32": ("id,a,b\n1,1e39,2.5\n", {}, "float32 cannot hold"),
-    "nearly zero": ("id,a,b\n1,2,3.5\n2,1e-50,2\n", {}, "its a 1e-50 .* cannot hold; write 0"),
+    "nearly zero": ("id,a,b\n1,2,3.5\n2,1e-50,2\n", {}, "1e-50 in column .* cannot hold; write 0"),
     "nearly zero in a list": ("id,a\n1,[1 1e-50]\n", {"target": "vector"}, "write 0, name"),
     "negative votes": ("id,a,b\n1,-1,2\n", {"target": "soft"}, "votes must be 0 or more"),
     "odd flag": ("id,a,b,c\n1,1,0,0\n2,0,1,7\n", {}, "'7'; with one column.*--target vector"),

@@ -288,7 +288,7 @@ def test_a_text_of_several_classes_is_asked_about_in_label_tables_too(
     files, rule = images(*KEYS) | {"t.csv": table}, {"labels": "csv:t.csv:image:label"}
     with pytest.raises(SourceError) as error:
         catalog(tmp_path / "1", files, **rule)
-    assert f"labels: {odd_one} is one class or several; give --target class" in str(error.value)
+    assert f"--labels: {odd_one} is one class or several; give --target class" in str(error.value)
     assert catalog(tmp_path / "2", files, **rule, target="class").label_names == tuple(
         sorted(names)
     )
@@ -366,3 +366,20 @@ def test_an_id_in_another_case_is_of_no_image_unless_one_alone_fits(
     found = index.find_all(Texts.of([*ids, "other"]), "t.csv").tolist()
     assert found == [keys.index(one) if one in keys else -1 for one in ids] + [len(keys)]
     assert not index.remarks
+
+
+def test_a_first_line_that_names_an_image_is_a_row(tmp_path: Path) -> None:
+    rows = "".join(f"{key},{'ab'[i % 2]}\n" for i, key in enumerate(KEYS)).encode()
+    made = catalog(tmp_path / "1", {**images(*KEYS), "t.csv": rows}, labels="csv:t.csv")
+    assert len(made.items) == len(KEYS)
+    lists = {"out.csv": f"{KEYS[0]}\n{KEYS[1]}\n".encode(), "test.csv": f"{KEYS[2]},x\n".encode()}
+    options = {"exclude_list": "out.csv", "split": "list:test=test.csv,train=*"}
+    made = catalog(tmp_path / "2", {**images(*KEYS), **lists}, labels="none", **options)
+    assert [item.key for item in made.items if item.split == "test"] == [KEYS[2]]
+    assert len(made.items) == len(KEYS) - 2
+
+
+@pytest.mark.parametrize("title", ["image", "image.jpg", "a.png"])
+def test_titles_are_no_row_unless_the_next_line_has_a_file_in_their_column(title: str) -> None:
+    table = parse_table(f"id,{title}\n1,cat\n2,dog\n".encode(), "t.csv")
+    assert table.header == ("id", title)

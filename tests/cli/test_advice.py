@@ -15,7 +15,6 @@ from PIL import Image
 from shardprep.cli.app import program
 from tests.catalog.advice_rows import pics, table, voc
 from tests.catalog.advice_rows_objects import ROWS
-from tests.catalog.builders import masked
 from tests.support.advice_sites import Site, sites, values_beside_options
 from tests.support.builders import encoded, jpeg, write_folder, zip_bytes
 from tests.support.command import run
@@ -115,14 +114,6 @@ CASES = [
         (6, 0),
     ),
     Case(
-        "…; add … to --mask-values",
-        masked(4, 0, 0, 0, 1, 1, 1, 2, 2),
-        ((*MASKS, "--mask-values", "0=background,1=a"),),
-        (*MASKS, "--mask-values", "0=background,1=a,2=b", "--overwrite"),
-        counts,
-        (4, 0),
-    ),
-    Case(
         "add --overwrite or remove this folder to start again, or give the former options",
         SIX_WITH_ONE_CUT,
         (BUILD, (*BUILD, "--truncated", "recover")),
@@ -189,7 +180,7 @@ CASES = [
         (6, 0),
     ),
     Case(
-        "……; --dedup keeps one",
+        "……; build --dedup keeps one",
         {**SIX, "cat/9.jpg": SIX["cat/0.jpg"]},
         (BUILD, ("inspect", "tfrecords")),
         (*BUILD, "--dedup", "--overwrite"),

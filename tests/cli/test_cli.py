@@ -224,7 +224,7 @@ def test_an_error_about_a_number_names_its_range(option: str, tmp_path: Path) ->
 
 
 def test_a_note_about_images_of_their_own_size_names_options_that_work(here: Path) -> None:
-    note = "note images have no stated size in common, but batches need one"
+    note = "note batches need one image size, and this dataset does not state one"
     hint = ("", "", "")
     for more in (("--format", "keep", "--dry-run"), ("--format", "keep")):
         done = ran("build", "pets.zip", *more, cwd=here)
@@ -246,9 +246,9 @@ def test_a_note_about_images_of_their_own_size_does_not_advise_to_cut_objects(
     source = write_folder(tmp_path / "boxes", {**members, "0.txt": b"0 .5 .5 .9 .9", "1.txt": b""})
     flags = ("--boxes", "yolo", "--format", "keep", "--dry-run")
     words = " ".join(ran("build", source, *flags, cwd=tmp_path).stdout.split())
-    assert "add --size 224x224 --fit pad, because a crop may cut objects" in words
+    assert "build with --size 224x224 --fit pad, because a crop may cut objects" in words
     done = ran("build", source, *flags, "--size", "224x224", "--fit", "pad", cwd=tmp_path)
-    assert "no stated size" not in done.stdout
+    assert "batches need one image size" not in done.stdout
 
 
 @pytest.mark.parametrize(

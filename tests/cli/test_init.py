@@ -98,6 +98,16 @@ def test_a_source_without_images_is_an_error(tmp_path: Path) -> None:
         survey(tmp_path, {"notes.txt": b"x"})
 
 
+def test_an_option_in_advice_that_only_build_has_is_said(tmp_path: Path) -> None:
+    pages = {"0.jpg": jpeg(), "1.jpg": jpeg(), "t.csv": b"image,dog_breed\n0.jpg,a\n1.jpg,b\n"}
+    folder = write_folder(tmp_path / "source", pages)
+    advice = "give --labels column:dog_breed, or --labels none to store it unchanged"
+    failed = run("init", folder, "--items", folder / "t.csv", cwd=tmp_path)
+    assert f"{advice} (only shardprep build has --labels)" in failed.stderr
+    failed = run("build", folder, "--items", folder / "t.csv", cwd=tmp_path)
+    assert failed.stderr.rstrip().endswith(advice)
+
+
 def test_init_writes_a_recipe_that_builds(tmp_path: Path) -> None:
     write(tmp_path / "pets.zip", zip_bytes(animals(12)))
     done = ran("init", cwd=tmp_path)

@@ -47,7 +47,7 @@ def test_inspect_shows_the_worst_findings_without_pixels(
     said = run("inspect", path).stdout
     assert "15 images have originals with fewer pixels than are stored" in said.split("findings")[1]
     assert said.count("byte for byte") == 0, "the copies are counted above"
-    assert "3 images are copies, in 1 case across splits; --dedup keeps one" in said
+    assert "3 images are copies, in 1 case across splits; build --dedup keeps one" in said
     table = item_table.read_items(path / "items.parquet")
     item_table.write_items(LocalFolder(path), "items.parquet", [table.slice(1)])
     done = run("inspect", path)

@@ -84,6 +84,7 @@ def test_another_split_and_another_stored_size_are_named(tmp_path: Path) -> None
     found = compare(open_dataset(one), open_dataset(two))
     assert found.num_changes["split"] == 20
     assert found.num_changes["record"] > 30
+    assert MEANINGS["record"].endswith("stored with another size, fit or encoding")
     assert {(one.before, one.after) for one in found.some("split", 99)} == {("train", "test")}
     assert "size (16x16, now 12x12)" in found.recipe
     assert "shards (1, now not given)" in found.recipe

@@ -1,10 +1,12 @@
 """Print what a build without flags makes of each row of the corpus: python -m tests.layouts.
 
 Arguments are parts of names of rows; without them, all rows are built. `--json FILE` also writes
-the results, `--write` updates tests/layouts/results.toml.
+the results, `--write` updates tests/layouts/results.toml. `--changed NAME` builds the rows after a
+change of `tests.layouts.changes`.
 """
 
 import argparse
+import functools
 import json
 import multiprocessing
 import sys
@@ -13,15 +15,21 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.support.corpus import rows
+from tests.layouts.changes import CHANGES
+from tests.support.corpus import Row, rows
 from tests.support.first_contact import RESULTS, STATUSES, judged, stored_statuses, wanted_facts
 
 _WIDTH = 150
 
 
-def _judged(number: int) -> tuple[str, str]:
+def _judged(number: int, change: str = "") -> tuple[str, str]:
+    """Return the status of a row and a detail; ("", "") if the change does not apply to it."""
+    row: Row | None = rows()[number]
+    if change:
+        row = None if row is None or row.facts is None else CHANGES[change](row)
+    if row is None:
+        return "", ""
     with tempfile.TemporaryDirectory() as folder:
-        row = rows()[number]
         source = row.write_source(Path(folder))
         status, detail = judged(row, source, *wanted_facts(row, source))
         return status, detail.replace(folder, "…")
@@ -32,15 +40,19 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="parts of names of rows, such as segmentation/")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--changed", choices=CHANGES, default="", metavar="NAME")
     given = parser.parse_args()
     start, before = time.monotonic(), stored_statuses()
     found: dict[str, tuple[str, str]] = {}
     totals: Counter[tuple[str, str]] = Counter()
     every = enumerate(rows())
     some = [i for i, row in every if any(name in row.id for name in given.names or [""])]
+    judge = functools.partial(_judged, change=given.changed)
     with multiprocessing.Pool() as pool:
-        for i, (status, detail) in zip(some, pool.imap(_judged, some), strict=True):
+        for i, (status, detail) in zip(some, pool.imap(judge, some), strict=True):
             row = rows()[i]
+            if not status:
+                continue
             found[row.id] = status, detail
             totals.update([(row.family, status), ("all", status)])
             was = before.get(row.id, status)

@@ -544,4 +544,6 @@ def test_items_without_boxes_are_not_collated(sets: Sets) -> None:
     pytest.importorskip("torch")
     for kind, as_supervised in (("boxes", False), ("masks", True)):
         item = reader.Dataset(sets[kind], as_supervised=as_supervised)[0]
-        assert "are not pairs of an image" in refused(functools.partial(reader.collate, [item]))
+        assert "item 0 is not a pair of an image" in refused(
+            functools.partial(reader.collate, [item])
+        )

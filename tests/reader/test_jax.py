@@ -280,7 +280,7 @@ def test_what_cannot_be_divided_is_one_line(one: Any) -> None:
     assert size == f"{where}sharding cannot divide batch_size=60 into 8 parts; use a multiple of 8"
     assert given == f"{where}sharding already decides num_shards and shard_index; leave out both"
     assert spec.endswith("divide only rows; use NamedSharding(mesh, PartitionSpec('data'))")
-    assert ragged.endswith("or decode=False makes lists; leave out these options or sharding")
+    assert ragged.endswith("but ragged=True makes lists; leave out ragged=True or sharding")
     hint = "call jax.config.update('jax_enable_x64', True)"
     assert f"image/bytes has values that JAX cannot store as int32; {hint}" in large
 

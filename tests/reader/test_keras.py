@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from shardprep import reader
 from shardprep.dataset.schema import BOX, BOX_LABEL
 from tests.reader.datasets import numbered, of_form, refused, saved
 from tests.support.annotated import annotated
+from tests.support.builders import build, jpeg, write, zip_bytes
 from tests.support.examples import thorough
 from tests.support.processes import Program
 from tests.support.torchvision import need_module
@@ -240,8 +242,8 @@ def test_what_keras_cannot_take_is_refused(dataset: reader.Dataset, tmp_path: Pa
         refused(lambda: dataset.keras(8, as_supervised=False, sample_weight=len)),
     ]
     assert [line.partition(": ")[2].partition(";")[0] for line in lines] == [
-        "Keras takes no lists or bytes",
-        "Keras takes no lists or bytes",
+        "Keras cannot take lists or bytes",
+        "Keras cannot take lists or bytes",
         "Keras needs a fixed number of boxes",
         "sample_weight needs targets",
     ]
@@ -249,3 +251,25 @@ def test_what_keras_cannot_take_is_refused(dataset: reader.Dataset, tmp_path: Pa
     assert targets["boxes"].shape == (len(images), 3, 4)
     with pytest.raises(IndexError, match="item 6 is out of range"):
         dataset.keras(BATCH_SIZE)[NUM_STEPS]
+
+
+def test_fit_and_evaluate_warn_of_images_without_a_class_but_predict_does_not(
+    tmp_path: Path,
+) -> None:
+    need_module("keras")
+    import keras
+
+    names = ("train/cat/1.jpg", "train/dog/1.jpg", "test/1.jpg")
+    source = write(tmp_path / "pets.zip", zip_bytes({name: jpeg() for name in names}))
+    path = build(source, tmp_path / "out", size="8x8").path
+    model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(2)])
+    model.compile("sgd", "mse")
+    test = reader.Dataset(path, "test").keras(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", reader.Advice)
+        model.predict(test, verbose=0)
+        model.fit(reader.Dataset(path, "train").keras(1), verbose=0)
+        weighed = reader.Dataset(path, "test").keras(1, sample_weight=lambda labels: labels >= 0)
+        model.evaluate(weighed, verbose=0)
+    with pytest.warns(reader.Advice, match="^1 of 1 records of test have no label"):
+        model.evaluate(test, verbose=0)

@@ -206,6 +206,13 @@ def test_a_damaged_record_is_the_error_of_threads(copied: Path) -> None:
     assert lines[0].splitlines()[0] == lines[1].splitlines()[0]
 
 
+def test_iterate_raises_the_error_of_a_record_without_the_text_of_tensorflow(copied: Path) -> None:
+    damage(copied, 12, 40)
+    with pytest.raises(RecordError, match=r"record 12: offset .*--repair") as error:
+        list(reader.iterate(copied, batch_size=4, shuffle=False))
+    assert len(str(error.value).splitlines()) == 1
+
+
 def small_png(data: bytes) -> bytes:
     return png(HEIGHT, WIDTH, seed=7).ljust(len(data), b"\0")
 

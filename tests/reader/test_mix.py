@@ -329,4 +329,6 @@ def test_what_needs_one_dataset_says_how_to_merge_those_of_a_mix(sets: Sets) -> 
         assert "; merge the datasets of the mix" in refused(functools.partial(call, mix, **options))
     for split, weights in ((part, None), ("train", "balanced")):
         said = refused(functools.partial(reader.load, mix, split, weights=weights))
-        assert "or merge the datasets of the mix with shardprep.repack([…])" in said
+        assert (
+            "or merge the datasets of the mix: give shardprep.repack([…], name=…).location" in said
+        )

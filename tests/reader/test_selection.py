@@ -206,7 +206,7 @@ def test_unknown_names_and_positions_are_errors_that_list_the_known_ones(
     assert "has no record; select other records of train 60" in empty
     assert "out of bounds" in refused(lambda: every[[NUM_TRAIN]])
     assert "n=99, but the selection has 60 records" in refused(lambda: every.sample(99))
-    assert "a list" in refused(lambda: every | cast("Any", [1]))
+    assert "type list" in refused(lambda: every | cast("Any", [1]))
     (tmp_path / "x.npz").write_bytes(b"PK\3\4")
     assert "Selection.save" in refused(lambda: reader.Selection.load(tmp_path / "x.npz"))
 

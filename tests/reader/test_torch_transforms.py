@@ -144,9 +144,11 @@ def test_a_random_transform_is_the_same_after_a_resume_on_two_hosts(
 
 def test_wrong_transforms_are_one_line(sets: dict[str, Path]) -> None:
     dataset = reader.Dataset(sets["all"])
-    for wrong in ({"box_format": "xyxy"}, {"as_supervised": False}):
-        said = refused(functools.partial(dataset.loader, 2, transform=max, **wrong))
-        assert said.startswith("Dataset.loader: transform cannot be used with as_supervised=False")
+    wrong: dict[str, Any] = {"box_format": "xyxy", "as_supervised": False}
+    for name, value in wrong.items():
+        said = refused(functools.partial(dataset.loader, 2, transform=max, **{name: value}))
+        start = f"Dataset.loader: transform cannot be used with {name}={value!r}; leave out {name}="
+        assert said.startswith(start)
     said = refused(lambda: dataset.loader(2, transform=np.flipud))
     assert "transform must take image and target, which <function flipud" in said
 

@@ -134,5 +134,5 @@ def test_a_dataset_as_a_source_names_repack(tmp_path: Path) -> None:
     dataset = build(write_folder(tmp_path / "source", IMAGES), tmp_path / "out").path
     with pytest.raises(SourceError) as caught:
         build(dataset, tmp_path / "again", name="again")
-    line = "a dataset of shardprep, which shardprep repack reads; run shardprep repack instead"
-    assert str(caught.value).endswith(line)
+    line = "a dataset of shardprep, which shardprep repack reads; run `shardprep repack {}` instead"
+    assert str(caught.value).endswith(line.format(dataset))

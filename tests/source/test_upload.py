@@ -179,7 +179,7 @@ NO_TARGETS = ("pets", f"{USER}/pets-small/3", f"{USER}/Pets_Small", f"{USER}/pet
 
 def test_an_invalid_target_is_an_error_without_a_request(world: World) -> None:
     for text in NO_TARGETS:
-        with pytest.raises(RecipeError, match=r"a-z, 0-9 and hyphens; write kaggle:OWNER/NAME"):
+        with pytest.raises(RecipeError, match=r"target for an upload; write kaggle:OWNER/NAME"):
             send(world, ref=parse_ref(text))
     assert not world.server.requests
 

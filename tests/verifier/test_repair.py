@@ -136,6 +136,17 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], int]] = {
 """Damage → how it is done, and how many shards are built again."""
 
 
+def test_each_of_two_swapped_shards_is_one_problem(folder: Path) -> None:
+    swap(folder / FIRST, folder / SECOND)
+    found = verify_dataset(LocalFiles.at(folder), decode=False, num_workers=1, watcher=Told())
+    words = {one.file: one.what.partition(", with")[0] for one in found.problems}
+    assert len(found.problems) == 2
+    assert words == {
+        FIRST: f"is {SECOND} under another name",
+        SECOND: f"is {FIRST} under another name",
+    }
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_repaired_folder_equals_the_one_that_was_built(
     good: Path, here: Path, folder: Path, damage: str

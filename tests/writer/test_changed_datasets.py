@@ -219,6 +219,7 @@ def test_a_build_does_not_reuse_images_that_were_encoded_twice(pets: Path, tmp_p
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no size": ({"size": "none"}, "size: none is not possible: the stored images"),
+    "no fit": ({"fit": "none"}, "are already resized; give crop, pad or stretch, or leave this"),
     "a quality of PNG": (
         {"format": "png", "quality": 80},
         "quality: has no effect with the format",
@@ -270,6 +271,16 @@ def test_an_option_that_does_not_fit_the_dataset_is_a_one_line_error(
         shardprep.repack(pets, tmp_path / "out", **options)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("names", [("age", "age/present"), ("age/present", "age")])
+def test_a_joined_column_may_not_hide_another(
+    pets: Path, tmp_path: Path, names: tuple[str, str]
+) -> None:
+    one, two = (pd.DataFrame({"key": NAMES, name: 0.5}) for name in names)
+    known = shardprep.repack(pets, tmp_path, name="known", join=one, columns=names[0]).path
+    with pytest.raises(shardprep.RecipeError, match=r"'age/present' is .* 'age' is empty"):
+        shardprep.repack(known, tmp_path / "out", join=two, columns=names[1])
 
 
 def test_options_that_need_another_format_say_which(pets: Path, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def reading(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def opened_file(place: PlainExtent) -> Iterator[str | BinaryIO]:
-    """Yield the path of a file that is local and whole, to avoid a copy; otherwise a stream."""
+    """Yield the path of a local file, or a stream of a remote file or of a part of a file."""
     if place.offset == 0 and not is_url(place.file):
         yield place.file
         return

@@ -196,7 +196,8 @@ def _check_size(files: ArrayFiles, one: ChosenColumn) -> None:
     size = math.prod(one.layout.row_shape(column.shape)) * column.dtype.itemsize
     if size > files.recipe.max_member_size:
         hint = f"raise {OptionName('max_member_size')} if you trust the file"
-        raise SourceError(key, f"an image of {one.title} has {size:,} bytes", hint)
+        what = f"an image of {one.title} has {size:,} bytes, above the limit of"
+        raise SourceError(key, f"{what} {files.recipe.max_member_size:,}", hint)
     num_bytes = math.prod(column.shape) * column.dtype.itemsize
     files.unpacker.budget.check_ratio(one.opened.place.num_bytes, num_bytes, key)
 

@@ -91,7 +91,7 @@ def open_npy(place: PlainExtent, name: str) -> ArrayFile:
 
 
 def open_idx(place: PlainExtent, name: str) -> ArrayFile:
-    """Return the array of an IDX file."""
+    """Return the array of an IDX file: images if it has three or more axes, otherwise cells."""
     with reading(name):
         head = place.read_range(0, 4)
         at = 4 + 4 * head[3]
@@ -163,7 +163,7 @@ def _directions(sign: float, given: Any, quaternion: Any, affine: Any) -> str:
 
 
 def _array_file(array: _Array, name: str, **column: Any) -> ArrayFile:
-    """Return the array without the bytes after it. `column` has fields of its ImageColumn."""
+    """Return the file of an array without surplus bytes; `column` has fields of ImageColumn."""
     shape, dtype = array.shape, array.dtype
     num_bytes, there = math.prod(shape) * dtype.itemsize, array.place.num_bytes
     if num_bytes > there:

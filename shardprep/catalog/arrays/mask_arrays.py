@@ -56,7 +56,7 @@ def masks_apart(
 
 
 def _named_by(keys: Sequence[str], paths: Iterable[str]) -> set[str]:
-    """Return the keys that end with one of `paths`, or that are the end of a path."""
+    """Return the keys that end with one of `paths`, or with which one of `paths` ends."""
     of_name = defaultdict[str, set[str]](set)
     for path in paths:
         of_name[path.rpartition("/")[2]].add(f"/{path}")

@@ -410,7 +410,7 @@ class ArrayFiles:
         if not axes:
             size = OptionName("images", f"{flag}:WIDTHxHEIGHT")
             hint = f"give the image size or the axes: {size}, or NCHW instead of the size"
-            raise OptionError(_OPTION, f"{one.flag} has the shape {shape}", hint)
+            raise OptionError(_OPTION, f"{one.flag} has the unusual shape {shape}", hint)
         if self.proposes:
             others = [f for f in self.proposals.get("images", ()) if not f.startswith(flag)]
             self.proposals["images"] = (*(f"{flag}:{one}" for one in axes), *others)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shardprep.catalog.candidates import tables_of_json
+from shardprep.catalog.candidates import json_candidates
 from shardprep.catalog.decision.box_documents import boxes_of_texts, json_boxes, numbered_boxes
 from shardprep.catalog.decision.class_level import CUTS, class_folders, is_no_class
 from shardprep.catalog.decision.column_evidence import has_words, is_about
@@ -263,7 +263,7 @@ def readings_of(sign: Sign, most_unlisted: float = math.inf) -> list[Reading]:
 
 
 def _different(view: View, signs: Sequence[Sign]) -> list[Sign]:
-    """Return the signs without repeats, which have equal box counts in samples; COCO signs stay."""
+    """Return the signs, with one of several that have equal box counts in a sample; all of COCO."""
     if len(signs) < 2:
         return [*signs]
     every = np.linspace(0, len(view.members) - 1, _NUM_SAMPLES).astype(int)
@@ -312,7 +312,7 @@ def _against_folders(view: View, sign: Sign, readings: Sequence[Reading]) -> Seq
 
 
 def _are_listed(view: View, sign: Sign) -> bool:
-    """Return True if documents, but no classes of objects, are named like starts of image names."""
+    """Return whether starts of image names are names of documents, but not classes of objects."""
     several = (stem(one.key) for one in view.documents.members(".txt", ".csv"))
     lists = [_plain(one) for one in several if not view.index.find(one)]
     names = auto_labels(view.index, ()).names
@@ -331,7 +331,8 @@ def _plain(name: str) -> str:
 def _without_header(view: View) -> list[Reading]:
     """Return readings of a headerless table whose rows are an image, four numbers and a class."""
     for table in view.documents.tables:
-        cells = table.header
+        bare = {} if table.has_numbers else {"header": False}
+        cells = next(iter(table.rows), ()) if table.has_numbers else table.header
         sides = [i for i, cell in enumerate(cells, start=1) if _NUMBER.fullmatch(cell)]
         texts = [i for i in range(1, len(cells) + 1) if i not in sides]
         if len(sides) != 4 or len(texts) != 2:
@@ -339,7 +340,7 @@ def _without_header(view: View) -> list[Reading]:
         ids = [i for i in texts if len(view.index.find(cells[i - 1])) == 1]
         rest = [i for i in texts if i not in ids]
         if len(ids) == 1:
-            own = view.of(view.recipe.with_rules(header=False))
+            own = view.of(view.recipe.with_rules(**bare))
             places = ",".join(map(str, sides))
             forms = (f"xyxy({places})", f"xywh({places})")
             every = np.arange(min(len(view.members), 256))
@@ -348,7 +349,7 @@ def _without_header(view: View) -> list[Reading]:
             found = _found(own, signs[0], every)
             are_corners = any(map(numbered_boxes, own.documents.tables))
             signs = signs[:1] if found is not None else signs[1 : 2 if are_corners else 3]
-            return [Reading({"header": False, "boxes": one.option}, one.how) for one in signs]
+            return [Reading({**bare, "boxes": one.option}, one.how) for one in signs]
     return []
 
 
@@ -373,7 +374,7 @@ def _labels_of_files(view: View) -> list[Reading]:
         is_class = not are_numbers or are_classes(len({*cells}), len(cells))
         number = replace(own, options={**own.options, "target": "regression"})
         readings = [own] if is_class else [number, own]
-        others = tables_of_json(view)
+        others = json_candidates(view)
         alone = Reading({"labels": "none"}, "images alone; other documents name them, too")
         readings += [*others, alone] if others else []
         return readings if len({*cells}) > 1 else []

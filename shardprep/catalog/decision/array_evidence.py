@@ -1,4 +1,4 @@
-"""Find masks in volumes and array files, and splits in HDF5 files, by their names.
+"""Find masks in volumes and array files, splits in HDF5 files, and arrays beside a picture.
 
 These readings always need the user's choice, because the source must be listed again.
 """
@@ -18,14 +18,17 @@ from shardprep.catalog.names import document_split, folder_splits, given_split
 from shardprep.errors import counted
 
 _HDF5 = (".h5", ".hdf5")
-_MOST_READINGS = 3
+_OF_IMAGES = (".parquet", ".arrow", ".tfrecord", *_HDF5)
+_MOST_READINGS, _FEW_PICTURES, _MANY = 3, 2, 8
 
 
 def array_readings(view: View) -> list[Reading]:
-    """Return the readings of masks in volumes or arrays, or of a split in names of HDF5 files."""
+    """Return the readings of masks in arrays, of splits in names of files, or beside a picture."""
     options = "labels", "masks", "boxes", "points", "target_image", "stack", "images", "rows"
     if not view.is_open(*options):
         return []
+    if readings := _beside_pictures(view):
+        return readings
     arrays = [one.key for one in view.listing.others if one.key.lower().endswith((".npy", *_HDF5))]
     are_volumes = bool(view.candidates.are_stacks.any())
     if not arrays and not are_volumes:
@@ -35,6 +38,25 @@ def array_readings(view: View) -> list[Reading]:
     if not masks and are_volumes:
         masks = _in_mask_folders(keys)
     return [*_of_masks(masks, keys)] or [*_of_split(arrays, keys)]
+
+
+def _beside_pictures(view: View) -> list[Reading]:
+    """Return readings of large files of images beside one or two pictures, as of a readme; or [].
+
+    By default, such files are opened only if the source has no picture.
+    """
+    pictures = view.listing.images
+    if not 0 < len(pictures) <= _FEW_PICTURES or pictures.are_stacks.any():
+        return []
+    least = _MANY * sum(one.extent.num_bytes for one in pictures)
+    others = [one for one in view.listing.others if one.key.lower().endswith(_OF_IMAGES)]
+    large = [one.key for one in others if one.extent.num_bytes > least]
+    if not large:
+        return []
+    globs = tuple(sorted({f"*{PurePosixPath(one).suffix}" for one in large}))
+    why = f"{counted(len(large), 'file')} such as {large[0]} may have images"
+    alone = Reading({"exclude": globs}, f"{counted(len(pictures), 'picture')} without these files")
+    return [Reading({"images": globs}, why), alone]
 
 
 def _in_mask_folders(keys: Collection[str]) -> dict[str, list[PurePosixPath]]:

@@ -69,7 +69,7 @@ def boxes_of_texts(view: View, suffix: str) -> list[Reading]:
 
 
 def _before_id(index: KeyIndex, document: Member) -> str | None:
-    """Return the text before the name of an image in a document's name: `gt_` of `gt_a.txt`."""
+    """Return the text before an image's name in a document's name (`gt_` in `gt_a`), or None."""
     name = stem(document.key)
     starts = ["", *(name[: match.end()] for match in _AFTER_WORD.finditer(name))]
     return next((one for one in starts if index.find(name.removeprefix(one))), None)
@@ -217,7 +217,7 @@ def _box_place(paths: Sequence[str]) -> str:
 
 
 def first_rows(document: Member) -> list[dict[str, Any]]:
-    """Return the first objects of a JSON list or object, whose end is not read."""
+    """Return the first objects, at most eight, of a JSON list or object; its end is not read."""
     decoder, text = json.JSONDecoder(), head_of(document, _MOST_BYTES).lstrip()
     rows, is_keyed = dict[Any, Any](), text.startswith("{")
     with contextlib.suppress(ValueError, RecursionError, TypeError):
@@ -273,5 +273,4 @@ def _have_corners(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _starts_with_numbers(row: Sequence[str], count: int = NUM_CORNERS) -> bool:
-    """Return whether the first cells of a row are numbers."""
     return len(row) >= count and None not in map(as_number, row[:count])

@@ -17,7 +17,7 @@ import numpy as np
 from shardprep.catalog.decision.pairs import likeness
 from shardprep.catalog.decision.picture_kinds import side_of
 from shardprep.catalog.decision.view import Reading, View
-from shardprep.catalog.labels import ENOUGH, Labelling, are_classes
+from shardprep.catalog.labels import ENOUGH, Labelling, are_classes, are_numbered
 from shardprep.catalog.names import (
     KIND,
     PART,
@@ -31,7 +31,6 @@ from shardprep.catalog.names import (
 from shardprep.catalog.stacks import id_column
 
 _LEAST_LETTERS = 3
-_MOST_DIGITS = 10
 _MOST_LEVELS, _MOST_TABLES, _MOST_KINDS, _MANY_NUMBERS = 3, 8, 4, 8
 _NUM_SCENES, _LEAST_SCENES, _NUM_FOLDERS = 4, 3, 3
 PIECE = re.compile(
@@ -145,11 +144,18 @@ def _are_one_level(rests: Sequence[Sequence[str]], inner: Sequence[_Level]) -> b
     if least < max(map(len, rests)):
         is_level = {one[-1] for one in rests} == {one[-1] for one in rests if len(one) == least}
     else:
-        uppers = [{one[at] for one in rests} for at in range(least - 1)]
-        is_level = all(_doubt(one, ()) or {*map(len, one)} == {1} for one in uppers)
+        pairs = [{(one[at], one[-1]) for one in rests} for at in range(least - 1)]
+        is_level = all(_doubt({upper for upper, _ in one}, ()) or _is_index(one) for one in pairs)
     in_splits = {names[-1] for split, names in inner if split and names}
     apart = {names[-1] for split, names in inner if not split and names}
     return is_level and (not in_splits or apart <= in_splits)
+
+
+def _is_index(pairs: Collection[tuple[str, str]]) -> bool:
+    """Return whether upper names are letters or digits, but not 0, 1 … above the same names."""
+    uppers, lasts = ({*names} for names in zip(*pairs, strict=True))
+    is_product = len(pairs) == len(uppers) * len(lasts) and min(len(uppers), len(lasts)) > 1
+    return {*map(len, uppers)} == {1} and not (is_product and are_numbered(uppers))
 
 
 def _are_listed(view: View, names: Collection[str]) -> bool:
@@ -187,8 +193,7 @@ def _doubt(names: Collection[str], of_splits: Sequence[Collection[str]]) -> str:
     if kinds:
         return f"{_shown(names)}; {min(kinds)} may be a view or a kind of picture"
     words = {"".join(re.findall(r"[^\W\d_]+", name)) for name in names if not _is_code(name)}
-    are_digits = len(names) <= _MOST_DIGITS and {*names} == {*map(str, range(len(names)))}
-    if 2 * len(words) > len(names) or are_digits or all(map(_WORDNET.fullmatch, names)):
+    if 2 * len(words) > len(names) or are_numbered(names) or all(map(_WORDNET.fullmatch, names)):
         return ""
     own, *others = sorted(map(set, of_splits), key=len)[:2] or [set[str]()]
     are_shared = bool(others) and len(own & others[0]) >= ENOUGH * len(own)

@@ -20,6 +20,7 @@ from shardprep.catalog.labels import (
     are_classes,
     flag_columns,
     have_several,
+    plain_title,
 )
 from shardprep.catalog.names import document_split, words_of
 from shardprep.catalog.tables.key_index import SUBMISSION, KeyIndex
@@ -91,7 +92,7 @@ class LabelColumns:
 
 
 def label_each(index: KeyIndex, tables: Sequence[Table]) -> bool:
-    """Return whether a table labels each image in a row of its own, so that all are items."""
+    """Return whether a table labels every image, each in a row of its own."""
     for table in tables[:_FEW]:
         with contextlib.suppress(SourceError):
             match = match_ids(index, table)
@@ -169,13 +170,14 @@ def _usual_titles(table: Table, titles: Sequence[str]) -> list[str]:
 
     `y` has the labels in arrays, but in tables only if it numbers the ids of classes.
     """
-    usual = [one for name in LABEL_COLUMNS for one in titles if one.lower() == name]
-    if {"x", "y"}.intersection(titles) != {"y"}:
+    usual = [one for name in LABEL_COLUMNS for one in titles if plain_title(one) == name]
+    single = [one for one in titles if one.lower() in ("x", "y")]
+    if len(single) != 1 or single[0].lower() == "x":
         return usual
-    cells = [table.cells(table.column(one)) for one in ("y", *usual[:1])]
+    cells = [table.cells(table.column(one)) for one in (*single, *usual[:1])]
     if usual and usual[0].lower().endswith("id") and _are_alike(*cells):
-        return ["y", *usual]
-    return [*usual, "y"] if table.is_own else usual
+        return [*single, *usual]
+    return [*usual, *single] if table.is_own else usual
 
 
 def _classes_together(match: TableMatch, found: Sequence[LabelColumns]) -> Iterator[LabelColumns]:
@@ -406,18 +408,21 @@ def _text_kinds(
     has_sets = not (is_set or are_sentences or _SETS.isdisjoint(words_of(title)))
     if has_sets and _have_words(counts):
         return [{"separator": " "}, texts if number >= _NEARLY * total else {}], True
-    are_many = number >= _NEARLY * total and length > _LONG
+    separator = _separator(counts)
+    is_list = separator in ("|", ";") and not is_set  # no text has them between recurring parts
+    are_many = number >= _NEARLY * total and length > _LONG and not is_list
     if (is_text and 2 * number > total) or are_many or (are_sentences and not is_set):
         return [texts], is_text
     if is_set:  # also if a row is wrong
         kinds = [texts] if is_text else [{"target": "multilabel"}, texts]
         return kinds, are_classes(number, total)
-    if separator := _separator(counts):
+    if separator:
         return [{"separator": separator}], True
+    are_long = length > _SENTENCE and 2 * number >= total
     num_once = sum(one == 1 for one in counts.values())
     is_rare = total > _FEW and 2 * num_once > number and 3 * number > total
     are_alone = number >= _NEARLY * total and total >= _LEAST_ALONE
-    if is_rare and (are_alone or not is_class):
+    if are_long or (is_rare and (are_alone or not is_class)):
         are_phrases = number >= _NEARLY * total and 2 * sum(" " in x for x in counts) > number
         return [texts] if are_phrases else [texts, {}], True
     return [{}, texts] if is_text and not is_class else [{}], are_classes(number, total)
@@ -445,22 +450,22 @@ def _separator(cells: Mapping[str, int]) -> str:
 
 
 def _named(match: TableMatch, found: Sequence[LabelColumns]) -> list[LabelColumns]:
-    """Return the columns without columns of class numbers whose names are in another column."""
+    """Return the columns, except class numbers if another column has a name for each number."""
     single = {one.titles[0]: one for one in found if len(one.titles) == 1}
     cells = {title: match.cells(title) for title in single}
+    known = {title: own.counts() for title, own in cells.items()}
+    texts = {title for title, own in known.items() if any(as_number(one) is None for one in own)}
     lost = dict[str, str]()
     for title, own in cells.items():
         is_submitted = single[title].strength == SHARED  # by its own name, a number
-        if is_submitted or not all(as_number(one) is not None for one in own.counts() if one):
+        if is_submitted or not all(as_number(one) is not None for one in known[title] if one):
             continue
-        for other, names in cells.items():
-            is_named = other not in {title, *lost}
+        for other in (one for one in cells if one in texts and one not in {title, *lost}):
+            names, num_values = cells[other], len(known[other])
             is_title = not {*_LABELS, "name"}.isdisjoint(words_of(other))
-            are_many = _FEW <= 2 * len(names.counts()) <= len(names) and not is_about(other)
-            is_named = is_named and (is_title or are_many)
-            is_named = is_named and any(as_number(one) is None for one in names.counts())
-            pairs = {*zip(own, names, strict=True)} if is_named else ()
-            if pairs and len(pairs) == len(own.counts()) == len(names.counts()):
+            are_many = _FEW <= 2 * num_values <= len(names) and not is_about(other)
+            pairs = {*zip(own, names, strict=True)} if is_title or are_many else ()
+            if pairs and len(pairs) == len(known[title]) == num_values:
                 lost[title] = other
     for number, name in lost.items():
         strength = max(single[number].strength, single[name].strength)

@@ -281,7 +281,7 @@ def _some_in(view: View, top: str) -> tuple[NDArray[np.bool_], list[int]]:
 
 
 def _partitions(view: View) -> list[str]:
-    """Return both folders of a source if classes and files, but not paths, are equal; or []."""
+    """Return the two folders of a source if both have the same classes and file names; or []."""
     start = commonpath(view.folders) if "" not in view.folders else ""
     below = defaultdict[str, set[str]](set)
     for path in view.folders:
@@ -307,9 +307,9 @@ def _compared(
 ) -> Iterator[tuple[_Folder, Sequence[str]]]:
     """Yield each large folder, with others that have nearly as many images at the same subpaths.
 
-    The others are earlier siblings and, with `has_parent`, the parent and a sibling whose name
-    starts the folder's. `counts` has the number of images of each folder. Folders of different
-    splits are not compared, except archives.
+    The others are earlier siblings and, with `has_parent`, the parent and siblings with the start
+    of the folder's name as name. `counts` has the number of images of each folder. Folders of
+    different splits are not compared, except archives.
     """
     paths, numbers = Texts.of(counts), np.fromiter(counts.values(), np.int64, len(counts))
     with_end = Texts.of(f"{path}/" for path in counts).array

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from shardprep.catalog.decision.annotation_evidence import annotation_readings, unclear_objects
 from shardprep.catalog.decision.array_evidence import array_readings
 from shardprep.catalog.decision.copies import copies, parts, variants
-from shardprep.catalog.decision.folder_evidence import class_pictures, loose_images
+from shardprep.catalog.decision.folder_evidence import class_pictures, loose_images, stray_pictures
 from shardprep.catalog.decision.mask_evidence import mask_files
 from shardprep.catalog.decision.name_evidence import labels_by_names
 from shardprep.catalog.decision.sample_folders import samples
@@ -32,9 +32,9 @@ from shardprep.catalog.decision.view import Options, Reading, Stage, View
 from shardprep.errors import Choice, OptionName, QuestionError, RecipeError, SourceError, some_of
 
 STAGES: tuple[Stage, ...] = (
-    copies, class_pictures, loose_images, mask_files, target_images, variants, annotation_readings,
-    samples, mask_pictures, splits, unclear_objects, by_tables, labels_by_names,
-    splits_by_tables, unlabelled_tests, unread_documents, labels_of_few,
+    copies, class_pictures, stray_pictures, loose_images, mask_files, target_images, variants,
+    annotation_readings, samples, mask_pictures, splits, unclear_objects, by_tables,
+    labels_by_names, splits_by_tables, unlabelled_tests, unread_documents, labels_of_few,
     unread_tables,
 )  # fmt: skip
 """The stages in order: first which files are images, then their splits, then their labels."""

@@ -11,20 +11,27 @@ import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import PurePath
 from posixpath import commonpath
 
 import numpy as np
 
 from shardprep.catalog.decision.class_level import is_kind
 from shardprep.catalog.decision.mask_sets import is_named_as_masks
-from shardprep.catalog.decision.view import Reading, View
+from shardprep.catalog.decision.view import Reading, View, head_of
 from shardprep.catalog.names import IMAGE_FOLDER, UNTRAINED, given_split, split_folders, stem
+from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.errors import counted
 from shardprep.source.members import Members
 
 _NUM_SAMPLES = 8
 _MOST_FOLDERS = 64
 _FEW, _MOST_KEYS = 2, 1_000
+_MOST_STRAYS, _MANY = 2, 8
+_DOCUMENTS = re.compile(r"docs?|assets?|figures?|screenshots?|\.github", re.IGNORECASE)
+"""Matches a folder for pictures of documents about a set."""
+_ABOUT = re.compile(r"(^|/)readme[^/]*$|\.(md|ipynb|html?)$", re.IGNORECASE)
+"""Matches documents about a set, which may show a picture of it."""
 _INDEX, _KIND = "an index of letters above the names", "named as a kind of picture"
 CLEAR = (_INDEX, _KIND, "after the number of a take")
 """Evidence, or its end, of readings that are used without asking the user."""
@@ -36,7 +43,7 @@ _TAKE = re.compile(
 def class_pictures(view: View) -> Sequence[Reading]:
     """Return readings that exclude pictures named like class folders, or use them as targets.
 
-    A folder below one of masks is no class: it may have the masks of the picture with its name.
+    A folder below a mask folder is not a class: it may have the masks of the picture of its name.
     """
     keys = view.members.keys
     above = {path: path.split("/")[:-1] for path in view.folders}
@@ -50,13 +57,53 @@ def class_pictures(view: View) -> Sequence[Reading]:
         stems = {*own.stems(0)}
         num_below = sum(n for one, n in counts.items() if one.rpartition("/")[2] in stems)
         if not name.isdecimal() and stems <= names - {name} and num_below >= _FEW * len(own):
-            found[f"{glob.escape(path)}/*"] = len(own)
+            is_above = any(one.startswith(f"{path}/") for one in counts)  # the glob fits these, too
+            globs = [glob.escape(one) for one in own] if is_above else [f"{glob.escape(path)}/*"]
+            found |= dict.fromkeys(globs, len(own) // len(globs))
             if is_named_as_masks(name):
                 pattern = f"{name}/{{folder}}.{own[0].rpartition('.')[2]}"
                 why = f"{counted(len(own), 'picture')} of {name}, one for each folder"
                 targets.append(Reading({"target_image": pattern}, why))
     why = f"{counted(sum(found.values()), 'image', 'is', 'are')} named like folders of classes"
     return [Reading({"exclude": tuple(found)}, why), *targets] if found else []
+
+
+def stray_pictures(view: View) -> Sequence[Reading]:
+    """Return the reading without a few pictures about the set, such as `logo.png` or `docs/a.png`.
+
+    They are above all folders, or in a folder for documents with the fewest pictures. The form of
+    their names must occur in no other folder, and no document or table may have their names. Above
+    one folder, there must be documents, which describe the pictures in it.
+    """
+    keys, counts = view.members.keys, view.folders
+    top = commonpath(counts) if all(counts) else ""
+    place = {path: f"{glob.escape(name)}/*" for path in counts for name in path.split("/")
+             if _DOCUMENTS.fullmatch(name)}  # fmt: skip
+    if has_top := 0 < counts.get(top, 0) <= _MOST_STRAYS:
+        place[top] = ""
+    rest = [number for path, number in counts.items() if path not in place]
+    is_few = all(counts[path] < min(rest, default=0) for path in place if path != top)
+    documents = view.documents.members("")
+    texts = [one for one in documents if not _ABOUT.search(one.key)][:_MOST_FOLDERS]
+    is_few &= len(rest) >= (_FEW if has_top and not texts else 1)
+    if not (place and is_few) or sum(rest) * (1 + _MANY) < _MANY * len(keys):
+        return []
+    is_out = keys.folders.fit(place.__contains__)
+    own = [*keys.where(is_out)]
+    names = {stem(key): key for key in own}
+    forms = {re.sub(r"\d+", "0", stem(key)) for key in keys.where(~is_out)}
+    index = KeyIndex(own)
+    cells = (x.cells(at) for x in view.documents.tables for at in range(len(x.header)))
+    named = re.compile("|".join(rf"(?<!\w){re.escape(one)}(?!\w)" for one in names))
+    is_used = any(re.sub(r"\d+", "0", one) in forms for one in names)
+    is_used = is_used or any(stem(one.key) in names for one in documents)
+    is_used = is_used or any(map(index.num_found, cells))
+    if is_used or any(named.search(head_of(one)) for one in texts):
+        return []
+    paths = [(place[key.rpartition("/")[0]], PurePath(key)) for key in own]
+    out = [start + one.suffix if start else glob.escape(one.name) for start, one in paths]
+    why = f"{counted(len(own), 'picture')} such as {own[0]}, beside {counted(len(rest), 'folder')}"
+    return [Reading({"exclude": tuple(dict.fromkeys(out))}, why)]
 
 
 def loose_images(view: View) -> Sequence[Reading]:
@@ -80,9 +127,9 @@ def loose_images(view: View) -> Sequence[Reading]:
 
 
 def other_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> list[Reading]:
-    """Return readings without folders that are not classes; without such, other classes.
+    """Return readings that exclude folders that are not classes, or else take other classes.
 
-    Those are parts of the path, takes of a class, or names of files.
+    Other classes are parts of the path, takes of a class, or parts of file names.
     """
     found = [*_of_kinds(view, counts), *_of_strangers(counts)]
     return found or [*_of_paths(counts), *_of_takes(names), *_of_repeated(view, names)]

@@ -21,7 +21,7 @@ from shardprep.catalog.decision.mask_sets import (
 )
 from shardprep.catalog.decision.pairs import common_start
 from shardprep.catalog.decision.view import Reading, View
-from shardprep.catalog.labels import ENOUGH, are_classes
+from shardprep.catalog.labels import ENOUGH, are_classes, are_numbered
 from shardprep.catalog.names import (
     OF_OBJECTS,
     are_parts,
@@ -140,7 +140,7 @@ def _of_drawn(view: View, sets: Sequence[MaskSet], pictures: Sequence[Kind]) -> 
 
 
 def _apart(view: View, apart: Reading) -> Iterator[Reading]:
-    """Yield readings of masks without the pictures that `apart` excludes, or only `apart`."""
+    """Yield readings of masks that exclude what `apart` excludes; without masks, only `apart`."""
     found = mask_files(view.read_as(apart)) or [Reading({}, "")]
     for more in ([one for one in found if "masks" in one.options] or found)[:_MOST_RIVALS]:
         left = (*apart.options["exclude"], *more.options.get("exclude", ()))
@@ -194,7 +194,7 @@ def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
 
 
 def _globs_apart(other: MaskSet, one: MaskSet) -> list[str]:
-    """Return globs that exclude the masks of `other`, or its folders if `one` has other folders."""
+    """Return globs that exclude the masks of `other`, or its folders if none has masks of `one`."""
     own, others = ({kind.folder for kind in each.kinds} for each in (one, other))
     if one.folder or other.folder or own & others or len(others) > _MOST_KINDS:
         return [other.glob] if other.glob != one.glob else []
@@ -222,7 +222,7 @@ def _joined(sets: Sequence[MaskSet], view: View) -> Sequence[MaskSet]:
 
 
 def _of_two_endings(sets: Sequence[MaskSet], keys: Sequence[str]) -> Sequence[MaskSet]:
-    """Return the sets; sets of a folder are joined if each image has a mask in only one of them."""
+    """Return the sets; sets of one folder are joined if no image has masks in two of them."""
     for one in sets:
         several = [other for other in sets if one.folder == other.folder != ""]
         text = one.pattern.replace(f"{{stem}}{one.ending}", "{stem}*")
@@ -344,8 +344,8 @@ def _are_equal(one: MaskSet, view: View) -> bool:
 def _class_depth(images: Sequence[str], keys: Sequence[str]) -> tuple[int, bool]:
     """Return the level of class folders above images (1, 2; 0 for none), and whether it is certain.
 
-    Names of classes are words, perhaps after a number, or `class1`, `class2`. Other names with
-    numbers are names of samples or tiles if at least half of the names are such.
+    Names of classes are words, perhaps after a number, or `class1`, `class2`. If at least half of
+    the names have other forms with numbers, the folders are samples or tiles.
     """
     folders = Texts.of(images).folders.counts()
     splits = {path.rpartition("/")[2] for path in split_folders(folders)}
@@ -356,11 +356,12 @@ def _class_depth(images: Sequence[str], keys: Sequence[str]) -> tuple[int, bool]
         if not names.isdisjoint(no_classes) and depth == 1 and len(names) > 1:
             break
         plain = {_plain(name) for name in names - splits}
-        are_numbered = len(names) > 1 and all(map(_NUMBERED_CLASS.fullmatch, names))
-        if are_numbered or (len(plain) > 1 and not are_parts(names)):
+        has_numbers = len(names) > 1 and all(map(_NUMBERED_CLASS.fullmatch, names))
+        has_numbers |= len(names) > 1 and are_numbered(names)
+        if has_numbers or (len(plain) > 1 and not are_parts(names)):
             numbered = [name for name in names if not _plain(name)]
             is_fit = 2 * len(numbered) < len(names) and all(map(_NUMBERED.search, numbered))
-            is_fit |= are_numbered
+            is_fit |= has_numbers
             is_clear = depth == 1 and not numbered
             return depth * (is_fit and are_classes(len(names), len(images))), is_clear
     return 0, False

@@ -35,7 +35,7 @@ _AT_EACH_END = 6
 _HALF = 0.5
 """Minimum share of masks with an image, if the masks are in a folder and named like images."""
 _OF_MASKS = re.compile(
-    r"masks?\b|annots?\b|\b(lab|labels?|annotations?|anno|segs?|segmentations?|gts?|groundtruths?"
+    r"masks?\b|annots?\b|\b(anns?|lab|labels?|annotations?|anno|segs?|segmentations?|gts?|groundtruths?"
     r"|ground truths?|manual|targets?|saliency|trimaps?|parsing|mattes?|ids)\b"
 )
 """Words of mask folders and mask names, in lower case with spaces between."""
@@ -169,8 +169,8 @@ def _looked_into(
 
 
 def _flat_pictures(masks: Sequence[tuple[Kind, set[Colour]]]) -> list[Kind]:
-    """Return the kinds with few colours if all others are grey and named as masks, else []."""
-    flat = [kind for kind, colours in masks if colours and not _may_be_masks(kind)]
+    """Return the kinds of few colours or values if all others are grey and named as masks."""
+    flat = [kind for kind, _ in masks if not _may_be_masks(kind)]
     grey = [kind for kind, colours in masks if not colours and _may_be_masks(kind)]
     are_viewed = any(_DRAWN.search(" ".join(words_of(one.folder))) for one in flat)
     return flat if grey and len(flat) + len(grey) == len(masks) and not are_viewed else []

@@ -193,8 +193,8 @@ def _of_test(view: View, tests: Collection[str], names: Collection[str]) -> list
 def _apart(view: View) -> list[Reading]:
     """Return readings of folders that may be scenes, not classes; [] if they are classes.
 
-    No two splits share a folder, and the folders differ in words, unlike ids. If there is no other
-    split than test, its folders may also be parts of it, without labels.
+    No two splits share a folder, and the folders differ in words, unlike ids. If test is the only
+    split besides train, its folders may also be parts of test without labels.
     """
     of_splits = defaultdict[str, dict[str, str]](dict)
     splits = folder_splits(f"{path}/1" for path in view.folders)

@@ -31,7 +31,7 @@ class NameField(NamedTuple):
     regex: str
     why: str
     targets: tuple[str, ...] = ("auto",)
-    """Values of `--target` that may store the field; () if only a third of its values recur."""
+    """Values of `--target` that may store the field; () if none fits, but many values recur."""
     is_certain: bool = False
     """Whether the field names an object, or is before a camera, or after a word such as "label"."""
 

@@ -298,7 +298,8 @@ def _inputs(
 ) -> Mapping[int, str]:
     """Return row of each input named by the id of a target → text after the id in its name.
 
-    Only the inputs whose folders share the most words with the folders of the target are returned.
+    Only inputs whose folders share the most words with the target's folders are returned; of these,
+    only inputs without a text after the id, if there are any.
     """
     id_, key = target
     start = f"{kind.start}{id_}"

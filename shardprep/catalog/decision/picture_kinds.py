@@ -21,7 +21,7 @@ _SPLITS = re.compile(
 )
 """Matches words for splits, and words that any kind of picture may have in its name."""
 _TARGETS = re.compile(
-    "hr|hq|gts?|groundtruths?|ground|truths?|targets?|clean(ed)?|clear|sharp|high(res(olution)?)?"
+    "hr|hq|gts?|labels?|groundtruths?|ground|truths?|targets?|clean(ed)?|clear|sharp|high(res(olution)?)?"
     "|normal(light)?|colou?r(s|ed)?|free|depths?|disparit(y|ies)|disp|ref(erence)?s?"
     "|(no|un|non|de)(rain|haze|hazy|fog|snow|noise|blur|shadow)(y|ed|d)?|enhanced|expert|latent"
 )
@@ -136,6 +136,8 @@ def _by_affix(members: Members) -> Iterator[list[PictureKind]]:
     If names end in exactly two words, it is enough that each name occurs with both.
     """
     names = [stem(key) for key in members.keys]
+    lead = re.match(".*[-_. ]", common_start(names))
+    names = [name[lead.end() if lead else 0 :] for name in names]
     for pattern in (r"[^\W\d_]+$", r"^[^\W\d_]+(?=[\d_. -])"):
         of_word: defaultdict[str, list[int]] = defaultdict(list)
         for i, name in enumerate(names):

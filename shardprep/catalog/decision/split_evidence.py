@@ -74,6 +74,7 @@ def splits(view: View) -> Sequence[Reading]:
 def _without_header(view: View) -> list[Reading]:
     """Return the readings of CSV lists without header, whose first line names an image; or []."""
     tables = view.documents.tables if view.decided and view.is_open("header") else ()
+    tables = [one for one in tables if not one.has_numbers]
     bare = {one.name for one in tables if view.index.are_found(Texts.of(one.header)).any()}
     if not any(bare.intersection(lists.values()) for lists in (_lists(view) if bare else ())):
         return []
@@ -130,7 +131,7 @@ def listed_splits(view: View) -> list[Reading]:
 
 
 def _cover(view: View, index: KeyIndex) -> Iterator[Reading]:
-    """Yield the splits of all lists that are not part of a longer list of the same split.
+    """Yield the reading of all lists that are not part of a longer list of the same split.
 
     They must name nearly all images, each once, as `test_10000` and its `test_10000_query` beside
     the shorter `test_3000`.

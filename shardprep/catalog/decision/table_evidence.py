@@ -209,7 +209,8 @@ def _has_ids(index: KeyIndex, table: Table) -> bool:
 
 def _of_tables(view: View, tables: Sequence[Table]) -> Sequence[Reading]:
     tables = [one for one in tables if not SUBMISSION.search(one.name)]
-    first = {cell: one for one in tables for cell in one.header} if view.is_open("header") else {}
+    titled = [one for one in tables if view.is_open("header") and not one.has_numbers]
+    first = {cell: one for one in titled for cell in one.header}
     if first and (known := [*itertools.compress(first, view.index.are_found(Texts.of(first)))]):
         bare = {"header": False}
         why = f"the first line of {first[known[0]].name} names an image"

@@ -103,14 +103,14 @@ def with_solution(view: View, one: LabelColumns, reading: Reading) -> Iterator[R
             continue
         own = other.cells(other.column(ids))
         if _is_disjoint(own, one.match) and view.index.num_found(own):
-            usage = [other.cells(i) for i, title in enumerate(other.header) if title == "Usage"]
+            usage = [one for one in other.header if one.lower() == "usage"]
             files = f"{table.files},{other.name}"
             rule = table.label_rule(ids, one.titles).replace(table.files, files)
             options, why = {**reading.options, "labels": rule}, f"{reading.why}; {other.name}"
-            cells = {cell for one in usage for cell in one.coded().values}
-            if view.is_open("split") and {"Public", "Private"} <= cells:
-                split = "column:Usage:Public=validation,Private=test"
-                yield Reading({**options, "split": split}, f"{why}, column 'Usage'")
+            for title in usage if view.is_open("split") else ():
+                if {"Public", "Private"} <= {*other.cells(other.column(title)).coded().values}:
+                    split = f"column:{title}:Public=validation,Private=test"
+                    yield Reading({**options, "split": split}, f"{why}, column {title!r}")
             yield Reading(options, why)
             return
     yield reading

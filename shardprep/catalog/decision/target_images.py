@@ -35,7 +35,7 @@ from shardprep.catalog.decision.picture_kinds import (
     sides_of,
 )
 from shardprep.catalog.decision.view import Reading, View
-from shardprep.catalog.labels import are_classes
+from shardprep.catalog.labels import are_classes, are_numbered
 from shardprep.catalog.names import folder_splits, stem
 from shardprep.catalog.objects.formats.annotated_source import ENOUGH
 from shardprep.catalog.objects.mask_files import MaskFiles, pair_masks
@@ -192,12 +192,13 @@ def _among_others(view: View, apart: Reading) -> Iterator[Reading]:
 
 
 def _has_classes(view: View, target: PictureKind) -> bool:
-    """Return whether folders of target images may be classes: words without a number."""
+    """Return whether folders of target images may be classes: words without a number, or 0 to 9."""
     keys = view.members.keys.take(target.rows)
     last = {path.rpartition("/")[2] for path in keys.folders.firsts().values()}
-    return len({kind_words(one) for one in last.difference(target.folders)} - {()}) > 1 and not any(
-        re.search(r"\d", one) for one in last
-    )
+    rest = last.difference(target.folders)
+    are_words = not any(re.search(r"\d", one) for one in last)
+    are_named = are_words and len({kind_words(one) for one in rest} - {()}) > 1
+    return are_named or (1 < len(rest) <= len(keys) // 2 and are_numbered(rest))
 
 
 def _by_class(others: Sequence[PictureKind]) -> Reading:

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from shardprep.catalog.candidates import path_candidates, table_candidates, tables_of_json
+from shardprep.catalog.candidates import json_candidates, path_candidates, table_candidates
 from shardprep.catalog.decision.class_level import unproved
 from shardprep.catalog.decision.column_evidence import is_about
 from shardprep.catalog.decision.name_evidence import numbers_of_names
@@ -235,7 +235,7 @@ def _unread(document: Member) -> str:
 def _not_yolo(view: View, document: Member) -> str:
     """Return the first sampled text that is not YOLO, and why; "" unless others are YOLO.
 
-    The texts are those named like images; `document` must be a text as well.
+    Only texts named like images are read, and only if `document` is a text.
     """
     if not document.key.lower().endswith(".txt"):
         return ""
@@ -267,7 +267,7 @@ def _proposals(view: View, document: Member) -> Iterator[Reading]:
     found = [one for table in tables for one in table_candidates(index, table, tables)]
     found = [replace(one, options={**one.options, **more}) for one in found]
     beside = found or suffix != "json" or len(index.find(stem(document.key))) != 1
-    found += [] if beside else tables_of_json(view)
+    found += [] if beside else json_candidates(view)
     yield from [*found, *path_candidates(view)][:_MOST_PROPOSED]
 
 
@@ -327,7 +327,7 @@ def _number(name: str) -> str:
 
 
 def _has_names(keys: Texts, document: Member) -> bool:
-    """Return whether a document has names or numbers of most images in its folder and split."""
+    """Return whether a document has facts, and names or numbers of most images of its split."""
     text = head_of(document).casefold()
     lines = [*filter(None, map(str.strip, text.splitlines()))]
     if sum(bool(_NAME.fullmatch(line)) for line in lines) >= _MOSTLY * len(lines):

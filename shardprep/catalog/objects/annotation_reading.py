@@ -164,8 +164,10 @@ def _check_boxes(
 
 def _other_objects(recipe: Recipe) -> RecipeError:
     what = f"{recipe.masks!r} and {OptionName('boxes', recipe.boxes)} must name one document"
-    boxes = OptionName("boxes", recipe.masks)
-    hint = f"use {boxes}, or leave one of the two options out"
+    hint = f"use {OptionName('boxes', recipe.masks)}, or leave one of the two options out"
+    if recipe.rules.masks.kind == "rle":
+        what = f"run lengths cannot be combined with {_BOXES}"
+        hint = "leave one of the two options out"
     return RecipeError(_MASKS, what, hint)
 
 

@@ -354,10 +354,10 @@ def settled(annotated: Annotated, splits: Sequence[str | None], recipe: Recipe) 
     )
     are_many = num_unlisted > recipe.max_dropped * num_labelled and not annotated.has_rows
     if recipe.unlisted in ("auto", "train") and are_many:
-        what = f"{num_unlisted:,} of {counted(num_labelled, 'image')} have no annotation, above the"
+        what = f"{num_unlisted:,} of {counted(num_labelled, 'image')} have no annotation, more than"
         empty, skip = OptionName("unlisted", "background"), OptionName("unlisted", "skip")
         hint = f"use {empty} to store them without objects, or {skip} to leave them out"
-        what = f"{what} share of {recipe.max_dropped:.3g}"
+        what = f"{what} {OptionName('max_dropped', f'{recipe.max_dropped:.3g}')} allows"
         raise SourceError(OptionName("unlisted", "auto"), what, hint)
     known = annotated.facts.unmatched
     unmatched = unmatched_of(known.objects if known else {}, num_unlisted)

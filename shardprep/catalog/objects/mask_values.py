@@ -36,6 +36,8 @@ _BINARY = ({0, 1}, {0, 255}, {0, 65_535})
 _SAMPLE = 64
 _DARK, _LIGHT, _BLURRED = 32, 223, 0.01
 """Limits of black and white in JPEG masks, and maximum share of pixels between these limits."""
+_LEVEL = 0.02
+"""Minimum share of the blocks of a JPEG mask that makes a dark value the value of an area."""
 _MOST_CLASSES = 1024
 """Maximum number of detected classes; larger values are object ids, or depths."""
 _MOST_VALUES = 64
@@ -184,10 +186,10 @@ def _highest_number(mask: Collection[int]) -> int | None:
 
 
 def hold_numbers(masks: Iterable[Seen | None], documents: Documents) -> int:
-    """Return a score of whether sampled masks have object numbers, as `are_numbers` does.
+    """Return the result of `are_numbers` for sampled masks, although a few masks may not fit.
 
     0 if a mask has colours or is a JPEG, or if a document names the values as classes. Up to a
-    tenth of the masks may lack the number of a covered object; the result is then at most `UNSURE`.
+    tenth of the masks may lack the number of a hidden object; then the result is at most `UNSURE`.
     """
     seen, num_odd = [], 0
     for one in masks:
@@ -269,6 +271,8 @@ class Seen(NamedTuple):
     is_blurred: bool = False
     """True if all pixels are black or white, except for blur by JPEG."""
     is_lossy: bool = False
+    has_levels: bool = False
+    """True if `is_blurred`, but dark areas have several values, as class indices in a JPEG have."""
     num_pixels: int = 0
 
     @property
@@ -312,7 +316,9 @@ def detected_values(
     values = frozenset[int]().union(*(seen.values for seen in sample.values()))
     lossy = [key for key, seen in sample.items() if seen.is_lossy]
     found = frozenset[int]().union(*(sample[key].values for key in lossy)) or {0}
-    is_clear = found == {0} or max(found) >= _LIGHT  # otherwise a JPEG of small class indices
+    # Otherwise, these are JPEGs of small class indices, perhaps with 255 for no class.
+    is_clear = found == {0} or max(found) >= _LIGHT
+    is_clear &= sum(seen.has_levels for seen in sample.values()) <= _MOST_ODD * len(sample)
     binary = not lossy and any(values <= pair for pair in _BINARY)
     are_blurred = all(seen.is_blurred or seen.values <= {0, 255} for seen in sample.values())
     if binary or (are_blurred and is_clear):
@@ -374,8 +380,25 @@ def look(mask: Member, max_pixels: int) -> Seen | None:
     counts = value_counts(pixels)
     is_blurred = is_lossy and int(counts[_DARK:_LIGHT].sum()) <= _BLURRED * pixels.size
     return Seen(
-        frozenset(np.flatnonzero(counts).tolist()), is_blurred=is_blurred, is_lossy=is_lossy
+        frozenset(np.flatnonzero(counts).tolist()),
+        is_blurred=is_blurred,
+        is_lossy=is_lossy,
+        has_levels=is_blurred and _has_dark_levels(pixels),
     )
+
+
+def _has_dark_levels(pixels: Any) -> bool:
+    """Return whether dark areas of a JPEG have several values, as those of class indices.
+
+    Blur changes blocks of 8x8 pixels at edges, so an area has blocks of a single value. A value
+    counts if two hundredths of all blocks have it: more than blur that was encoded twice.
+    """
+    height, width = (side // 8 for side in pixels.shape)
+    blocks = pixels[: height * 8, : width * 8].reshape(height, 8, width, 8)
+    lowest = blocks.min(axis=(1, 3))
+    is_level = (lowest == blocks.max(axis=(1, 3))) & (lowest < _DARK)
+    counts = np.bincount(lowest[is_level], minlength=_DARK)
+    return int(np.count_nonzero(counts > _LEVEL * lowest.size)) > 1
 
 
 def _codes(colours: Any) -> np.ndarray[Any, np.dtype[np.uint32]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from array import array
 from collections import Counter
@@ -76,6 +77,9 @@ def make_columns(
         if name.split("/")[0] in RESERVED:
             what = f"{name!r} is a reserved name of features"
             raise RecipeError(_COLUMNS, what, "rename the column in its table")
+        if name.endswith(PRESENT) and (other := name.removesuffix(PRESENT)) in names:
+            what = f"{name!r} is the name of the feature that says whether {other!r} is empty"
+            raise RecipeError(_COLUMNS, what, "rename the column in its table")
         cells = match.cells(name)
         dtype, read = _reader(cells.firsts().values(), name, match.table.name)
         columns.append(Column(name, dtype))
@@ -135,8 +139,9 @@ def mixed_note(what: str, cells: Coded[Any]) -> str:
     odd = {cell: n for cell, n in counts.items() if as_number(cell) is None}
     if not odd or 2 * sum(odd.values()) >= sum(counts.values()):
         return ""
-    first, are = next(iter(odd)), counted(sum(odd.values()), "value", "is", "are")
-    return f"{what}: {are} no number, such as {first!r}; {OptionName('null', first)} makes it empty"
+    first = next(iter(odd))
+    are = counted(sum(odd.values()), "value", "is not a number", "are not numbers")
+    return f"{what}: {are}, such as {first!r}; {OptionName('null', first)} makes it empty"
 
 
 class RowColumns(NamedTuple):
@@ -222,9 +227,11 @@ def _reader(
     if others and all(map(_FLOAT.fullmatch, others)):
         dtype = "float32"
         for cell in cells:
+            value = float(cell or 0)
             is_small = bool(cell) and vanishes_in_float32(cell)
-            if is_small or (cell and is_beyond_float32(float(cell))):
-                number = cell if is_small else f"{float(cell):g}"
+            is_infinite = math.isinf(value) and cell[-1].isdigit()  # 1e400, not inf
+            if is_small or is_infinite or is_beyond_float32(value):
+                number = cell if is_small or is_infinite else f"{value:g}"
                 what = f"column {column!r} has {number}, which float32 cannot hold"
                 hint = f"leave the column out, or name the cell with {OptionName('null')}"
                 raise SourceError(table, what, "write 0, " * is_small + hint)
@@ -263,10 +270,12 @@ def with_headers(
             hint = f"is {DICOM}{near} meant?" if near else "use a name such as dicom/PatientID"
             what = "is not an element of DICOM with a text or a number"
             raise RecipeError(f"{DICOM}{keyword}", what, hint)
-    try:
-        cells = [header_texts(one.extent.read_head(_HEAD_BYTES), keywords) for one in members]
-    except MemberError as error:
-        raise SourceError(next(iter(asked)), f"an image {error}", "copy it again") from error
+    cells = list[list[str]]()
+    for one in members:
+        try:
+            cells.append(header_texts(one.extent.read_head(_HEAD_BYTES), keywords))
+        except MemberError as error:
+            raise SourceError(one.key, str(error), "download or copy it again") from error
     header: tuple[str, ...] = tuple(asked)
     name, rows = "DICOM headers", cells
     if match is not None:

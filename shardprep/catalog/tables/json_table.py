@@ -74,6 +74,8 @@ def _rows_of(
     cells: Collection[str],
     path: str = "",
 ) -> list[dict[str, str]]:
+    if path and value and any(column.startswith(f"{path}.") for column in columns):
+        value = _numbered(value)
     if isinstance(value, list):
         if other := [one for one in lists if not (_leads(one, path) or _leads(path, one))]:
             what = f"the columns are of two lists, {other[0]!r} and {path!r}"

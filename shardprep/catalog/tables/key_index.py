@@ -130,10 +130,10 @@ class KeyIndex:
         by_name, by_stem = self._by_name
         named = by_name[name] if name in by_name else by_stem.get(name, ())
         if isinstance(named, int):
-            lies_there = not folder or f"/{self._names[named]}".rpartition("/")[0].endswith(
+            is_there = not folder or f"/{self._names[named]}".rpartition("/")[0].endswith(
                 f"/{folder}"
             )
-            return (named,) if lies_there else ()
+            return (named,) if is_there else ()
         depth = folder.count("/") + 1 if folder else 0
         if not named or depth > self._most_folders:
             return ()
@@ -448,7 +448,7 @@ def other_case(text: str, keys: Iterable[str]) -> str:
 
 
 def _beside(text: str, names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the names and keys below the last folders of an id, as many of these as keys have."""
+    """Return the names and keys in the folder of an id, or in the longest end of it that exists."""
     folders = text.lower().split("/")[:-1]
     for start in range(len(folders)):
         end = f"/{'/'.join(folders[start:])}/"
@@ -468,7 +468,7 @@ def _nearest_key(text: str, names: Sequence[tuple[str, str]]) -> str:
 
 
 def padded_keys(keys: Iterable[str]) -> dict[str, str]:
-    """Return the stem of a key without leading zeros → the key, of keys with such zeros."""
+    """Return stem without leading zeros → key, for the keys whose stems start with a zero."""
     return {stem(key).lstrip("0"): key for key in keys if stem(key).startswith("0")}
 
 

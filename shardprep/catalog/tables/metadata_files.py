@@ -160,7 +160,7 @@ class Documents:
         return {}
 
     def joined_table(self, wanted: Collection[str] | None = ()) -> Table | None:
-        """Return the table for options other than labels: array columns, joined tables, or None.
+        """Return the table for other options than labels, or None: of items, arrays or `--join`.
 
         Rows of one key must not differ in a column of `wanted`, or in any if it is None.
         """
@@ -225,6 +225,9 @@ class Documents:
         try:
             data = _read(found[0]) if found else read_table(file, self._recipe.max_member_size)
         except OSError as error:
+            if not isinstance(error, FileNotFoundError | NotADirectoryError):
+                what = f"cannot be read ({(error.strerror or str(error)).lower()})"
+                raise SourceError(file, what, "give a file that you may read") from error
             there = [m.key for m in self.members(*((".json",) if is_json else TABLE_SUFFIXES))]
             form = "document" if is_json else "label table or list"
             if file.lower().endswith(_YAML):

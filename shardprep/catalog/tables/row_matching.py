@@ -96,7 +96,7 @@ class TableMatch:
         if len(odd := self.odd_rows(column)):
             one, two = int(self.row_of[self.key_of[odd[0]]]), int(odd[0])
             cells = " and ".join(repr(self._cells_of_rows(column)[row]) for row in (one, two))
-            what = f"gives an image {cells} in column {column!r} (rows {one + 1} and {two + 1})"
+            what = f"rows {one + 1:,} and {two + 1:,} of an image have {cells} in column {column!r}"
             raise SourceError(self.table.name, what, "give each image one value in this column")
         return self.cells(column)
 
@@ -267,7 +267,7 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
     if key not in index.known:
         several = [table.cells(i)[::step] for i in range(len(table.header))]
         hits = [index.num_found(cells) for cells in several]
-        if not any(hits) and table.rows:  # once for all columns: it reads all keys
+        if hits and not any(hits) and table.rows:  # once for all columns: it reads all keys
             fits = index.are_found(Texts.joined(several), in_any_case=True)
             sums = fits.reshape(len(several), -1).sum(axis=1).tolist()
             hits = [n if 2 * n > len(several[0]) else 0 for n in sums]
@@ -290,7 +290,7 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
             raise NoIdsError(table.name, f"its ids lack the zeros of {lost}", hint)
         what = "none of its columns has names of images in the source"
         hint = f"write names such as {shown(index.keys[0])}"
-        hint += "" if table.is_frame else ", or name the columns, as in csv:FILE:ID:LABEL"
+        hint += "" if table.is_frame else ", or name a path of columns such as {study}/{series}"
         firsts = table.rows[0] if table.rows else [""] * len(table.header)
         cells = [f"{a} ({shown(b, 40)})" for a, b in zip(table.header, firsts, strict=True)]
         same = next(filter(None, (other_case(one, index.keys) for one in firsts if one)), "")

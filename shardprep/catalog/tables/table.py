@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from shardprep.catalog.tables.long_rows import REMEDY, LongRows
 from shardprep.dataset.card import from_cell
 from shardprep.errors import OptionName, SourceError, use_one_of
+from shardprep.image.signatures import IMAGE_SUFFIXES
 from shardprep.source.string_column import Coded, ColumnView, Texts, release
 from shardprep.storage.cache import DATA_FRAME, ITEMS
 from shardprep.storage.text_file import WHOLE, CsvRows, text_lines
@@ -94,7 +95,7 @@ class Table:
     parts: tuple[tuple[str, int], ...] = ()
     """Name and number of rows of each table that was stacked; () for a single table."""
     num_beside: int = 0
-    """Number of tables in folders whose path ends like that of this file; 0 if unknown."""
+    """Number of tables in folders whose path ends like the folder of this file; 0 if unknown."""
     faults: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Column with a cell that spans lines → file and problem; "" if rows are missing, `_LONG` if
     rows are too long."""
@@ -248,7 +249,8 @@ def parse_table(
 
     The delimiter is the most frequent of comma, semicolon, tab and bar in the first line, or runs
     of blanks if these make columns. Short rows are filled with "". Without a header, columns are
-    called 1, 2, 3 …; a table of blanks has a header if its first line is unlike the others. Cells
+    called 1, 2, 3 …; a table of blanks has a header if its first line is unlike the others. A first
+    line with the name of an image file, in a column of such names, is a row. Cells
     in `null` become "". Open quotes and long rows (see `LongRows`) only become `faults`, because
     files that are not label tables may have them.
     """
@@ -267,7 +269,10 @@ def parse_table(
         if first is None:
             raise SourceError(name, "is empty", "give it a header line and a row for each image")
         header = stated or _without_ending(first)
-        if not (stated or (has_header and not words)):
+        second = next(rows, None)
+        rows = rows if second is None else chain([second], rows)
+        is_row = not has_header or bool(words) or _names_image(first, second or first)
+        if is_row and not stated:
             header, rows = tuple(str(i + 1) for i in range(len(first))), chain([first], rows)
         long = LongRows(lines, len(header), sign)
         read = Rows.of(long.fitted(rows, frozenset(null)), len(header))
@@ -282,6 +287,13 @@ def parse_table(
     except csv.Error as error:
         hint = "close its quotes, or shorten the cell"
         raise SourceError(name, f"is not readable as CSV ({error})", hint) from error
+
+
+def _names_image(first: Sequence[str], second: Sequence[str]) -> bool:
+    pairs = zip(first, second, strict=False)
+    return any(
+        all(PurePath(one).suffix.lower() in IMAGE_SUFFIXES for one in pair) for pair in pairs
+    )
 
 
 def _columns_of_blanks(stream: TextIO) -> tuple[int, list[list[str]]]:

@@ -124,7 +124,7 @@ class ArrayBatches:
         num_epochs = self._options.epochs
         if num_epochs is not None and saved.epoch > num_epochs:
             what = f"the state has epoch={saved.epoch}, but the iterator has epochs={num_epochs}"
-            raise DatasetError(_STATE, what, "give a larger number of epochs")
+            raise DatasetError(_STATE, what, f"give batches(epochs={saved.epoch + 1}) or more")
         if saved.seed != self._source.order.seed:
             order = replace(self._source.order, seed=saved.seed)
             self._source = replace(self._source, order=order)

@@ -123,8 +123,8 @@ def _shared(arrays: Sequence[Any], starts: Sequence[int], size: int) -> Any:
 
 
 def _check(items: Sequence[Any]) -> None:
-    for item in items:
+    for number, item in enumerate(items):
         is_pair = isinstance(item, tuple) and isinstance(item[-1], dict)
         if not is_pair or KEYS[BOX] not in item[-1] or not isinstance(item[0], np.ndarray):
-            what = "the items are not pairs of an image, uint8[height, width, 3], and its boxes"
+            what = f"item {number} is not a pair of an image, a uint8 array, and a dict with boxes"
             raise DatasetError(_WHERE, what, "pass the items of a reader.Dataset(…) with boxes")

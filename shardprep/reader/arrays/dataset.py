@@ -25,7 +25,9 @@ from shardprep.reader.arrays.batches import ArrayBatches
 from shardprep.reader.config import (
     BatchOptions,
     EpochOptions,
+    KerasBatchOptions,
     KerasOptions,
+    LoaderBatchOptions,
     LoaderOptions,
     ReadConfig,
     seed_of,
@@ -35,7 +37,12 @@ from shardprep.reader.decode.features import ExampleReader, FeatureDecoder, midd
 from shardprep.reader.decode.targets import check_options, element_names, target_of
 from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.order import Order
-from shardprep.reader.records.subset import check_hosts, open_subset
+from shardprep.reader.records.subset import (
+    check_hosts,
+    labelling_advice,
+    labellings,
+    open_subset,
+)
 from shardprep.reader.selection.split_argument import AnySplit, Place
 from shardprep.reader.validators import (
     Function,
@@ -181,6 +188,7 @@ class Dataset:
         Raises:
             IndexError: the number is out of range.
             RecordError: the record is damaged; the error has file, record number and offset.
+            DatasetError, StorageError: the shard of the record cannot be read.
         """
         if isinstance(wanted, slice):
             part = copy.copy(self)
@@ -346,9 +354,11 @@ class Dataset:
 
         given = {one.name: getattr(options, one.name) for one in fields(EpochOptions)}
         if options.transform is not None:
-            if not (options.as_supervised and self._decode and options.box_format == "rel_yxyx"):
-                what = "transform cannot be used with as_supervised=False, decode=False, box_format"
-                raise DatasetError(_LOADER, what, "leave out these options or transform")
+            known = given | {"decode": self._decode}
+            usual = {"as_supervised": True, "decode": True, "box_format": "rel_yxyx"}
+            if other := [f"{name}={known[name]!r}" for name in usual if known[name] != usual[name]]:
+                what = f"transform cannot be used with {other[0]}"
+                raise DatasetError(_LOADER, what, f"leave out {other[0]} or transform")
             if self.schema.is_stack and options.max_length is None:
                 what = "transform cannot be used with stacks that differ in length"
                 raise DatasetError(_LOADER, what, "give max_length")
@@ -356,8 +366,7 @@ class Dataset:
                 _check_transform(_LOADER, "transform", options.transform)
             given["ragged"] = True
         given["shard_index"], given["num_shards"] = process_of(options)
-        own = BatchOptions(**given, epochs=None)
-        source = self._batch_source(own)
+        source = self._batch_source(LoaderBatchOptions(**given, epochs=None))
         return Loader(batches_of(source, self._subset.digest, options), options.batch_size)
 
     @WithOptions(_KERAS, KerasOptions)
@@ -385,8 +394,10 @@ class Dataset:
 
         self._check_keras(options)
         given = {one.name: getattr(options, one.name) for one in fields(EpochOptions)}
-        source = self._batch_source(BatchOptions(**given, epochs=None))
-        return KerasBatches(ArrayBatches(source, self._subset.digest), options)
+        source = self._batch_source(KerasBatchOptions(**given, epochs=None))
+        found = labellings(self._subset, self.split, options.weights)
+        advice = [*labelling_advice(self._subset, found)] if options.as_supervised else []
+        return KerasBatches(ArrayBatches(source, self._subset.digest), options, advice)
 
     def _batch_source(self, options: BatchOptions) -> BatchSource:
         self._check_batches(options)
@@ -417,14 +428,16 @@ class Dataset:
         check_options(self.schema, options)
         options.check_source(self.path, {"weights": options.weights})
         if options.sharding is not None and (options.ragged or not self._decode):
-            what = "sharding divides arrays, but ragged=True or decode=False makes lists"
-            raise DatasetError(_BATCHES, what, "leave out these options or sharding")
+            other = "ragged=True" if options.ragged else "decode=False"
+            what = f"sharding divides arrays, but {other} makes lists"
+            raise DatasetError(options.where, what, f"leave out {other} or sharding")
         if self._transform is not None:
-            hint = "apply it to the yielded batches, or give it to Dataset.loader"
-            raise DatasetError(_BATCHES, "the transform is for single items", hint)
+            what = "the transform is for single items, not for batches"
+            hint = "give it to loader(transform=…) instead of Dataset, or apply it to the batches"
+            raise DatasetError(options.where, what, hint)
         if options.crop is not None and not self._decode:
             what = "a crop decodes images, but decode=False does not"
-            raise DatasetError(_BATCHES, what, "leave out the crop or decode=False")
+            raise DatasetError(options.where, what, "leave out the crop or decode=False")
         if self.schema.image_size is not None or options.crop is not None:
             return
         if self._decode and not options.ragged:
@@ -436,11 +449,11 @@ class Dataset:
             )
         if not self._decode and not options.box_format.startswith("rel_"):
             what = f"box_format={options.box_format!r} needs image sizes, unknown with decode=False"
-            raise DatasetError(_BATCHES, what, "use a format that begins with rel_")
+            raise DatasetError(options.where, what, "use a format that begins with rel_")
 
     def _check_keras(self, options: KerasOptions) -> None:
         if options.ragged or not self._decode:
-            what, hint = "Keras takes no lists or bytes", "leave out ragged=True and decode=False"
+            what, hint = "Keras cannot take lists or bytes", "leave out ragged=True, decode=False"
         elif BOX in self.schema.features and options.max_boxes is None:
             what, hint = "Keras needs a fixed number of boxes", "give max_boxes"
         elif self.schema.is_stack and options.max_length is None:

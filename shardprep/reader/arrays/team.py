@@ -49,7 +49,7 @@ class Begun(Protocol):
         """Whether the batch is filled, without an error."""
 
     def result(self) -> Any:
-        """Wait; return the values by feature, or the transform's result; always the same object."""
+        """Wait for the batch; return its values or transformed samples, always the same object."""
 
 
 class _Filled:
@@ -83,7 +83,7 @@ class Team:
         memory: HostMemory | None = None,
         examples: ExampleReader | DecodedExamples | None = None,
     ) -> None:
-        """Start no thread or process yet. Bad records that are replaced are passed to `note`.
+        """Prepare threads and workers without starting any; `note` gets each replaced record.
 
         Threads decode `examples`, if given, instead of the examples of the source. Workers may know
         fewer image formats, so they then raise record errors instead of replacing records.

@@ -30,6 +30,7 @@ _END_S = 10.0
 """Maximum seconds to wait for the end of a process that has closed its pipe."""
 _MOST_FAILED_STARTS = 3
 _WHERE = "reader"
+_USE_THREADS = "give num_workers=0 (for reader.load, in its read_config)"
 
 
 class StartError(DatasetError):
@@ -223,7 +224,7 @@ class WorkerPool:
 
     def _given_up(self, what: str, hint: str) -> StartError:
         """End the workers; return the error, which also becomes the answer of all open tickets."""
-        error = StartError(_WHERE, what, f"{hint}give num_workers=0")
+        error = StartError(_WHERE, what, f"{hint}{_USE_THREADS}")
         for ticket in [*self._waiting, *(one for own in self._workers for one in own.tickets)]:
             ticket.answer = Answer(error=error)
         self.close()  # threads fill the next batches
@@ -236,7 +237,7 @@ class WorkerPool:
         others = f" and {counted(len(rows) - 1, 'other')} of its batch" if len(rows) > 1 else ""
         where = f"{records.store.located(name)}, record {record}{others}"
         what = f"worker processes ended twice with this batch ({how})"
-        return DatasetError(where, what, "give num_workers=0 to see why")
+        return DatasetError(where, what, f"{_USE_THREADS} to see why")
 
 
 def _end(workers: list[_Worker], owner: int) -> None:

@@ -62,7 +62,7 @@ class Compose:
         for op in self.ops:
             if "seed" not in _parameters(op):
                 raise DatasetError(
-                    "augment.Compose", f"{op!r} takes no seed", "define it as op(images, *, seed)"
+                    "augment.Compose", f"{op!r} lacks a seed", "define it as op(images, *, seed)"
                 )
 
     def for_keypoints(self, schema: Schema) -> Compose:

@@ -326,9 +326,10 @@ class Mosaic(Move):
         others = labels.keys() - spatial.keys() if isinstance(labels, dict) else ()
         others = {*others, *(spatial.keys() & {KEYS[POINTS]})}
         if labels is not None and (others or not spatial):
+            names = f" ({', '.join(sorted(others))})" if others else ""
             raise DatasetError(
                 "augment.Mosaic",
-                "labels of whole images cannot be joined",
+                f"labels of whole images cannot be joined{names}",
                 "leave Mosaic out of Compose, or read a dataset with only boxes or masks",
             )
         if tf.convert_to_tensor(images).shape.rank == 3:

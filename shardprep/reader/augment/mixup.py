@@ -35,7 +35,8 @@ class _Mix:
         if spatial_labels(labels):
             raise DatasetError(where, "boxes and masks cannot be mixed", "use augment.Mosaic")
         if isinstance(labels, dict):
-            raise DatasetError(where, "several targets cannot be mixed", "leave this op out")
+            what = f"several targets cannot be mixed: {', '.join(labels)}"
+            raise DatasetError(where, what, "leave this op out")
         labels = tf.convert_to_tensor(labels)
         if labels.dtype.is_integer and labels.shape.rank == 1:
             if self.num_classes is None:

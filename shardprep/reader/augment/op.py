@@ -110,7 +110,8 @@ def as_seed(seed: Any) -> Any:
     """Return a pair of integers as a tensor; raise `DatasetError` for anything else."""
     seed = tf.convert_to_tensor(seed)
     if seed.shape != (2,) or not seed.dtype.is_integer:
-        raise DatasetError("augment", "seed is not a pair of integers", "give seed=(1, 2)")
+        what = f"the seed is {seed.dtype.name}{seed.shape}, not a pair of integers"
+        raise DatasetError("augment", what, "give seed=(1, 2)")
     return seed
 
 

@@ -125,7 +125,7 @@ class FeatureDecoder:
             pass
 
     def steps(self, payload: memoryview, columns: Columns, row: int, key: int) -> Iterator[None]:
-        """Do `fill` in two steps, with a yield between: parsing, decoding images and masks."""
+        """Write one example like `fill`, with a yield between parsing and decoding images."""
         raw, rows, crop = self._raw(payload), columns[self.image_name], self._crop
         for name in self._plain_features:
             columns[name][row] = self._value(name, raw)
@@ -151,8 +151,7 @@ class FeatureDecoder:
 
     def fill_crop(self, values: dict[str, Any], columns: Columns, row: int, key: int) -> None:
         """Write the crop of decoded values to a row, and remove the image from `values`."""
-        if self._crop is None:
-            raise ValueError("no crop is given")
+        assert self._crop is not None  # noqa: S101 - without a crop, values are copied
         image, rows = values.pop(self.image_name), columns[self.image_name]
         pairs = [(image, rows[row])]
         if self._is_stack:
@@ -208,7 +207,7 @@ class FeatureDecoder:
         return self._is_annotated or self._is_stack or bool(self._rows)
 
     def padded(self, columns: Columns) -> dict[str, Any]:
-        """Return a batch with objects, stacks and rows padded to the longest of the batch."""
+        """Return a batch, padded to its longest row; objects to `max_boxes` rows, if given."""
         values = self.annotations.padded(columns)
         values |= {n: stacked(values[n], MISSING[one.dtype]) for n, one in self._rows.items()}
         images = values[self.image_name]

@@ -76,7 +76,7 @@ class Target(NamedTuple):
 
 
 def target_of(schema: Schema) -> Target:
-    """Return the target of the examples of a schema."""
+    """Return the target of a schema: annotations, its own target, class features, then rows."""
     own = () if schema.target is None else (schema.target,)
     return Target((*schema.annotations, *own, *schema.class_features, *schema.rows))
 
@@ -111,7 +111,7 @@ def padding(values: Mapping[str, Any]) -> dict[str, int]:
 
 
 def check_options(schema: Schema, options: ReadOptions) -> None:
-    """Raise DatasetError if an option for boxes or stacks is given and the dataset has none."""
+    """Raise DatasetError for options of absent boxes or stacks; warn of flips without pairs."""
     has_boxes, is_stack = BOX in schema.features, schema.is_stack
     for name, default, has_any, noun in (
         ("max_boxes", None, has_boxes, "boxes"),
@@ -130,7 +130,7 @@ def check_options(schema: Schema, options: ReadOptions) -> None:
 
 
 def advise_pairs(schema: Schema, name: str, flip: str) -> None:
-    """Warn that flips swap no left and right, if keypoints have numbers and no pairs.
+    """Warn that a flip does not swap left and right of keypoints that have numbers and no pairs.
 
     `name` is the feature, `flip` says which flip to give instead.
     """
@@ -155,7 +155,7 @@ class BoxLimit:
             if self._has_warned:
                 return
             self._has_warned = True
-        line = f"an image has {num_boxes:,} boxes, max_boxes={self.max_boxes} keeps the largest"
+        line = f"an image has {num_boxes:,} boxes, but max_boxes={self.max_boxes} keeps the largest"
         warn(f"{line}; raise max_boxes to keep all")
 
 

@@ -136,11 +136,11 @@ class Measured:
 
     @property
     def bound(self) -> Bound:
-        """What limits training; see `_ranked`."""
+        """The stage that limits training: the most costly stage of the most costly group."""
         return self._ranked()[1][0]
 
     def rival(self, margin: float) -> str | None:
-        """Return what the bound does not exceed by `margin` times, or None if nothing."""
+        """Return the stage or group whose cost times `margin` reaches the bound's, or None."""
         costs = self.costs
         (first, second, *_), stages = self._ranked()
         if len(stages) > 1 and costs[stages[0]] <= margin * costs[stages[1]]:

@@ -199,7 +199,7 @@ class Order:
         return self.batches.num_full + (bool(self.batches.num_left) and not drop)
 
     def num_own_batches(self, *, drop: bool) -> int:
-        """Return how many of the batches that `num_batches` counts have a part for this host."""
+        """Return the number of global batches with a part for this host; with `drop`, full ones."""
         return min(self.num_batches(drop=drop), -(-len(self) // self.batches.host_size))
 
     def has_part(self, number: int) -> bool:

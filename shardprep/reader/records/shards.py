@@ -191,7 +191,7 @@ class JoinedShards:
         remote, limit = dict[str, RemoteShard](), None
         for number, store in enumerate(stores):
             if isinstance(store, JoinedShards):
-                raise TypeError
+                raise TypeError("the shards of several datasets are joined already")
             self.datasets |= {store.located(name): number for name in store.shards}
             if isinstance(store, LocalShards):
                 self._local |= {store.located(name): (store, name) for name in store.shards}

@@ -7,13 +7,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from shardprep.dataset.folder import index_name
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset, open_dataset
 from shardprep.dataset.remote_files import RemoteFiles
-from shardprep.dataset.schema import BOX_LABEL, MASK, TARGET_IMAGE, Schema
+from shardprep.dataset.schema import (
+    BOX_LABEL,
+    LABEL,
+    LABELS,
+    MASK,
+    TARGET,
+    TARGET_IMAGE,
+    TARGETS,
+    TEXT,
+    TEXTS,
+    Schema,
+)
 from shardprep.errors import DatasetError, counted
 from shardprep.reader.array_types import Ints
 from shardprep.reader.config import ReadConfig, ReadOptions, Request, seed_of
@@ -29,8 +40,12 @@ from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.order import MixedDraws, Order
 from shardprep.reader.records.records import Places, Records, indexed
 from shardprep.reader.records.shards import LocalShards, RemoteShards, Shards
+from shardprep.reader.selection.selection import Selection
 from shardprep.reader.selection.split_argument import AnySplit, EvenSplit, Mix, numbers_of
 from shardprep.reader.validators import MERGE_HINT
+
+_MISSING = {LABELS: "all 0", TARGET: "NaN", TARGETS: "NaN", TEXT: "''", TEXTS: "''"}
+"""Value of a missing target, by feature; −1 for classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +165,7 @@ def _joined_schema(datasets: Sequence[OpenDataset]) -> Schema:
             if own != known:
                 what = f"has {own} where {first} has {known}"
                 paths = shlex.join(map(str, datasets))
-                hint = f"build all with the same classes, or merge them: shardprep repack {paths}"
+                hint = f"build with equal classes, or merge: shardprep repack {paths} --name NAME"
                 raise DatasetError(str(other), what, hint)
     return joined
 
@@ -239,6 +254,45 @@ def open_subset(path: str | Path | OpenDataset | Mix, split: AnySplit) -> Subset
     return Subset(datasets, datasets.schema, records, records.digest, within, batches)
 
 
+class Labelling(NamedTuple):
+    """The number of records of a split without a target."""
+
+    split: str
+    num_unlabelled: int
+    num_records: int
+
+
+def labellings(subset: Subset, split: AnySplit, weights: object) -> list[Labelling]:
+    """Return the labelling of each split that is read; [] without targets.
+
+    With weights="balanced", which draws only records with a class, return [].
+    """
+    if isinstance(weights, str) or not subset.schema.has_target:
+        return []
+    if isinstance(split, Selection) and subset.schema.target == LABEL:
+        return [Labelling(split.name, int((split.labels < 0).sum()), len(split))]
+    paths = {*subset.records.paths}
+    return [
+        Labelling(name, one.num_unlabelled, one.num_records)
+        for dataset in subset.datasets.opened
+        for name, one in dataset.manifest.splits.items()
+        if any(dataset.files.location(shard.name) in paths for shard in one.shards)
+    ]
+
+
+def labelling_advice(subset: Subset, found: Sequence[Labelling]) -> Iterator[str]:
+    """Yield a warning for each split with records that have no target."""
+    feature = subset.schema.target or "class"
+    for name, number, num_records in found:
+        if number:
+            yield (
+                f"{number:,} of {num_records:,} records of {name} have no {feature} "
+                f"({_MISSING.get(feature, '−1')}), but fit and evaluate count them; to train, "
+                "leave the split out; to predict, use model.predict, or to get the file names "
+                "too, call model(batch['image']) on batches with as_supervised=False"
+            )
+
+
 def _joined(
     datasets: Datasets, numbers: Sequence[Ints], *, staging_bytes: int | None = None
 ) -> Records:
@@ -296,7 +350,7 @@ def open_request(request: Request) -> Subset:
     if request.batch_size is not None and subset.image_size(request) is None and not has_crop:
         raise DatasetError(
             str(datasets),
-            "its images may differ in size, so they cannot be batched as they are",
+            "its images may differ in size, so they cannot be batched",
             "give random_resized_crop, center_crop or ReadConfig(image_size=(height, width)), "
             "leave out batch_size, or build with --size",
         )
@@ -321,12 +375,13 @@ def _check_request(request: Request) -> None:
     }
     request.check_source(request.path, no_mix)
     if request.weights is not None and config.pad_batches:
-        raise _refused("weights are for training, pad_batches for evaluation", "give one of them")
+        what = "weights are for training, pad_batches for evaluation"
+        raise _refused(what, "leave out weights or pad_batches")
     if config.pad_batches and (
         request.batch_size is None or request.drop_remainder or request.repeat
     ):
-        hint = "give batch_size, and neither repeat nor drop_remainder"
-        raise _refused("pad_batches pads the last batch of a single epoch", hint)
+        what = "pad_batches=True needs batch_size, and neither repeat nor drop_remainder"
+        raise _refused(what, "change these arguments, or leave out pad_batches")
     if request.crop is not None and config.image_size is not None:
         hint = "leave out image_size: a crop has its own size"
         raise _refused("image_size and a crop are both given", hint)

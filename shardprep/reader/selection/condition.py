@@ -88,7 +88,7 @@ def refused(text: str, what: str, hint: str) -> DatasetError:
     return DatasetError(WHERE, f"where={shown(text, MAX_SHOWN)}: {what}", hint)
 
 
-def _there(types: Mapping[str, pa.DataType]) -> str:
+def _column_hint(types: Mapping[str, pa.DataType]) -> str:
     return f"use one of the columns {', '.join(types)}"
 
 
@@ -145,7 +145,7 @@ class _Parser:
         name, other = self._column(left), self._column(right)
         column = name or other
         if column is None:
-            raise self._refused(left, "is compared, but is not a column", _there(self._types))
+            raise self._refused(left, "is compared, but is not a column", _column_hint(self._types))
         if isinstance(op, ast.In | ast.NotIn):
             if name is None or not isinstance(right, ast.Tuple | ast.List | ast.Set):
                 hint = f"give several values: {column} in (1, 2)"
@@ -176,7 +176,7 @@ class _Parser:
         if name not in self._types:
             near = nearest_name(name, self._types)
             meant = f"is {near} meant? " if near else "put a text into quotes, or "
-            hint = f"{meant}{_there(self._types)}"
+            hint = f"{meant}{_column_hint(self._types)}"
             raise refused(self._text, f"items have no column {name}", hint)
         if pa.types.is_nested(self._types[name]):
             hint = "select by label= or an expression of pyarrow"

@@ -95,7 +95,8 @@ def folds(
     num_groups = len(sorted_unique(groups))
     if num_groups < k:
         what = f"k={k}, but only {counted(num_groups, 'group')} ({counted(num_records, 'record')})"
-        raise DatasetError(_WHERE, what, "use fewer folds, or group=False")
+        hint = "use fewer folds, or group=False" if k <= num_records else "use fewer folds"
+        raise DatasetError(_WHERE, what, hint)
     key = key_of(seed)
     several = column.name if by == LABEL and column is not None and column.is_list else None
     if several or by == OBJECT_CLASSES:

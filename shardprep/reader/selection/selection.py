@@ -203,7 +203,7 @@ class Selection:
 
     def _check_same(self, other: object) -> None:
         if not isinstance(other, Selection):
-            what = f"{self.name!r} cannot be combined with a {type(other).__name__}"
+            what = f"{self.name!r} cannot be combined with an object of type {type(other).__name__}"
             raise DatasetError("reader.Selection", what, "use another Selection")
         if other.fingerprint != self.fingerprint:
             what = f"{self.name!r} and {other.name!r} are from different datasets or versions"

@@ -72,7 +72,7 @@ Place = Location | Annotated[Mix, having(lambda value: isinstance(value, Mix), "
 
 
 def mix_of(shares: Mapping[str | Path, float]) -> Mix:
-    """Return a mix with shares in thousandths, in sum 1,000; DatasetError if a share becomes 0."""
+    """Return a mix whose shares are thousandths, 1,000 together; DatasetError if one becomes 0."""
     total = sum(shares.values())
     exact = [_THOUSAND * share / total for share in shares.values()]
     rounded = [int(share) for share in exact]

@@ -80,8 +80,8 @@ class Decoder:
 
     def _stored_size(self) -> tuple[int, int]:
         if self._schema.image_size is None:
-            what = "its schema has no size for its raw images"
-            raise DatasetError(self._schema.name, what, "build again with one image size")
+            what = "its schema has no image_size, which raw images need"
+            raise DatasetError(self._schema.name, what, "build again with --size WIDTHxHEIGHT")
         return self._schema.image_size
 
     def _packed(self, features: dict[str, Any]) -> Any:

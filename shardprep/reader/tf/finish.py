@@ -124,7 +124,7 @@ def count_steps(distributed: Any, replicas: int) -> Any:
 
     def length(_: Any) -> int:
         if steps < 0:
-            raise TypeError("the number of steps is unknown or infinite")
+            raise TypeError("the number of steps is unknown or infinite: give steps_per_epoch")
         return steps
 
     base = type(distributed)  # a private class of TensorFlow

@@ -305,7 +305,7 @@ def _locked(folder: Path, *, waits: bool = True) -> Iterator[None]:
             hint = "try again when that process has ended"
             raise BusyError(str(folder), "another process is writing this cache", hint) from None
         if not is_held:
-            hint = "give cache a folder on another disk, or 'memory'"
+            hint = "use another disk, or cache='memory'" if waits else "remove it by hand"
             raise DatasetError(str(folder), "cannot be locked on this disk or system", hint)
         yield
 

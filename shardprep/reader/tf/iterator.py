@@ -17,6 +17,7 @@ from shardprep.reader.config import Request, seed_of
 from shardprep.reader.order.order import State, check_state, identity
 from shardprep.reader.tf.finish import num_batches
 from shardprep.reader.tf.pipeline import make_dataset, opened
+from shardprep.reader.tf.python_calls import own_error
 from shardprep.reader.tf.records import Cursor
 
 
@@ -110,6 +111,8 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
     def drawn(self, draw: Any, *, is_first: bool) -> Any:
         """Return the batch of `draw()` and count it; raise StopIteration at the end of the epoch.
 
+        An error of shardprep in the pipeline is raised as it is, without the text of TensorFlow.
+
         `is_first` is True at the first call for an iterator.
         """
         place, end = self._place, len(self)
@@ -120,7 +123,12 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
         if place.batch >= end:
             place.go_to(place.epoch + 1)
             raise StopIteration
-        batch = draw()
+        try:
+            batch = draw()
+        except tf.errors.OpError as error:
+            if (own := own_error(error)) is error:
+                raise
+            raise own from None
         place.batch += 1  # before the batch is returned: a state saved in the loop counts it
         return batch
 

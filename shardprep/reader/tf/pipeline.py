@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from shardprep.dataset.schema import IMAGE, LABEL, LABELS, TARGET, TARGETS, TEXT, TEXTS, Schema
+from shardprep.dataset.schema import IMAGE, Schema
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.array_types import Columns
 from shardprep.reader.arrays.batch_maker import BatchSource
@@ -44,8 +44,12 @@ from shardprep.reader.decode.features import DecodedExamples, ExampleReader, Fea
 from shardprep.reader.decode.targets import Elements, element_names
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.records import Records
-from shardprep.reader.records.subset import Subset, open_request
-from shardprep.reader.selection.selection import Selection
+from shardprep.reader.records.subset import (
+    Subset,
+    labelling_advice,
+    labellings,
+    open_request,
+)
 from shardprep.reader.tf.decode import (
     BatchDecoder,
     Decoder,
@@ -80,8 +84,6 @@ _NUM_READS = 2
 _TOO_LARGE = 4
 """Smallest ratio of stored and requested pixels at which a smaller dataset is advised."""
 _Begin = Callable[[], Cursor]
-_MISSING = {LABELS: "all 0", TARGET: "NaN", TARGETS: "NaN", TEXT: "''", TEXTS: "''"}
-"""Value of a missing target, by feature; −1 for classes."""
 
 
 class Source(NamedTuple):
@@ -201,36 +203,11 @@ def _advice(subset: Subset, request: Request, *, is_cached: bool) -> Iterator[st
             f"images of {stored[1]}x{stored[0]} are decoded to be shrunk to {size}; build the set "
             f"with --size {size}, or cache it"
         )
-    if not request.as_supervised or not schema.has_target:
+    if not request.as_supervised:
         return
-    splits = [*_unlabelled(subset, request)]
-    is_to_predict = not request.is_shuffled and all(none == every for _, none, every in splits)
-    for name, num_unlabelled, num_records in () if is_to_predict else splits:
-        if num_unlabelled:
-            feature = schema.target or "class"
-            yield (
-                f"{num_unlabelled:,} of {num_records:,} records of {name} have no "
-                f"{feature} ({_MISSING.get(feature, '−1')}), but fit and evaluate count them; "
-                "to predict, use model.predict, or to get the file names too, call "
-                "model(batch['image']) on batches with as_supervised=False"
-            )
-
-
-def _unlabelled(subset: Subset, request: Request) -> Iterator[tuple[str, int, int]]:
-    """Yield for each split that is read: name, number of unlabelled records, number of records.
-
-    With weights="balanced", which draws only records with a class, yield nothing.
-    """
-    if isinstance(request.weights, str):
-        return
-    if isinstance(request.split, Selection) and subset.schema.target == LABEL:
-        yield request.split.name, int((request.split.labels < 0).sum()), len(request.split)
-        return
-    paths = {*subset.records.paths}
-    for dataset in subset.datasets.opened:
-        for name, split in dataset.manifest.splits.items():
-            if any(dataset.files.location(one.name) in paths for one in split.shards):
-                yield name, split.num_unlabelled, split.num_records
+    found = labellings(subset, request.split, request.weights)
+    if request.is_shuffled or any(one.num_unlabelled != one.num_records for one in found):
+        yield from labelling_advice(subset, found)
 
 
 class _Stages:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import re
 import threading
 import time
 import weakref
@@ -22,6 +23,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
+
+from shardprep import errors
+from shardprep.errors import ShardprepError
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 _QUIET_S = 0.2
@@ -90,6 +94,8 @@ def in_python(
             _calls["made"] += 1
         try:
             return held()(*args)
+        except ShardprepError as error:  # TensorFlow copies the traceback into its own error
+            raise error.with_traceback(None) from None
         finally:
             with _lock:
                 _calls["running"] -= 1
@@ -98,6 +104,13 @@ def in_python(
     results = tf.numpy_function(counted, inputs, dtypes, stateful=False)
     results = results if isinstance(results, (list, tuple)) else [results]  # if eager
     return [tf.ensure_shape(one, spec.shape) for one, spec in zip(results, specs, strict=True)]
+
+
+def own_error(error: tf.errors.OpError) -> Exception:
+    """Return the error of shardprep that a Python call of the pipeline raised, else `error`."""
+    own = re.findall(r"^shardprep\.errors\.(\w+): (.+)$", error.message, re.MULTILINE)
+    named: Exception = getattr(errors, own[-1][0])("", own[-1][1]) if own else error
+    return named
 
 
 def _held(function: Callable[..., Any]) -> Callable[[], Callable[..., Any]]:

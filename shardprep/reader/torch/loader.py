@@ -269,7 +269,8 @@ def _with_transform(source: BatchSource, options: LoaderOptions) -> BatchSource:
         if options.num_workers:
             hint = "give num_workers=0, or create the object inside of the transform"
             raise DatasetError(_WHERE, what, hint)
-        warn(f"{what}, so the thread of the training loop runs it")
+        hint = "create the object inside of the transform to use workers"
+        warn(f"{what}, so the thread of the training loop runs it; {hint}")
         source = replace(source, options=replace(source.options, num_workers=0))
     return replace(source, transform=transform)
 

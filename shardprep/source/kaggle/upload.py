@@ -44,8 +44,8 @@ class KaggleState(NamedTuple):
 def check_target(ref: KaggleRef) -> None:
     """Raise RecipeError for an invalid target, SourceError for missing credentials."""
     if ref.kind == "competition" or ref.version or not _NAME.fullmatch(ref.name):
-        what = "is not a dataset without a version and with a name of a-z, 0-9 and hyphens"
-        raise RecipeError(str(ref), what, "write kaggle:OWNER/NAME")
+        hint = "write kaggle:OWNER/NAME without a version; NAME has a-z, 0-9 and single hyphens"
+        raise RecipeError(str(ref), "is not a target for an upload", hint)
     if not credentials():
         raise no_credentials(ref)
 

@@ -318,6 +318,10 @@ def _with_columns(given: ChangedItems, recipe: Recipe, match: TableMatch | None)
         what = f"{known[0]!r} is a feature of the dataset already"
         raise RecipeError(OptionName("columns"), what, "rename the column in its table")
     schema = given.schema.with_columns({one.name: one.dtype for one in columns})
+    if hidden := {*given.schema.columns, *recipe.columns}.difference(schema.columns):
+        other = repr(min(hidden).removesuffix(PRESENT))
+        what = f"{min(hidden)!r} is the name of the feature that says whether {other} is empty"
+        raise RecipeError(OptionName("columns"), what, "rename the column in its table")
     named = dict(zip((one.name for one in columns), values, strict=True))
     rows = given.rows
     for name, column in given_columns(schema).items():

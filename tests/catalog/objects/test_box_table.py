@@ -238,3 +238,20 @@ def test_null_cells_of_the_recipe_are_empty(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lines", data_rows("objects", "no_box_tables"))
 def test_tables_that_may_not_hold_boxes_are_not_detected(tmp_path: Path, lines: list[str]) -> None:
     assert table(tmp_path, *lines).signs() == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "cells", "label"),
+    [
+        ("class_name,class_id", "cat,3 dog,5 cat,3", "class_name"),
+        ("class_id,class_name", "3,cat 5,dog 3,cat", "class_name"),
+        ("class_id,class_name", "3,cat 5,dog 3,dog", "class_id"),
+        ("class_id,type", "3,scan 5,scan 3,scan", "class_id"),
+    ],
+)
+def test_words_that_name_the_numbers_of_classes_are_the_classes_in_either_order(
+    tmp_path: Path, columns: str, cells: str, label: str
+) -> None:
+    rows = [f"{'ab'[i % 2]},{one},1,1,5,5" for i, one in enumerate(cells.split())]
+    made = table(tmp_path, f"id,{columns},xmin,ymin,xmax,ymax", *rows)
+    assert made.signs() == [f"csv:t.csv:id:xmin,ymin,xmax,ymax:{label}"]

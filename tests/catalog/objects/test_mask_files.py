@@ -332,6 +332,25 @@ def test_small_values_in_jpegs_are_not_black_and_white(
     assert detected_values(members_of(tmp_path, *drawn), 10**6).is_binary
 
 
+def test_class_indices_with_255_for_no_class_in_jpegs_are_not_black_and_white(
+    tmp_path: Path,
+) -> None:
+    rng = np.random.default_rng(0)
+    masks = [np.zeros((96, 96), np.uint8) for _ in range(8)]
+    for mask in masks:
+        for number in rng.integers(1, 21, 3):
+            y, x = rng.integers(0, 70, 2)
+            mask[y : y + 24, x : x + 24] = number
+        mask[:2] = 255
+    files = [encoded(Image.fromarray(one), "JPEG") for one in masks]
+    with pytest.raises(SourceError, match="is a JPEG, which changes the values"):
+        detected_values(members_of(tmp_path, *files), 10**6)
+    for quality in (20, 60, 95):
+        white = [Image.fromarray((one > 0).astype(np.uint8) * 255) for one in masks]
+        drawn = [encoded(one, "JPEG", quality=quality) for one in white]
+        assert detected_values(members_of(tmp_path, *drawn), 10**6).is_binary
+
+
 @pytest.mark.parametrize("text", ["bg,a,b,c", "0:bg,1:a"])
 def test_mask_values_in_another_notation_are_named(text: str) -> None:
     with pytest.raises(OptionError, match=r"^--mask-values: .*; write 0=background,1=cat or name"):

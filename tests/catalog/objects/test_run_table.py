@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardprep.catalog.catalog import Catalog
-from shardprep.catalog.objects.formats.rle_table import tell_order
-from shardprep.errors import RecipeError, SourceError
+from shardprep.catalog.objects.formats.rle_table import detected_order
+from shardprep.catalog.tables.table import Rows
+from shardprep.errors import QuestionError, RecipeError, SourceError
 from shardprep.image.annotation_types import RunOrder, Runs
 from shardprep.recipe.object_rules import RunTableRule, parse_mask_rule
 from tests.catalog.builders import catalog, facts_of, objects_of
@@ -117,7 +118,7 @@ def test_the_order_of_runs_is_detected(drawn: list[tuple[int, int, int]]) -> Non
     orders: tuple[RunOrder, ...] = ("column", "row", "relative")
     for order in orders:
         cells = {i: [runs_of(mask, order)] for i, mask in masks.items()}
-        found, why = tell_order(cells, lambda i: (drawn[i][0], drawn[i][1]))
+        found, why = detected_order(cells, lambda i: (drawn[i][0], drawn[i][1]))
         assert (found, why) == (order, "")
 
 
@@ -136,5 +137,24 @@ def test_damaged_and_hostile_cells_do_not_stop_the_search() -> None:
     good = [runs_of(blobs(30, 70, seed), "row") for seed in range(4)]
     bad = ["1 2 3", "x y", "9" * 30 + " 1", "0 5", "-3 4", "1 " + "9" * 12, "1 1 " * 9 + "3000 1"]
     cells = dict(enumerate([[one] for one in (*good, *bad)]))
-    assert tell_order(cells, lambda i: None if i == 2 else (30, 70)) == ("row", "")
-    assert tell_order({}, lambda _: None)[0] == "column"
+    assert detected_order(cells, lambda i: None if i == 2 else (30, 70)) == ("row", "")
+    assert detected_order({}, lambda _: None)[0] == "column"
+
+
+def test_the_rows_of_a_wide_table_are_not_read_again_for_each_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"pixel{i}" for i in range(60)]
+    lines = [",".join(map(str, (f"{i}.jpg", *range(i, i + 60)))) for i in range(4)]
+    others = {"pixels.csv": table(",".join(("file", *names)), *lines)}
+    passes: list[int] = []
+    read = Rows.__iter__
+
+    def counted(rows: Rows) -> Any:
+        passes.append(len(rows))
+        return read(rows)
+
+    monkeypatch.setattr(Rows, "__iter__", counted)
+    with pytest.raises(QuestionError):  # of points or a vector: all columns were looked at
+        catalog(tmp_path, {f"{i}.jpg": jpeg(seed=i) for i in range(4)} | others)
+    assert 0 < len(passes) < len(names)

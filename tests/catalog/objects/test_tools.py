@@ -132,7 +132,7 @@ def test_the_image_that_labelme_states_counts_if_no_image_has_the_name_of_the_fi
         source(tmp_path, {"x/b.json": RING, "y/b.json": RING}, "b.png").read("labelme")
     with pytest.raises(SourceError, match=r"has this format; .* has x/c\.json$"):
         source(tmp_path, {"x/c.json": "{}"}, "b.png").read("labelme")
-    with pytest.raises(SourceError, match=r"such as x/c\.json; give each file the name of its"):
+    with pytest.raises(SourceError, match=r"x/c\.json, belongs to an image; give each file the"):
         source(tmp_path, {"x/c.json": EMPTY}, "b.png").read("labelme")
 
 

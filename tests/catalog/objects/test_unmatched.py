@@ -141,7 +141,7 @@ def test_images_without_a_file_of_yolo_are_counted_apart_from_empty_files(tmp_pa
     texts["data.yaml"] = "names: [cat]"
     members = images(10) | {key: text.encode() for key, text in texts.items()}
     with pytest.raises(
-        SourceError, match=r"1 of 10 images have no annotation, above the share of 0\.05"
+        SourceError, match=r"1 of 10 images have no annotation, more than --max-dropped 0\.05"
     ):
         catalog(tmp_path, members, boxes="yolo")
     found = catalog(tmp_path, members, boxes="yolo", unlisted="background")
@@ -184,6 +184,15 @@ def test_unmatched_objects_count_with_those_that_workers_drop(tmp_path: Path) ->
     reasons = r"objects are invalid \(41.7%\), above the limit of 40.0%: 4 no image, 1 repeated"
     with pytest.raises(BuildError, match=reasons):
         build(source, tmp_path / "out", boxes="yolo", max_dropped=0.4)
+
+
+def test_a_list_of_validation_alone_leaves_no_image_out(tmp_path: Path) -> None:
+    members = {f"images/{i}.png": png(32, 32) for i in range(4)}
+    members |= {f"labels/{i}.txt": b"0 .5 .5 .5 .5" for i in range(4)}
+    members |= {"data.yaml": b"names: [cat]\nval: val.txt", "val.txt": b"images/2.png"}
+    made = catalog(tmp_path, members, boxes="yolo")
+    assert [item.split for item in made.items].count("train") == 3
+    assert not any(reason == "in no split" for reason in reasons(made).values())
 
 
 def test_images_in_no_list_of_a_split_need_no_annotation_and_count_no_objects(

@@ -138,11 +138,11 @@ def test_bad_lines_cost_their_objects_and_not_the_image(tmp_path: Path) -> None:
     [
         (
             "\n\nhello world",
-            "1.txt is not YOLO: line 3 is 'hello world': 'hello' is no number",
+            "1.txt is not YOLO: line 3 is 'hello world': 'hello' is not a number",
         ),
         (
             "0,.5,.5,.1,.1",
-            "1.txt is not YOLO: line 1 is '0,.5,.5,.1,.1': '0,.5,.5,.1,.1' is no number, blanks",
+            "1.txt is not YOLO: line 1 is '0,.5,.5,.1,.1': '0,.5,.5,.1,.1' is not a number, blanks",
         ),
         ("0.5 .5 .5 .1 .1", "1.txt is not YOLO: line 1 is '0.5 .5 .5 .1 .1': the class is not"),
         (b"\x89PNG\0\1", "1.txt is not YOLO: line 1 is"),
@@ -288,13 +288,18 @@ PATHS = {
         "train: ../train/images\nval: ../valid/images\ntest: ../test/images",
         "{0}/images/{1}.png",
     ),
+    "folders of another machine": (
+        "train: set-6/train/images\nval: /content/set-6/valid/images\ntest: C:\\x\\test\\images",
+        "{0}/images/{1}.png",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", PATHS)
 def test_the_yaml_gives_splits_by_folders_or_lists(tmp_path: Path, case: str) -> None:
     paths, template = PATHS[case]
-    splits = ("train", "valid" if case == "roboflow" else "val", "test")
+    has_valid = "{0}" in PATHS[case][1][:3]
+    splits = ("train", "valid" if has_valid else "val", "test")
     keys = [template.format(split, i) for i, split in enumerate(splits)]
     texts = {f"{name}.txt": f"/data/images/{i}.png\n" for i, name in enumerate("abc")}
     texts |= {key.replace("images", "labels").replace("png", "txt"): "0 .5 .5 1 1" for key in keys}
@@ -304,6 +309,17 @@ def test_the_yaml_gives_splits_by_folders_or_lists(tmp_path: Path, case: str) ->
     assert [given[key] for key in keys] == ["train", "validation", "test"]
     assert not found.without_image
     assert not found.findings
+
+
+def test_a_yaml_whose_train_folder_is_not_there_leaves_no_image_out(tmp_path: Path) -> None:
+    keys = ["images/a/1.png", "images/test/2.png"]
+    texts = {key.replace("images", "labels").replace("png", "txt"): "0 .5 .5 1 1" for key in keys}
+    texts["data.yaml"] = "train: /home/me/images\ntest: ../images/test\nnames: [x]"
+    made = source(tmp_path, texts, *keys)
+    found = made.read("yolo")
+    assert found.splits == [None, "test"]
+    said = "data.yaml names the folder '/home/me/images', which the source lacks"
+    assert found.findings == [said]
 
 
 def test_files_of_equal_names_belong_to_the_images_of_their_folders(tmp_path: Path) -> None:
@@ -366,7 +382,7 @@ def test_other_text_files_are_not_labels(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"use another format: the source has README\.txt"):
         source(tmp_path, {"README.txt": "hello"}, "1.png").read("yolo")
     texts = {"README.txt": "hello", "classes.txt": "cat", "labels/x1.txt": "0 0.5 0.5 0.5 0.5"}
-    with pytest.raises(SourceError, match=r"no TXT file belongs to an image, such as labels/x1"):
+    with pytest.raises(SourceError, match=r"no TXT file, such as labels/x1.*, belongs to an image"):
         source(tmp_path, texts, "1.png").read("yolo")
 
 

@@ -156,7 +156,8 @@ def shared_documents(
     found: list[str] = []
     for key, data, fault in shared_texts(source, suffix, most=None):
         if fault:
-            raise SourceError(key, fault, f"download or pack it again, or use {rule.kind}:FILE")
+            flag = OptionName(rule.option, f"{rule.kind}:FILE")
+            raise SourceError(key, fault, f"download or pack it again, or use {flag}")
         found += [key] if is_one(data) else []
     if not found:
         raise no_documents(source, rule.flag, suffix)
@@ -173,9 +174,8 @@ def no_documents(
     kind = suffix[1:].upper()
     if stray:
         hint = f"give each file the name of its image, such as {shown(source.index.keys[0])}"
-        return SourceError(
-            option, f"no {kind} file belongs to an image, such as {shown(stray)}", hint
-        )
+        what = f"no {kind} file, such as {shown(stray)}, belongs to an image"
+        return SourceError(option, what, hint)
     there = [member.key for member in source.documents.members(suffix)]
     hint = f"use another format: the source has {some_of(there, 3) or f'no {kind}'}"
     return SourceError(option, "no document of the source has this format", hint)

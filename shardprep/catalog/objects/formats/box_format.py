@@ -83,7 +83,7 @@ def unit_notes(where: str, nouns: str, are_shares: NDArray[np.bool_], text: Text
     return [f"{where}: {what}; they are read as pixels, like the others"]
 
 
-def told_form(boxes: Floats, sizes: Floats) -> BoxForm | None:
+def detected_form(boxes: Floats, sizes: Floats) -> BoxForm | None:
     """Return "xyxy" or "xywh", whichever makes boxes, float64[n, 4], valid; None if unclear.
 
     `sizes` are heights and widths of the images of the boxes, float64[n, 2], NaN if unknown.

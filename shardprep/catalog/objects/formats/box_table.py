@@ -124,7 +124,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     if form is None:
         sizes = _sizes(table, boxes.rows, sides, match, source.size_of)
         sizes = np.ones_like(sizes) if is_relative else sizes
-        form, told = box_format.told_form(values, sizes), ", detected from the data"
+        form, told = box_format.detected_form(values, sizes), ", detected from the data"
     are_either = bool(lists and told and form == "xyxy" and is_relative and len(places) == 1)
     if (form is None or are_either) and len(values):
         name, other = ",".join(columns.names), _FORMS["webdataset" if are_either else "parquet"]
@@ -165,7 +165,8 @@ def _unread(table: Table, columns: BoxColumns, boxes: CellBoxes, rule: FormatRul
     cell = ", ".join(table.rows[row][table.column(name)] for name in columns.names)
     noun, hint = "boxes", table.naming(rule.option, "x,y,w,h")
     if rule.option == "masks":
-        noun, hint = "outlines", "call a column of mask files mask, in items, or give a pattern"
+        noun = "outlines"
+        hint = "write outlines. For mask files, give a pattern, or items with a column mask"
     what = f"has no {noun} in {', '.join(columns.names)}, but {shown(cell)!r}"
     return SourceError(table.name, what, hint)
 
@@ -175,7 +176,8 @@ def _check_order(
 ) -> None:
     """Raise a SourceError if the columns of a form are in another order than their names state.
 
-    Names that turn more boxes than the stated order are wrong, and no error.
+    No error if, by the names, right is before left or bottom above top in more boxes: then the
+    names are wrong.
     """
     names, form = columns.names, columns.form
     named = named_box_columns(names) if form and len(names) > 1 else None
@@ -191,7 +193,7 @@ def _check_order(
 def _mixed_units(
     table: Table, boxes: CellBoxes, match: TableMatch, keys: Sequence[str]
 ) -> list[str]:
-    """Return a note on a few boxes in shares beside boxes in pixels; SourceError for many."""
+    """Return a note if a few boxes are in shares, but others in pixels; SourceError for many."""
     images = match.key_of[np.array(boxes.rows, np.int64)]
     are_here = np.flatnonzero(images >= 0)
     values, images = boxes.array()[are_here], images[are_here]
@@ -341,8 +343,10 @@ def _find_columns(table: Table, option: str = "boxes") -> BoxColumns:
     if named is not None:
         return named
     sample = table.rows[:: max(1, len(table.rows) // SAMPLE_ROWS)]
-    for place, title in enumerate(table.header):
-        cells = [row[place] for row in sample if row[place] not in NO_BOXES]
+    for title, column in zip(
+        table.header, zip(*sample, strict=True), strict=False
+    ):  # maybe no rows
+        cells = [cell for cell in column if cell not in NO_BOXES]
         words = [cell.translate(SPACES).split() for cell in cells]
         has_classes = bool(cells) and not any(is_number(one[0]) for one in words if one)
         if cells and (
@@ -351,7 +355,7 @@ def _find_columns(table: Table, option: str = "boxes") -> BoxColumns:
             or (has_classes and all(tuple_size(words)))
         ):
             return BoxColumns((title,))
-    what = f"no columns are recognized as boxes (columns: {', '.join(table.header)})"
+    what = f"no columns are recognised as boxes (columns: {', '.join(table.header)})"
     raise SourceError(table.name, what, table.naming(option, "x,y,w,h"))
 
 
@@ -363,7 +367,15 @@ def _find_label(table: Table, columns: BoxColumns, id_column: str, lists: Sequen
     fit = [one for one in titles if not any(map(_NUMBERS.search, cells[one]))]
     own = [one for one in fit if one in lists]
     texts = [one for one in own if not all(map(is_number, filter(None, cells[one])))]
-    return next(iter(texts or own or ([] if table.is_own and lists else fit)), "")
+    first = next(iter(texts or own or ([] if table.is_own and lists else fit)), "")
+    return next((one for one in fit if first and _names(cells[one], cells[first])), first)
+
+
+def _names(names: Sequence[str], numbers: Sequence[str]) -> bool:
+    """Return whether words name two or more numbers of classes, each number with one word."""
+    pairs = {*zip(names, numbers, strict=True)}
+    are_words = not any(map(is_number, names)) and all(map(is_number, numbers))
+    return are_words and 1 < len(pairs) == len({*names}) == len({*numbers})
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:

@@ -303,7 +303,8 @@ class _Reader:
         if not kinds >= {"images", "annotations"}:
             missing = " and ".join(one for one in ("images", "annotations") if one not in kinds)
             what = f"has no {missing}, which COCO documents of objects have"
-            raise SourceError(key, what, "name another document, as coco:FILE")
+            hint = f"name another document: {OptionName(self._option, 'coco:FILE')}"
+            raise SourceError(key, what, hint)
         self._keys.append(key)
         places = self._place(key, document.images)
         self._count_unmatched(key, document, places, start)

@@ -66,7 +66,7 @@ def _members(text: str) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _sign(text: str, at: int, allowed: str) -> tuple[str, int]:
-    """Return the next sign, which must be `allowed`, and the position of what follows it."""
+    """Return the next sign and the position after it; JSONDecodeError if it is not `allowed`."""
     found = _SIGN.match(text, at)
     if found is None or not found[1] or found[1] not in allowed:
         what = " or ".join(map(repr, allowed))

@@ -84,7 +84,7 @@ def masks_of_segments(
         files = [own.members[i] for i in own.names.find(name)] if own is not None else []
         if len(files) > 1:
             what = f"mask {shown(name)!r} fits {files[0].key} and {files[1].key}"
-            raise SourceError(document, what, "remove one file")
+            raise SourceError(document, what, "delete or rename one of them")
         of_image[image] = tuple(files)
     if found.segments and not any(of_image):
         document, name = next(iter(found.segments.values()))

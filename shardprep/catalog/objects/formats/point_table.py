@@ -19,6 +19,7 @@ _AXIS = re.compile(r"(?<![A-Za-z])x(?![A-Za-z])", re.IGNORECASE)
 """Matches the axis in titles of columns: nose_x, x_3, x1, "left eye x"."""
 _SCALE = re.compile("spacing|resolution|scale|dpi|(pixel|image|voxel)[-_ ]?size", re.IGNORECASE)
 """Matches titles with x and y that are not coordinates, but a scale or size of the image."""
+_LIST = re.compile(r"(?<=.)\.0$")
 _ONLY = "point"
 """Name of the keypoint if its columns are just x and y."""
 _MOST_SHOWN = 60
@@ -123,7 +124,9 @@ def _pairs_of(rule: PointRule, table: Table) -> dict[str, tuple[str, str]]:
     pairs = _named_pairs(table.header)
     if rule.columns:
         known = {pair: name for name, pair in pairs.items()}
-        given = zip(rule.columns[::2], rule.columns[1::2], strict=True)
+        given = [*zip(rule.columns[::2], rule.columns[1::2], strict=True)]
+        # x and y of a list of numbers in JSON, such as landmarks.nose.0 and landmarks.nose.1
+        known |= {pair: pair[0][:-2] for pair in given if _LIST.sub(".1", pair[0]) == pair[1]}
         named = {pair: table.titles.get(pair[0]) for pair in given}
         return {name or known.get(pair, pair[0]): pair for pair, name in named.items()}
     if not pairs:

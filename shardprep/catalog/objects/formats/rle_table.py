@@ -62,7 +62,7 @@ def read_runs(rule: RunTableRule, source: AnnotatedSource, order: RunOrder | Non
         for image, cell in zip(images, cells, strict=True):
             if image >= 0 and cell not in _NO_RUNS:
                 of_image[image].append(cell)
-        order, why = tell_order(of_image, source.size_of)
+        order, why = detected_order(of_image, source.size_of)
         if why:
             findings.append(why)
     found_objects = ObjectTable(len(index.keys))
@@ -106,7 +106,7 @@ def _objects(
     return ids, cells, [], how
 
 
-def tell_order(cells: Mapping[int, Sequence[str]], size_of: SizeOf) -> tuple[RunOrder, str]:
+def detected_order(cells: Mapping[int, Sequence[str]], size_of: SizeOf) -> tuple[RunOrder, str]:
     """Return the order of pixels, and a remark for the user if the data do not show it, or "".
 
     If most cells have a start before the end of the previous run, starts are relative. Otherwise,
@@ -187,8 +187,8 @@ def runs_in(table: Table, index: KeyIndex, size_of: SizeOf) -> list[Sign]:
     and stay inside the image, and some cells have several runs.
     """
     rows = table.rows[:: max(1, len(table.rows) // _SAMPLE_ROWS)]
-    for place, title in enumerate(table.header):
-        cells = [row[place] for row in rows if row[place] not in _NO_RUNS]
+    for title, column in zip(table.header, zip(*rows, strict=True), strict=False):  # maybe no rows
+        cells = [cell for cell in column if cell not in _NO_RUNS]
         runs = [_pairs(cell) if _RUNS.fullmatch(cell) else None for cell in cells]
         if not cells or not _are_runs(title, runs):
             continue
@@ -201,8 +201,8 @@ def runs_in(table: Table, index: KeyIndex, size_of: SizeOf) -> list[Sign]:
                 id_column = find_ids(index, replace(table, rows=halves))
             except SourceError:
                 return []
-        of_id, both = table.header.index(id_column), zip(rows, halves, strict=True)
-        ids = [half[of_id] for row, half in both if row[place] not in _NO_RUNS]
+        of_id, both = table.header.index(id_column), zip(column, halves, strict=True)
+        ids = [half[of_id] for cell, half in both if cell not in _NO_RUNS]
         images = [index.find(text)[:1] for text in ids]
         num_sizes = 0
         for image, pairs in zip(images, runs, strict=True):

@@ -229,11 +229,11 @@ def _read_lines(data: bytes, shape: PoseForm, most: float = math.inf) -> _Lines:
 
 
 def _reason(words: Sequence[str], error: Exception) -> str:
-    """Return why a line is malformed."""
     odd = next((word for word in words if not is_number(word)), None)
     if odd is None:
         return str(error)
-    return f"{shown(odd, _MOST_SHOWN)!r} is no number" + ", blanks separate numbers" * ("," in odd)
+    what = f"{shown(odd, _MOST_SHOWN)!r} is not a number"
+    return what + ", blanks separate numbers" * ("," in odd)
 
 
 def _add(table: ObjectTable, image: int, lines: _Lines, key: str, *, keypoints: bool) -> str:

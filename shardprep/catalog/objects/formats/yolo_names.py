@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from shardprep.catalog.names import words_of_split
 from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource, named_as_images
 from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.dataset.schema import MOST_POINTS
@@ -211,21 +212,22 @@ def yaml_splits(names: NameFile, source: AnnotatedSource, findings: list[str]) -
     for split, paths in names.splits.items():
         of_split: set[int] = set()
         for path in paths:
-            name = "/".join(part for part in path.split("/") if part not in ("", ".", ".."))
+            is_list = path.lower().endswith(".txt")
+            name, found = _found(path, lists if is_list else folders, is_list=is_list)
             beside = f"{names.key.rpartition('/')[0]}/{name}".lstrip("/")
-            listed = [key for key in lists if f"/{key}".endswith(f"/{name}")]
-            listed = [key for key in listed if key == beside] or listed
-            if len(listed) > 1:
+            listed = [key for key in found if key == beside] or found
+            if not found:
+                kind = "list" if is_list else "folder"
+                findings.append(f"{names.key} names the {kind} {path!r}, which the source lacks")
+            if is_list and len(listed) > 1:
                 what = f"names the list {path!r}, but the source has {some_of(listed)}"
                 raise SourceError(names.key, what, "remove one of these, or write a whole path")
-            if path.lower().endswith(".txt") and not listed:
-                findings.append(f"{names.key} names the list {path!r}, which the source lacks")
-            if path.lower().endswith(".txt") and listed:
-                lines = source.documents.ids(listed[0])
-                found = (pairing.find_listed(line, names.key, split) for line in lines)
-                of_split.update(i for i in found if i is not None)
+            if is_list:
+                lines = source.documents.ids(listed[0]) if listed else []
+                images = (pairing.find_listed(line, names.key, split) for line in lines)
+                of_split.update(i for i in images if i is not None)
                 continue
-            inside = {folder for folder in folders if f"/{name}/" in f"/{folder}/"}
+            inside = {*found}
             of_split.update(i for i, key in enumerate(keys) if key.rpartition("/")[0] in inside)
         for i in of_split:
             num_twice += splits[i] not in (None, split)
@@ -235,6 +237,26 @@ def yaml_splits(names: NameFile, source: AnnotatedSource, findings: list[str]) -
             f"{names.key} gives {counted(num_twice, 'image')} two splits; the first counts"
         )
     return splits
+
+
+def _found(path: str, keys: Collection[str], *, is_list: bool) -> tuple[str, list[str]]:
+    """Return the end of `path` that the source has, and the lists or folders it fits.
+
+    The machine where the YAML was written may have had more folders above: these are left out
+    while the rest still names a split, as in /content/set/train/images.
+    """
+    parts = [part for part in re.split(r"[\\/]", path) if part not in ("", ".", "..")]
+    for i in range(len(parts)):
+        name = "/".join(parts[i:])
+        if i and not any(words_of_split(part)[0] for part in parts[i:]):
+            break
+        if is_list:
+            found = [key for key in keys if f"/{key}".endswith(f"/{name}")]
+        else:
+            found = [key for key in keys if f"/{name}/" in f"/{key}/"]
+        if found:
+            return name, found
+    return "/".join(parts), []
 
 
 def _have_flags(numbers: Sequence[float]) -> bool:
