@@ -122,12 +122,14 @@ def use_one_of(name: object, known: Iterable[str], most: int = 8) -> str:
 def nearest_name(name: str, known: Iterable[str]) -> str:
     """Return the known name that is probably meant, in any case, or "".
 
-    A fifth of its letters may differ, or two neighbours be swapped, but no number.
+    A fifth of its letters may differ, or two neighbours be swapped, but no number; the folders
+    of a dotted name may be missing.
     """
     folded = {one.casefold(): one for one in known}
     name = name[:_MAX_NAME].casefold()
     swaps = (name[:i] + name[i : i + 2][::-1] + name[i + 2 :] for i in range(len(name) - 1))
     near = [
+        *(one for one in folded if one.endswith(f".{name}")),
         *difflib.get_close_matches(name, folded, 3, _ALIKE),
         *filter(folded.__contains__, swaps),
     ]
