@@ -43,6 +43,8 @@ _COMMA = re.compile(r"(?<!\\),(?! )")
 """Separates the items of an option's value; a comma before a blank belongs to a sentence."""
 _MAX_WHERE = 160
 _MAX_VALUE = 200
+_MAX_NAME = 100
+_ALIKE = 0.8
 _MAX_PART = 1000
 """Maximum numbers of characters of `where`, of a quoted value, and of `what` or `hint`."""
 _NO_MEMORY = ("can't start new thread", "failed to map segment from shared object")
@@ -111,10 +113,28 @@ def some_of(names: Sequence[str], most: int = 4) -> str:
 
 def use_one_of(name: object, known: Iterable[str], most: int = 8) -> str:
     """Return a hint with the first `most` known names, after the one that is nearest to `name`."""
-    names = [*known]
-    near = difflib.get_close_matches(str(name), names, 1)
-    near = near or [one for one in names if str(name) and one.startswith(str(name))]  # val
-    return f"{f'is {shown(near[0])} meant? ' if near else ''}use one of {some_of(names, most)}"
+    names, text = [*known], str(name)
+    longer = (one for one in names if text and one.startswith(text))  # val
+    near = nearest_name(text, names) or next(longer, "")
+    return f"{f'is {shown(near)} meant? ' if near else ''}use one of {some_of(names, most)}"
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is probably meant, in any case, or "".
+
+    A fifth of its letters may differ, or two neighbours be swapped, but no number; the folders
+    of a dotted name may be missing.
+    """
+    folded = {one.casefold(): one for one in known}
+    name = name[:_MAX_NAME].casefold()
+    swaps = (name[:i] + name[i : i + 2][::-1] + name[i + 2 :] for i in range(len(name) - 1))
+    near = [
+        *(one for one in folded if one.endswith(f".{name}")),
+        *difflib.get_close_matches(name, folded, 3, _ALIKE),
+        *filter(folded.__contains__, swaps),
+    ]
+    numbers = re.findall(r"\d+", name)
+    return next((folded[one] for one in near if re.findall(r"\d+", one) == numbers), "")
 
 
 def command_line(name: str, place: object, more: str = "") -> str:
@@ -183,6 +203,9 @@ class OptionName:
 class ShardprepError(Exception):
     """Base class of all errors; `str` gives one line: where, the problem, and what to do."""
 
+    parts: Sequence[str] = ()
+    """Parts of the problem that a terminal shows on a line each, such as rows; () for one line."""
+
     def __init__(self, where: str | OptionName, what: str = "", hint: str = "") -> None:
         """Create an error from a file or an option, the problem, and what to do about it.
 
@@ -217,7 +240,11 @@ class ShardprepError(Exception):
     @property
     def lines(self) -> list[str]:
         """Lines that a terminal shows."""
-        return [str(self)]
+        if len(self.parts) < 2:
+            return [str(self)]
+        last = f"{self.hint[:1].upper()}{self.hint[1:]}."
+        parts = (f"  {part}" for part in self.parts)
+        return [*map(printable, (f"{shown(self.where, _MAX_WHERE)}:", *parts, last))]
 
     def _render_traceback_(self) -> list[str]:
         # IPython shows this instead of a traceback, which does not help with a user's mistake.

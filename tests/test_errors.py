@@ -23,6 +23,7 @@ from shardprep.errors import (
     concise,
     is_short_of_memory,
     name_options_as_flags,
+    nearest_name,
     some_of,
     use_one_of,
 )
@@ -200,3 +201,14 @@ def test_an_interpreter_that_has_no_memory_for_an_exception_is_short_of_it() -> 
 def test_the_beginning_of_a_name_proposes_the_name() -> None:
     assert use_one_of("val", ["train", "validation"]).startswith("is validation meant? ")
     assert use_one_of("x", ["train", "validation"]) == "use one of train, validation"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("cta", "cat"), ("cats", "cat"), ("ct", "cat"), ("CAT", "cat"), ("labrdor", "labrador"),
+        ("ant", ""), ("dat", ""), ("tac", ""), ("fold2", ""), ("", ""),
+    ],
+)  # fmt: skip
+def test_a_name_is_proposed_for_a_typo_and_not_for_another_word(name: str, meant: str) -> None:
+    assert nearest_name(name, ["labrador", "cat", "fold1"]) == meant

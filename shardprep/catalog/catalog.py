@@ -5,7 +5,6 @@ Other members become `Skipped` with a reason, except annotations and masks of th
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -83,7 +82,7 @@ from shardprep.catalog.targets import (
     words_in,
 )
 from shardprep.dataset.schema import IMAGES, ROWS, Feature, TargetKind
-from shardprep.errors import OptionName, SourceError, concise, counted, shown, some_of
+from shardprep.errors import OptionName, SourceError, concise, counted, nearest_name, shown, some_of
 from shardprep.image.annotation_types import Annotation
 from shardprep.image.tiles import tile_spec
 from shardprep.recipe.recipe import Recipe
@@ -367,7 +366,9 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
             what = f"column {match.id_column!r} has a list of images in a cell: {shown(cell)}"
             hint = "write a row for each image"
         if rule.kind == "column":
-            hint = "fill the column, or name another column"
+            titles = {} if match is None else match.table.titles
+            hint = f"fill {some_of([titles.get(x, x) for x in labelling.columns])}, or name "
+            hint += "another column"
         raise SourceError(OptionName("labels", rule.kind), what, hint)
     class_map, classes = naming.class_map, naming.classes
     if recipe.is_annotated:
@@ -433,8 +434,8 @@ def _findings(found: Affected, items: Items, unlabelled: Sequence[Skipped]) -> l
         unmapped = tuple(n for n in annotated.unmapped if not has_labels or n in unmapped)
     if unmapped:
         known = {*targets.names, *(annotated.facts.names if annotated is not None else ())}
-        near = difflib.get_close_matches(unmapped[0], sorted(known), 1)
-        meant = f"; is {near[0]} meant?" if near else ""
+        near = nearest_name(unmapped[0], sorted(known))
+        meant = f"; is {near} meant?" if near else ""
         findings.append(f"{OptionName('class_map')}: no class is called {some_of(unmapped)}{meant}")
     findings += idle_options(found)
     if recipe.rules.group.kind != "none":

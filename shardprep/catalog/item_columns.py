@@ -136,7 +136,7 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
     if twice := next((one for one in names if names.count(one) > 1), ""):
         raise SourceError(items.name, f"has two columns for {twice!r}", "rename or drop one")
     said = [
-        f"column {title!r} of {items.name} is the {role}"
+        f"column {title!r} of {items.name} {'has' if role[-1] == 's' else 'is'} the {role}"
         for role, title in roles.items()
         if title.lower() != role
     ]

@@ -27,13 +27,11 @@ from shardprep.errors import OptionName, RecipeError, SourceError, counted, show
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.string_column import Texts, release
 from shardprep.storage.atomic_file import write_durably
-from shardprep.storage.cache import cache_root, make_cache
+from shardprep.storage.cache import ITEMS, cache_root, make_cache
 from shardprep.storage.text_file import decoded
 
 _CACHE = "items"
 """Folder in the cache for tables that were given as Python values."""
-_OF_FRAME = "items"
-"""Name, in messages, of a table that was given as a Python value."""
 LISTS = (
     "labels", "texts", "box_labels", "mask", "target_image", "segmentation", "keypoints", "points",
     "boxes", "iscrowd",
@@ -75,7 +73,7 @@ class GivenItems:
     @property
     def is_frame(self) -> bool:
         """Whether Python passed the table as an object."""
-        return self.name == _OF_FRAME
+        return self.name == ITEMS
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
@@ -92,8 +90,11 @@ class GivenItems:
         """Raise a SourceError that lists the first rows with a fault."""
         if self.faults:
             rows = [self.faults[row] for row in sorted(self.faults)]
-            more = f"; and {counted(len(rows) - _FEW, 'more row')}" if len(rows) > _FEW else ""
-            raise SourceError(self.name, "; ".join(rows[:_FEW]) + more, hint)
+            more = [f"and {counted(len(rows) - _FEW, 'more row')}"] if len(rows) > _FEW else []
+            parts = [*rows[:_FEW], *more]
+            error = SourceError(self.name, "; ".join(parts), hint)
+            error.parts = parts
+            raise error
 
 
 def kept(table: Any, option: str) -> str:
@@ -106,6 +107,8 @@ def kept(table: Any, option: str) -> str:
     if isinstance(table, str | os.PathLike):
         return os.fspath(table)
     table = [*table] if are_rows(table) else _as_columns(table, option)
+    if hasattr(getattr(table, "index", None), "step"):  # pyarrow leaves out a range
+        table = _with_index(table)
     suffix = "parquet" if option == "items" else "csv"
     data = None if isinstance(table, list) else _of_columns(table, suffix)
     if data is None:
@@ -197,6 +200,12 @@ def _of_columns(table: Any, suffix: str) -> bytes | None:
     return stream.getvalue()
 
 
+def _with_index(table: Any) -> Any:
+    """Return a data frame of pandas with its named index as columns."""
+    names = {*getattr(table.index, "names", ())} - {None}
+    return table.reset_index() if names and names.isdisjoint(table.columns) else table
+
+
 def _records(table: Any, option: str) -> list[Any]:
     titles = [*map(str, getattr(table, "column_names", getattr(table, "columns", ())))]
     _check_titles(titles, option)
@@ -204,7 +213,7 @@ def _records(table: Any, option: str) -> list[Any]:
         cells = [list(column) for column in table.values()]
         return [dict(zip(table, row, strict=True)) for row in zip(*cells, strict=True)]
     if titles and hasattr(table, "iloc"):
-        return list(table.to_dict("records"))
+        return list(_with_index(table).to_dict("records"))
     with contextlib.suppress(pa.ArrowException, TypeError, ValueError):
         return list(pa.table(table).to_pylist())
     what = f"a value of the type {type(table).__name__} is not a table"
@@ -272,7 +281,7 @@ def read_file(recipe: Recipe, *, is_last: bool) -> GivenItems:
 
 
 def _read_file(recipe: Recipe, file: Path) -> GivenItems:
-    name = _OF_FRAME if file.is_relative_to(cache_root() / _CACHE) else recipe.items
+    name = ITEMS if file.is_relative_to(cache_root() / _CACHE) else recipe.items
     suffix = file.suffix.lower()
     if not file.is_file():
         what = "is not a file on this machine"

@@ -107,7 +107,8 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
     titles = tuple(places)
     if len(titles) == 1:
         titles = (table.header[places[titles[0]]],)
-    columns = f"column {titles[0]!r}" if len(titles) == 1 else f"{len(titles)} columns"
+    first = table.titles.get(titles[0], titles[0])
+    columns = f"column {first!r}" if len(titles) == 1 else f"{len(titles)} columns"
     by = "" if table.is_own else f" by {match.id_column!r}"
     by += f", a row for each {rule.pivot!r}" if rule.pivot else ""
     found = Labelling(

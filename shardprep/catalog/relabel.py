@@ -18,11 +18,10 @@ from shardprep.catalog.targets import (
     Naming,
     class_names,
     listed,
-    nearest_name,
     split_classes,
 )
 from shardprep.dataset.card import from_cell
-from shardprep.errors import OptionName, SourceError, counted, some_of
+from shardprep.errors import OptionName, SourceError, counted, nearest_name, some_of
 from shardprep.recipe.rules import CsvRule
 from shardprep.source.string_column import Coded
 
@@ -176,6 +175,6 @@ def _unknown_classes(
         elif 0 <= place < len(classes):
             meant[name] = f"is the number of {classes[place]}"
         else:
-            near = nearest_name(name.casefold(), folded)
-            meant[name] = f"is {folded[near]} meant?" if near else ""
+            near = nearest_name(name, classes)
+            meant[name] = f"is {near} meant?" if near else ""
     return meant

@@ -18,6 +18,7 @@ from shardprep.catalog.patterns import ANY_FOLDER, Pattern, globs_match
 from shardprep.catalog.tables.key_index import KeyIndex, origin_of, unused_entries
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import TableMatch, is_of_splits
+from shardprep.dataset.leak_check import ratios_like
 from shardprep.errors import OptionError, OptionName, SourceError, counted, shown, some_of
 from shardprep.recipe.recipe import Recipe
 from shardprep.recipe.rules import GroupRule, SplitRule
@@ -272,8 +273,8 @@ def divided_groups(items: Items, ratios: Mapping[str, float]) -> list[str]:
     pairs = np.unique(np.stack((items.group.codes, splits))[:, is_counted], axis=1)
     mixed = int((np.unique(pairs[0], return_counts=True)[1] > 1).sum())
     what = f"{counted(mixed, 'group', 'is', 'are')} in several of the given splits, a leak"
-    hint = f"{OptionName('split', 'RATIOS')} for these splits keeps each group in one split"
-    return [f"{what}: {hint}"] if mixed else []
+    flag = OptionName("split", ratios_like(items.split.counts()))
+    return [f"{what}: {flag} keeps each group in one split"] if mixed else []
 
 
 def divided_patients(

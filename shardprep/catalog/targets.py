@@ -7,7 +7,6 @@ number, a text, or several values. Unlabelled images have the target None.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import itertools
 import json
 import re
@@ -31,7 +30,7 @@ from shardprep.catalog.target_values import (
     text_targets,
 )
 from shardprep.dataset.schema import CLASS_PREFIX, TARGETS, TargetKind
-from shardprep.errors import OptionName, SourceError, counted, some_of, use_one_of
+from shardprep.errors import OptionName, SourceError, counted, nearest_name, some_of, use_one_of
 from shardprep.recipe.recipe import Recipe
 from shardprep.recipe.rules import parse_pairs
 from shardprep.source.string_column import Coded
@@ -52,7 +51,6 @@ _MANY_VALUES = 20
 _NOTHING = frozenset({"na", "n/a", "#n/a", "nan", "null", "none", "nil", "?", "-", "missing"})
 """Case-folded class names that probably mean an empty cell."""
 _MOST_NAMES = 10
-_ALIKE, _A_FEW = 0.8, 3
 _CLASSES, _CLASS_MAP = OptionName("classes"), OptionName("class_map")
 _LABELS, _TARGET = OptionName("labels"), OptionName("target")
 _SEVERAL = re.compile(
@@ -125,7 +123,7 @@ def make_targets(
         ordered = tuple(dict.fromkeys(names.values()))
     place = {name: i for i, name in enumerate(ordered)}
     number = {raw: place[name] for raw, name in names.items() if name in place}
-    findings = (*_alike(ordered), *_without_meaning(names, counts))
+    findings = (*_alike(ordered), *_one_number(ordered), *_without_meaning(names, counts))
     if kind == "multilabel":
         sets = column.map(lambda cell: tuple(sorted({number[name] for name in split[cell]})))
         return Targets(kind, sets, ordered, unmapped, findings=findings)
@@ -142,6 +140,17 @@ def _alike(names: Sequence[str]) -> tuple[str, ...]:
             flag = OptionName("class_map", f"{name}={other}")
             return (f"classes {other!r} and {name!r} differ only in case; {flag} joins them",)
     return ()
+
+
+def _one_number(names: Sequence[str]) -> tuple[str, ...]:
+    """Return a note on a class that is a number among three or more words of several letters."""
+    numbers = [one for one in names if as_number(one) is not None]
+    words = [one for one in names if len(one) > 1 and one not in numbers]
+    if len(numbers) != 1 or len(words) < 3 or len(words) + 1 < len(names):
+        return ()
+    flags = OptionName("class_map", f"{numbers[0]}={words[0]}"), OptionName("null", numbers[0])
+    what = f"class {numbers[0]!r} is a number among names such as {words[0]!r}"
+    return (f"{what}; {flags[0]} joins it with one, {flags[1]} makes it empty",)
 
 
 def _without_meaning(names: Mapping[str, str], counts: Mapping[Cell, int]) -> tuple[str, ...]:
@@ -252,21 +261,12 @@ class Naming(NamedTuple):
         if called and not set(self.classes) & set(called):
             what = f"none of {some_of(self.classes, _MOST_NAMES)} is a class of the {where}"
             raise SourceError(_CLASSES, what, f"use one of {some_of(called, _MOST_NAMES)}")
-        others = {one.casefold(): one for one in called if one not in self.classes}
+        others = [one for one in called if one not in self.classes]
         for name in (one for one in self.classes if one not in called):
-            if near := others.get(nearest_name(name.casefold(), others)):
+            if near := nearest_name(name, others):
                 what = f"no class of the {where} is called {name}"
                 raise SourceError(_CLASSES, what, f"is {near} meant? use one of {some_of(called)}")
         return self.classes
-
-
-def nearest_name(name: str, others: Iterable[str]) -> str:
-    """Return the name that is probably meant, with swapped letters or one more letter, or ""."""
-    letters, numbers = sorted(name), re.findall(r"\d+", name)
-    near = difflib.get_close_matches(name, others, _A_FEW, _ALIKE)
-    near = [one for one in near if re.findall(r"\d+", one) == numbers]
-    swapped = (one for one in others if len(one) == len(name) and sorted(one) == letters)
-    return next(itertools.chain(near, swapped), "")
 
 
 def naming_of(recipe: Recipe, labels: Coded[Cell | None], read: Callable[[str], bytes]) -> Naming:

@@ -85,7 +85,7 @@ def _print_next(terminal: Terminal, found: Verification, *, decode: bool, repair
 
         terminal.entry("next", repairing(found))
     elif found.leaks is not None and not found.leaks.is_clean:
-        text = "build again with --split RATIOS and --group near, or with --dedup near"
+        text = "build again with --split validation=0.2 and --group near, or with --dedup near"
         terminal.entry("next", f"{text}; shardprep report shows the pictures")
     elif not found.problems and not decode:
         command = f"shardprep verify {shlex.quote(found.location)} --decode"

@@ -8,7 +8,7 @@ change this hash as well, so `shardprep verify --leaks` also repeats the search.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -147,3 +147,13 @@ class LeakSearch(Card):
             "leaks": [" and ".join(one.keys) for one in self.leaks] or "none",
             "certificate": list(self.contradictions) or certificate,
         }
+
+
+def ratios_like(counts: Mapping[str, int]) -> str:
+    """Return ratios that give splits about these numbers of images, as `split` takes them."""
+    others = [split for split in counts if split != "train"] or [*counts]
+    total = max(1, sum(counts.values()))
+    shares = {split: max(0.01, round(counts[split] / total, 2)) for split in others}
+    if "train" not in counts:
+        shares[others[0]] = round(1 - sum(shares[split] for split in others[1:]), 2)
+    return ",".join(f"{split}={share:g}" for split, share in shares.items())

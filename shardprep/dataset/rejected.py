@@ -11,7 +11,7 @@ from shardprep.errors import OptionName, counted, shown
 
 _REMEDY = "; give "
 """Begins the remedy in the reason of a rejection, which names options as flags."""
-_FLAG = re.compile(r"--([a-z-]+)(?: ([A-Zx,]+|recover))?")
+_FLAG = re.compile(r"--([a-z-]+)(?: ([A-Z,]+|[0-9]+x[0-9]+|recover))?")
 
 
 def rejected_text(items: Path, again: str, limit: str = "", most: float = 0.0) -> tuple[str, str]:

@@ -8,7 +8,6 @@ value must raise a RecipeError and nothing else.
 from __future__ import annotations
 
 import codecs
-import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -20,7 +19,7 @@ from shardprep.dataset import schema
 from shardprep.dataset.documents import MAX_NAME, NAME, VERSION
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX
 from shardprep.dataset.schema import MAX_SIDE
-from shardprep.errors import OptionError, OptionName, RecipeError, printable, shown
+from shardprep.errors import OptionError, OptionName, RecipeError, nearest_name, printable, shown
 from shardprep.image import annotation_types, spec
 from shardprep.image.spec import Fit, ImageSpec
 from shardprep.recipe.object_rules import (
@@ -481,8 +480,8 @@ def _unknown_key(key: str) -> tuple[str, str]:
     name = shown(printable(key), _MAX_KEY)
     if key in RUN_OPTIONS:
         return name, f"is for one run: give {_option(key)} on the command line"
-    near = difflib.get_close_matches(key[:_MAX_KEY], sorted(BUILD_OPTIONS), 1)
-    hint = f"is {near[0]} meant?" if near else "shardprep build --help-all lists the options"
+    near = nearest_name(key, sorted(BUILD_OPTIONS))
+    hint = f"is {near} meant?" if near else "shardprep build --help-all lists the options"
     return name, f"unknown key; {hint}"
 
 

@@ -14,8 +14,8 @@ from shardprep.storage.atomic_file import DurableFile
 
 Arrays = dict[str, Any]
 
-DATA_FRAME = "the data frame"
-"""Name, in messages, of a table that was passed as a Python object."""
+DATA_FRAME, ITEMS = "the data frame", "items"
+"""Names, in messages, of tables that were passed as Python objects."""
 FRAME = re.compile(r"(?<!/)items/[0-9a-f]{64}\.(?:csv|jsonl|parquet)")
 """Matches the path below `cache_root()` of the copy of a table that was passed as an object."""
 _FORGOTTEN_S = 30 * 24 * 3600.0

@@ -163,8 +163,8 @@ class _StackReader:
         """Return how an image differs from the images before it, or ""."""
         first = self._images[0] if self._images else image
         if (image.height, image.width) != (first.height, first.width):
-            what = f"is {image.width}x{image.height} pixels, but the first image is "
-            return f"{what}{first.width}x{first.height}; give --size WIDTHxHEIGHT"
+            what, size = f"is {image.width}x{image.height} pixels", f"{first.width}x{first.height}"
+            return f"{what}, but the first image is {size}; give --size {size}"
         self._has_levels.add(image.levels is not None)
         if (
             self._is_series

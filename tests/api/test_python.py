@@ -153,15 +153,15 @@ def test_too_many_rejections_name_the_reason_and_its_remedy_also_when_inspected(
         shardprep.build("set", size="none", **given)
     reason = "1 bad_stack, such as s3: 1.png: is 24x20 pixels, but the first image is 20x20"
     assert many.value.what.endswith(reason)
-    way = 'build again with size="WIDTHxHEIGHT", and overwrite, or run again with'
+    way = 'build again with size="20x20", and overwrite, or run again with a higher max_rejected'
     assert many.value.hint.startswith(way)
     with pytest.raises(shardprep.DatasetError) as unfinished:
         shardprep.inspect("tfrecords")
     assert unfinished.value.what.endswith(reason)
     assert unfinished.value.hint.startswith(
-        'build again with size="WIDTHxHEIGHT", and overwrite, or run the'
+        'build again with size="20x20", and overwrite, or run the'
     )
-    result = shardprep.build("set", size=16, overwrite=True, **given)
+    result = shardprep.build("set", size="20x20", overwrite=True, **given)
     assert result.manifest.totals.num_written == 4
 
 

@@ -463,10 +463,10 @@ ROWS = [
         {"p1_a.jpg": "p1", "p1_b.jpg": "p1", "p2_c.jpg": "p2"},
     ),
     Row(
-        "--split RATIOS for these splits keeps each group in one split",
+        "…: --split … keeps each group in one split",
         images("train/p1_a.jpg", "val/p1_b.jpg", "train/p2_c.jpg", "val/p3_d.jpg"),
         {"labels": "none", "group": "regex:(p\\d)_"},
-        {"split": Own("train=0.5,validation=0.5")},
+        {"split": "validation=0.5"},
         lambda made: [line for line in made.findings if "several of the given" in line],
         [],
     ),

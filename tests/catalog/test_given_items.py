@@ -712,7 +712,10 @@ WRONG: list[tuple[Rows, str]] = [
     ),
     ([{"image": "0.jpg", "label": [1, 2]}], "row 1: label .* is not a single value: call"),
     ([{"image": "0.jpg", "label": {"a": 1}}], "row 1: label .* is not a single value"),
-    ([{"image": "0.jpg", "label": None}], "finds a label for none .* fill the column"),
+    (
+        [{"image": "0.jpg", "label": None}],
+        "finds a label for none .* fill label, or name another column",
+    ),
     ([{"image": "0.jpg", "split": "held"}], "row 1: split 'held' is not train, validation or"),
     ([{"image": "0.jpg", "sample": None}], "row 1: sample '' is empty"),
     ([{"image": "0.jpg", "mask": "[broken"}], "row 1: mask '' is not an image of the source"),
@@ -832,6 +835,27 @@ def test_a_folder_that_is_missing_is_named_once() -> None:
     assert "in their folder" not in " ".join(planned(one_name).plan.findings)
 
 
+def test_a_named_index_of_pandas_is_a_column_and_an_unnamed_one_needs_a_reset() -> None:
+    frame = pd.DataFrame(ROWS)
+    for mixed in (frame, frame.assign(mixed=[1, *"bcdef"][: len(frame)])):
+        named = planned(mixed.rename_axis("place"), columns="place")
+        assert "place" in named.plan.schema.features
+        of_images = planned(mixed.set_index("image"))
+        assert of_images.images == planned(frame).images
+        with pytest.raises(SourceError, match=r"has no column 'index'.* or frame.reset_index\(\)"):
+            planned(mixed, columns="index")
+        assert "index" in planned(mixed.reset_index(), columns="index").plan.schema.features
+
+
+def test_the_origin_and_the_errors_of_labels_name_the_column_of_the_table() -> None:
+    found = planned([{"image": f"{i}.jpg", "Class": "ab"[i % 2]} for i in range(6)])
+    assert found.plan.labels_from == "items, column 'Class'"
+    with pytest.raises(SourceError, match="fill Class, or name another column"):
+        planned([{"image": f"{i}.jpg", "Class": ""} for i in range(6)])
+    rows = [{"image": f"{i}.jpg", "Tags": ["a"]} for i in range(6)]
+    assert "column 'Tags' of items has the labels" in planned(rows).plan.findings
+
+
 def test_equal_rows_of_an_image_are_to_be_dropped() -> None:
     frame = pd.DataFrame([*ROWS, ROWS[1]])
     with pytest.raises(SourceError, match=r"are equal: .* \(frame\.drop_duplicates\('image'\)\)"):
@@ -847,6 +871,10 @@ def test_five_wrong_rows_are_named_and_the_others_counted() -> None:
         planned(rows)
     assert all(f"row {i}:" in str(error.value) for i in range(1, 6))
     assert "and 3 more rows" in str(error.value)
+    first, *said, more, hint = error.value.lines
+    assert (first, len(said), more) == ("items:", 5, "  and 3 more rows")
+    assert all(row.startswith(f"  row {i}: ") for i, row in enumerate(said, 1))
+    assert hint == f"{error.value.hint.capitalize()}."
 
 
 @pytest.mark.parametrize(
@@ -1132,6 +1160,27 @@ def test_a_label_is_one_class_unless_it_may_be_several() -> None:
         planned(several)
     assert planned(several, target="class").plan.schema.labels == ("a", "a;b", "a|b", "b")
     assert planned(several[:3], separator=";").plan.schema.labels == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("labels", "is_said"),
+    [
+        ("1 cat dog bird", True),
+        ("1 2 cat dog bird", False),
+        ("cat dog bird", False),
+        ("1 a b c d", False),
+        ("1 cat", False),
+    ],
+)
+def test_a_class_that_is_a_number_among_words_is_said(labels: str, *, is_said: bool) -> None:
+    rows = [{"image": f"{i}.jpg", "label": x} for i, x in enumerate(labels.split())]
+    note = "class '1' is a number among names such as 'bird'; "
+    note += "--class-map 1=bird joins it with one, --null 1 makes it empty"
+    assert (note in planned(rows).plan.findings) == is_said
+    if is_said:
+        joined = planned(rows, class_map="1=cat").plan.schema.labels
+        assert {*joined} == {"cat", "dog", "bird"}
+        assert planned(rows, null="1").plan.schema.labels == ("bird", "cat", "dog")
 
 
 def test_titles_texts_and_classes_that_are_almost_others_are_said() -> None:

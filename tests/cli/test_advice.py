@@ -154,7 +154,7 @@ CASES = [
         ["x", "y"],
     ),
     Case(
-        "……x…; give --size WIDTHxHEIGHT",
+        "…, but the first image is …; give --size …",
         {f"s/{i}.png": encoded(Image.new("L", (8 + i, 8)), "PNG") for i in range(2)},
         ((*STACK, "--size", "none"),),
         (

@@ -208,7 +208,7 @@ def test_copies_that_folders_divide_are_named_though_the_certificate_holds(
     shown = " ".join(done.stdout.split())
     assert done.exit_code == 3
     assert "still holds, and says that copies are in several splits" in shown
-    assert "build again with --split RATIOS and --group near, or with --dedup near" in shown
+    assert "build again with --split validation=0.2 and --group near, or with --dedup near" in shown
 
 
 def test_a_difference_of_certificates_names_each_value(sound: Path) -> None:

@@ -265,7 +265,7 @@ def test_images_of_a_stack_must_agree_in_size(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"stack": "{id}/*.jpg", "max_rejected": 0.5}
     uneven = build(source, tmp_path / "out", size="none", **keys)
     items = rows(uneven.path)
-    reason = "slice_2.jpg: is 10x8 pixels, but the first image is 16x12; give --size WIDTHxHEIGHT"
+    reason = "slice_2.jpg: is 10x8 pixels, but the first image is 16x12; give --size 16x12"
     assert (items["a"]["kind"], items["a"]["reason"]) == ("bad_stack", reason)
     sized = build(source, tmp_path / "sized", size="16x12", **keys)
     found = records(sized.path)

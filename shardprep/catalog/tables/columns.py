@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import re
@@ -20,7 +19,7 @@ from shardprep.catalog.tables.table import Table
 from shardprep.catalog.target_values import DECIMAL_COMMA, as_number
 from shardprep.dataset.example import is_beyond_float32, vanishes_in_float32
 from shardprep.dataset.schema import IMAGES, MISSING, PRESENT, PROVIDED, ROWS
-from shardprep.errors import OptionName, RecipeError, SourceError, counted
+from shardprep.errors import OptionName, RecipeError, SourceError, counted, nearest_name
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member
 from shardprep.source.string_column import Coded
@@ -267,8 +266,8 @@ def with_headers(
     known = text_keywords()
     for keyword in keywords:
         if keyword not in known:
-            near = difflib.get_close_matches(keyword, known, 1)
-            hint = f"is {DICOM}{near[0]} meant?" if near else "use a name such as dicom/PatientID"
+            near = nearest_name(keyword, known)
+            hint = f"is {DICOM}{near} meant?" if near else "use a name such as dicom/PatientID"
             what = "is not an element of DICOM with a text or a number"
             raise RecipeError(f"{DICOM}{keyword}", what, hint)
     cells = list[list[str]]()

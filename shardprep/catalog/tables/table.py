@@ -19,7 +19,7 @@ from shardprep.dataset.card import from_cell
 from shardprep.errors import OptionName, SourceError, use_one_of
 from shardprep.image.signatures import IMAGE_SUFFIXES
 from shardprep.source.string_column import Coded, ColumnView, Texts, release
-from shardprep.storage.cache import DATA_FRAME
+from shardprep.storage.cache import DATA_FRAME, ITEMS
 from shardprep.storage.text_file import WHOLE, CsvRows, text_lines
 
 DELIMITERS = ",;\t|"
@@ -219,6 +219,8 @@ class Table:
                     raise UnsureCellsError(self.name, what, "rename or drop one")
                 return place
         hint = use_one_of(name, [*dict.fromkeys(titles)], len(titles))
+        if name == "index" and self.name in (DATA_FRAME, ITEMS):
+            hint += ", or frame.reset_index(), which makes the index a column"
         raise SourceError(self.name, f"has no column {name!r}", hint)
 
     def has_twins(self, title: str) -> bool:

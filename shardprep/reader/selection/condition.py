@@ -8,7 +8,6 @@ text is parsed, not evaluated: it has comparisons of columns and values, joined 
 from __future__ import annotations
 
 import ast
-import difflib
 import functools
 import operator
 import re
@@ -19,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.dataset.item_table import LABEL_NAME, OWN
-from shardprep.errors import DatasetError, shown, some_of, use_one_of
+from shardprep.errors import DatasetError, nearest_name, shown, some_of, use_one_of
 
 WHERE = "reader.select"
 MAX_SHOWN = 80
@@ -175,8 +174,8 @@ class _Parser:
         name = ast.unparse(node).replace(" / ", "/")  # such as Roi.X1 and dicom/PatientAge
         name = self._quoted.get(name, name)
         if name not in self._types:
-            near = difflib.get_close_matches(name, self._types, 1)
-            meant = f"is {near[0]} meant? " if near else "put a text into quotes, or "
+            near = nearest_name(name, self._types)
+            meant = f"is {near} meant? " if near else "put a text into quotes, or "
             hint = f"{meant}{_column_hint(self._types)}"
             raise refused(self._text, f"items have no column {name}", hint)
         if pa.types.is_nested(self._types[name]):

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from shardprep.dataset.leak_check import ratios_like
 from shardprep.dataset.schema import ALL_POINTS, BOX, MASK
 from shardprep.errors import counted
 from shardprep.reporter.findings.finding import (
@@ -167,7 +168,9 @@ def _remedy(finding: Finding, contents: Contents) -> list[Html]:
     anew = ", and the ratios divide the others anew" if has_ratios else ""
     would = f" leaves out {' and '.join(shares)}{anew}."
     if finding.name == "near-leaks":
-        would += " To keep them in one split instead: --split RATIOS --group near."
+        splits = contents.manifest.splits.items()
+        ratios = ratios_like({name: split.num_records for name, split in splits})
+        would += f" To keep them in one split instead: --split {ratios} --group near."
     if is_listed and options.get("exclude_list"):
         would += " It replaces the list that this dataset was built with: add that list's lines."
     return [tag("p", first, build, would, class_="dim")]

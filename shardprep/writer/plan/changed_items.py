@@ -297,7 +297,7 @@ def _with_splits(given: ChangedItems, stated: GivenSplits) -> ChangedItems:
 def _cut(given: ChangedItems, ratios: Mapping[str, float], seed: int) -> ChangedItems:
     from shardprep.writer.plan.source_plan import cut_items
 
-    cut = cut_items(given.items, ratios, seed)
+    cut = cut_items(given.items, ratios, seed, given.schema.labels)
     splits = pa.array(list(cut.items.split), pa.string()).dictionary_encode()
     return _without_spoilers(given, cut).noted(cut.notes).with_rows(split=splits)
 

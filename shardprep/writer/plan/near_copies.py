@@ -8,6 +8,7 @@ thumbnails for later builds with the same stored images.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardprep.catalog.items import Item, Items
-from shardprep.dataset.leak_check import LeakCheck, kept_rank
+from shardprep.dataset.leak_check import LeakCheck, kept_rank, ratios_like
 from shardprep.dataset.schema import Schema
 from shardprep.dataset.stored_size import check_stored
 from shardprep.errors import OptionName, counted, shown
@@ -164,8 +165,9 @@ class NearCopies:
             return []
         first, second = (shown(key, _MOST_SHOWN) for key in sorted(parted[0].values())[:2])
         text = f"{len(parted):,} of these are in several given splits, such as {first} and {second}"
-        cuts = f"{OptionName('split', 'RATIOS')} for these splits divides labelled images again"
-        return [f"{text}: {cuts}, and {OptionName('dedup', 'near')} leaves copies out"]
+        flag = OptionName("split", ratios_like(Counter(item.split for item in final)))
+        near = OptionName("dedup", "near")
+        return [f"{text}: {flag} divides labelled images again, and {near} leaves copies out"]
 
 
 _VERSION = 2
