@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.dataset import example, tfrecord
 from tests.support.arrays import npy, npz
-from tests.support.builders import write_folder
+from tests.support.builders import jpeg, write_folder
 from tests.support.first_contact import outcome
 from tests.support.scenes import picture
 
@@ -30,6 +32,21 @@ def test_masks_in_npy_files_are_of_images_of_their_names(tmp_path: Path) -> None
     assert "--labels folder (" in found
     proposed = survey_source(tmp_path / "b/source", tmp_path / "work", lambda _: None)
     assert '# masks = "train_masks/{stem}.npy"' in recipe_text(proposed)
+
+
+def test_the_score_of_a_search_is_no_label_without_a_question(tmp_path: Path) -> None:
+    for title, is_asked in (("sim_score", True), ("mos_score", False)):
+        columns = {
+            "image": [jpeg(16, 16, i) for i in range(8)],
+            "name": [f"the {i * 7}th of them" for i in range(8)],
+            "found": [f"near the river {i}" for i in range(8)],
+            title: [0.8 + i / 100 for i in range(8)],
+        }
+        pq.write_table(pa.table(columns), tmp_path / "train.parquet")
+        error = _asked(
+            tmp_path / title, {"train.parquet": (tmp_path / "train.parquet").read_bytes()}
+        )
+        assert ("--labels none (" in error) == is_asked
 
 
 def test_arrays_that_are_not_named_like_images_are_no_masks(tmp_path: Path) -> None:

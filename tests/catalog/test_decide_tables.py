@@ -53,6 +53,9 @@ _ASKED: dict[str, tuple[str, Sequence[str], Sequence[str]]] = {
     "individuals beside their species": (
         "species,individual_id", ["whale whale dolphin dolphin", "a1 b2 c3 d4"],
         ["--labels {}:species (", "--labels {}:individual_id ("]),
+    "a type that divides the classes of the target": (
+        "target,image_type", ["no no no tb", "well ill well tb"],
+        ["--labels {}:target", "--labels {}:image_type"]),
     "flags beside a column of words": (
         "rings,polish,scar,skin",
         ["0 0 1 0", "1 0 0 0", "0 1 0 0", "fair dark medium fair dark medium light light"],

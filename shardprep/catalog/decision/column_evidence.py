@@ -53,6 +53,8 @@ _ABOUT = frozenset((
     "xmax", "ymax", "eye", "area", "spacing", "region", "country", "state", "location", "mask",
     "image", "key", "imgid", "imageid", "sentid", "sentids", "z",
 ))  # fmt: skip
+_OF_SEARCHES = frozenset(("sim", "similarity", "confidence", "conf", "retrieval"))
+"""Words in titles of numbers that say how an image was found, such as `sim_score`."""
 _IDENTITY = re.compile(
     "(individual|identity|landmark|product|hotel|vehicle|whale|celebrity)([ _]?(id|name))?",
     re.IGNORECASE,
@@ -143,7 +145,7 @@ def found_columns(
         if has_flags and not is_about(title) and has_words(match, title, 3):
             strength = STRONG
         is_text = words & OF_TEXTS and "target" in kinds[0] and not is_about(title)
-        if words & _LABELS or is_text or "boxes" in kinds[0]:
+        if (words & _LABELS and not words & _OF_SEARCHES) or is_text or "boxes" in kinds[0]:
             strength = STRONG
         is_open = kinds == [{}] and None in map(as_number, counts) and title not in usual
         is_open &= len(titles) == 1 or not are_classes(len(counts), sum(counts.values()))
@@ -209,11 +211,25 @@ def _numbers_together(match: TableMatch, found: Sequence[LabelColumns]) -> Itera
 def as_rivals(found: Sequence[LabelColumns]) -> list[LabelColumns]:
     """Return the columns; if one column is STRONG, column 2 of a headerless table is not stronger.
 
-    Two strong columns make the user choose.
+    Two strong columns make the user choose, also if one is a type that divides the classes of the
+    other, such as healthy and sick within "no tuberculosis".
     """
+    clear = [one for one in found if STRONG <= one.strength < SHARED]
+    finer = [one for one in found if len(clear) == 1 and _divides(one, clear[0])]
+    found = [replace(x, strength=clear[0].strength) if x in finer else x for x in found]
     most = STRONG if any(one.strength == STRONG for one in found) else SHARED
     bare = ((one, most if one.titles == ("2",) else SHARED) for one in found)
     return [replace(one, strength=min(one.strength, most)) for one, most in bare]
+
+
+def _divides(one: LabelColumns, other: LabelColumns) -> bool:
+    """Return whether a column of types has more classes than another, each within one of it."""
+    if one.match is not other.match or {len(one.titles), len(other.titles)} != {1}:
+        return False
+    cells, coarse = (x.match.table.cells(x.match.table.column(x.titles[0])) for x in (one, other))
+    pairs = {*zip(cells, coarse, strict=True)}
+    is_finer = len(pairs) == len({*cells}) > len({*coarse})
+    return is_finer and words_of(one.titles[0])[-1:] == ["type"] and "" not in {*cells}
 
 
 def _are_files(index: KeyIndex, title: str, cells: Texts) -> bool:

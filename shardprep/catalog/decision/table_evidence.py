@@ -303,6 +303,7 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
         readings[1:1] = [own] * bool(pairs)
         rest = [*(one for one in found if one not in shown), *(others if is_open else ())]
         readings += [Reading(with_splits(view, x, x.options[0]), x.why) for x in rest]
+        readings = _or_none(readings, first[0])
     number, num_rows = _num_empty(first[0]), (first[0].match.row_of >= 0).sum()
     is_text = any(str(one.options.get("target")).startswith("text") for one in readings[:1])
     if len(readings) == 1 and not is_text and number > (1 - ENOUGH) * num_rows:  # texts may be ""
@@ -314,6 +315,14 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
         readings.append(Reading({"labels": "none"}, f"all images, also {num_rows:,} without a row"))
     readings = unclear if len(readings) == 1 else readings
     return readings[:_MOST_SHOWN]
+
+
+def _or_none(readings: list[Reading], best: LabelColumns) -> list[Reading]:
+    """Return the readings, and that of no label if only cells of a file of images speak for one."""
+    if best.strength > LIKELY or not best.match.table.is_own:
+        return readings
+    nothing = Reading({"labels": "none"}, "none of its columns is a label")
+    return [*readings[: _MOST_SHOWN - 1], nothing]
 
 
 def _is_word(view: View, one: LabelColumns) -> bool:
