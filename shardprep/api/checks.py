@@ -16,7 +16,7 @@ from shardprep.api.arguments import (
     repair_source,
 )
 from shardprep.api.display import watched
-from shardprep.errors import BuildError, DatasetError, RecipeError
+from shardprep.errors import BuildError, DatasetError, OptionError, OptionName, RecipeError
 from shardprep.progress import Show, Watch
 from shardprep.recipe.options import ARGUMENTS, DATASET, RUN_OPTIONS, Option
 
@@ -75,11 +75,15 @@ def verify(
 
     Raises:
         DatasetError: the dataset does not exist, or its build is not finished.
-        RecipeError: a number is out of bounds, or the source for the repair is unknown.
+        RecipeError: a number is out of bounds, the source for the repair is unknown, or a source is
+            given without `repair`.
         BuildError: the repair would not give the same bytes. The dataset is left unchanged.
         SourceError: the source for the repair cannot be read.
         StorageError: object storage does not answer, or refuses a request.
     """
+    if source is not None and not repair:
+        hint = f"add {OptionName('repair')}, or leave it out"
+        raise OptionError(OptionName("source"), "is read only for a repair", hint)
     with answering(store_timeout), watched(progress) as watch:
         num = num_workers(workers)
         place, origin = files_at(dataset, damaged=True), None

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
-from shardprep.errors import DatasetError
+from shardprep.errors import DatasetError, nearest_name
 from shardprep.storage.url import ObjectUrl
 
 _P = ParamSpec("_P")
@@ -62,8 +62,6 @@ _NOT_FOLDERS = {
     "auto", "memory", "none", "true", "false", "yes", "no", "on", "off", "disk", *_SYNONYMS,
 }  # fmt: skip
 """Words that users write as the value of an option, not as the name of a folder."""
-_MISSPELLED = 0.8
-"""Minimum `difflib` ratio at which a word counts as a misspelled "memory"."""
 _SIMILAR = 0.7
 """Minimum `difflib` ratio of an unknown name and the name that an error proposes instead."""
 _MAX_SHOWN = 60
@@ -188,8 +186,7 @@ def _folder(value: Any) -> str:
     path = text(os.fspath(value))
     if isinstance(value, str) and not {"/", os.sep} & {*path}:
         name = path.strip().casefold()
-        is_misspelled = difflib.get_close_matches(name, ["memory"], 1, _MISSPELLED)
-        if name in _NOT_FOLDERS or is_misspelled:
+        if name in _NOT_FOLDERS or nearest_name(name, ("memory", "auto")):
             raise ValueError
     return _expand_user(path)
 

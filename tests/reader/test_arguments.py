@@ -224,7 +224,8 @@ def test_a_misspelt_value_is_an_error_with_the_right_value(
     monkeypatch.chdir(tmp_path)
     for name, value, meant in (
         ("cache", "ram", "memory"), ("cache", "RAM", "memory"), ("cache", "memroy", "memory"),
-        ("cache", "Auto", "auto"), ("dtype", "UINT8", "uint8"), ("dtype", "float16", "float32"),
+        ("cache", "Auto", "auto"), ("cache", "auot", "auto"), ("dtype", "UINT8", "uint8"),
+        ("dtype", "float16", "float32"),
         ("weights", "balance", "balanced"), ("box_format", "xyhw", "xywh"),
     ):  # fmt: skip
         given: dict[str, Any] = {name: value}

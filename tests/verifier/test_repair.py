@@ -312,6 +312,21 @@ def _shop(here: Path) -> Path:
     return here
 
 
+def test_a_build_with_raised_limits_is_repaired(tmp_path: Path) -> None:
+    data = zip_bytes(MEMBERS)
+    for i in range(9):
+        data = zip_bytes({f"{i}.zip": data})
+    source = write(tmp_path / "pets.zip", data)
+    built = build(source, tmp_path / "out", **KEYS, max_depth=12)
+    before = tree(built.path)
+    flip(built.path / FIRST)
+    done = shardprep.verify(built.path, repair=True, source=source, workers=1)
+    assert not done.problems
+    assert tree(built.path) == before
+    with pytest.raises(shardprep.RecipeError, match="is read only for a repair; add"):
+        shardprep.verify(built.path, source=source)
+
+
 def test_verify_exits_3_repair_exits_0(shop: Path, folder: Path) -> None:
     before = tree(folder)
     good = run("verify", "--decode", cwd=shop)
