@@ -23,6 +23,7 @@ from shardprep.recipe.options import ARGUMENTS, DATASET, RUN_OPTIONS, Option
 if TYPE_CHECKING:
     from shardprep.dataset.diff import Difference
     from shardprep.dataset.locate import DatasetFiles
+    from shardprep.dataset.open_dataset import OpenDataset
     from shardprep.reporter.leaks import ComparedImages, Overlap
     from shardprep.verifier.problem import Verification
 
@@ -167,15 +168,17 @@ def leaks(
     """
     from shardprep.reporter.leaks import compare_images, images_of
 
-    def images(place: str | Path, watch: Watch) -> ComparedImages:
-        found = images_of(dataset_at(place), watch)
+    def images(dataset: OpenDataset, watch: Watch) -> ComparedImages:
+        found = images_of(dataset, watch)
         watch.finish()
         return found
 
-    if str(first).rstrip("/") == str(second).rstrip("/"):
-        raise RecipeError(str(first), "is given twice", "name two different datasets")
     with answering(store_timeout), watched(progress) as watch:
-        return compare_images(images(first, watch), images(second, watch))
+        opened = [dataset_at(place) for place in (first, second)]
+        places = [str(one) if "://" in str(one) else Path(str(one)).resolve() for one in opened]
+        if places[0] == places[1]:
+            raise RecipeError(str(first), "is given twice", "name two different datasets")
+        return compare_images(*(images(one, watch) for one in opened))
 
 
 def diff(

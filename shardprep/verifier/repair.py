@@ -18,7 +18,6 @@ from shardprep.dataset.manifest import (
 from shardprep.dataset.remote_files import RemoteFiles
 from shardprep.errors import BuildError, DatasetError, OptionName, some_of
 from shardprep.progress import Watch
-from shardprep.recipe.options import BUILD_OPTIONS
 from shardprep.storage.cache import FRAME, cache_root
 from shardprep.verifier.problem import Verification
 from shardprep.writer.build import build_dataset
@@ -31,13 +30,6 @@ from shardprep.writer.workspace import states
 from shardprep.writer.workspace.remote import ObjectWorkspace
 from shardprep.writer.workspace.states import DamagedDataset, foreign_files
 
-_LIMITS = {
-    key: 0 if key == "timeout" else one.most
-    for key, one in BUILD_OPTIONS.items()
-    if not one.shapes_bytes and one.most
-}
-"""Limits that do not shape the bytes, each as wide as it can be: only the build stated its own."""
-
 
 def repair_dataset(
     verification: Verification, source: str, *, num_workers: int, watcher: Watch
@@ -49,7 +41,7 @@ def repair_dataset(
     bytes differ; the dataset is then unchanged. Other errors as in `build_dataset`.
     """
     manifest = repairable(verification)
-    recipe = recorded_recipe(manifest, source, _out(verification, manifest)).with_rules(**_LIMITS)
+    recipe = recorded_recipe(manifest, source, _out(verification, manifest))
     if changes := fingerprint_differences(manifest.fingerprint, make_fingerprint(recipe)):
         raise BuildError(
             verification.location,

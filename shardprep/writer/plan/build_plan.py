@@ -16,6 +16,7 @@ from shardprep.dataset.manifest import Fingerprint, Manifest, Unmatched
 from shardprep.dataset.schema import MAX_SIDE, Schema
 from shardprep.errors import BuildError, DatasetError, OptionName, RecipeError, printable
 from shardprep.image.spec import ImageSpec
+from shardprep.recipe.options import BUILD_OPTIONS
 from shardprep.recipe.recipe import Recipe, stored_recipe
 from shardprep.source.listing import Skipped
 from shardprep.storage.cache import with_cache
@@ -188,12 +189,20 @@ def read_outline(state: Folder) -> Outline | None:
         raise BuildError(where, what, hint) from error
 
 
+_LIMITS = {
+    key: 0 if key == "timeout" else one.most
+    for key, one in BUILD_OPTIONS.items()
+    if not one.shapes_bytes and one.most
+}
+"""Limits, each as wide as it can be: those of a build are not recorded."""
+
+
 def recorded_recipe(manifest: Manifest, source: str, out: str) -> Recipe:
     """Return the recipe of a dataset; DatasetError if this version does not know all its keys."""
     options = {key: with_cache(value) for key, value in manifest.fingerprint.options.items()}
     keys = {"source": source, "out": out, "name": manifest.name, "version": manifest.version}
     try:
-        return stored_recipe({**options, **keys, "max_rejected": 1.0})
+        return stored_recipe({**options, **keys, **_LIMITS})
     except RecipeError as error:
         what = "was built by another version of shardprep, which has other options"
         hint = "install that version, or build the dataset again"
