@@ -77,6 +77,7 @@ def select(
             hits = wanted.keys if is_kept else [kept.keys[i] for i in out]
             if option != "root":
                 lost = unused_globs(globs, chain(hits, others, images.keys))
+                _check_ids(lost, option, kept)
                 notes += [f"{OptionName(option)}: {some_of(lost)} fits nothing"] if lost else []
     left_out.sort(key=lambda one: one.key)
     if excluded:
@@ -116,6 +117,15 @@ def _without(
     for i, member in zip(left.tolist(), members.take(left), strict=True):
         left_out.append(skipped(member, reason, out[i]))
     return members.take(np.delete(np.arange(len(members)), left))
+
+
+def _check_ids(globs: Sequence[str], option: str, images: Members) -> None:
+    """Raise a SourceError if globs without a sign, which match nothing, are ids of images."""
+    ids = [one for one in globs if not {*one} & {*"*?["}]
+    if ids and (at := KeyIndex(images.keys).find(ids[0])):
+        what = f"{ids[0]} is an id, of {shown(images.keys[at[0]], MOST_SHOWN)}, and no glob"
+        more = f", or give ids in {OptionName('exclude_list')}" if option == "exclude" else ""
+        raise SourceError(OptionName(option), what, f"write {ids[0]}.*{more}")
 
 
 def _copies(images: Members) -> dict[int, str]:

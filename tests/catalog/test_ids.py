@@ -319,6 +319,14 @@ def test_a_glob_that_fits_nothing_is_said(tmp_path: Path) -> None:
     assert notes == ["--include: *.png fits nothing"]
 
 
+@pytest.mark.parametrize("option", ["include", "exclude"])
+def test_an_id_instead_of_a_glob_is_an_error_with_the_glob(tmp_path: Path, option: str) -> None:
+    with pytest.raises(SourceError, match=rf"{option}: 1 is an id, of a/1\.jpg, .* write 1\.\*"):
+        notes_of(tmp_path, **{option: ("1", "a/2.jpg")})
+    notes, _ = notes_of(tmp_path, **{option: ("1.*", "a/2.jpg")})
+    assert notes == []
+
+
 def test_entries_of_a_list_of_a_split_that_fit_nothing_are_named_and_are_no_rows(
     tmp_path: Path,
 ) -> None:

@@ -343,9 +343,8 @@ def _find_columns(table: Table, option: str = "boxes") -> BoxColumns:
     if named is not None:
         return named
     sample = table.rows[:: max(1, len(table.rows) // SAMPLE_ROWS)]
-    for title, column in zip(
-        table.header, zip(*sample, strict=True), strict=False
-    ):  # maybe no rows
+    columns = zip(*sample, strict=True)  # none without rows
+    for title, column in zip(table.header, columns, strict=False):
         cells = [cell for cell in column if cell not in NO_BOXES]
         words = [cell.translate(SPACES).split() for cell in cells]
         has_classes = bool(cells) and not any(is_number(one[0]) for one in words if one)
