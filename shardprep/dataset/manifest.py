@@ -286,6 +286,10 @@ class Manifest(SparseDocument):
         lines: dict[str, Any] = {
             "images": {name: split.num_records for name, split in self.splits.items()},
             "classes": classes,
+            "objects": sum(
+                (Counter(one.objects.objects) for one in self.annotations.values() if one.objects),
+                Counter(),
+            ),
             "rejected": totals.rejected,
             "written, but damaged": totals.num_damaged,
             "copies across splits": totals.num_leaks,

@@ -109,6 +109,7 @@ def test_dropped_clipped_and_missing_objects_are_counted(tmp_path: Path) -> None
     counts = result.manifest.annotations["train"]
     assert counts.objects is not None
     assert counts.objects.objects == {"cell": 1, "dust": 1}
+    assert result.facts()["objects"] == {"cell": 1, "dust": 1}
     assert counts.num_clipped == 1
     reasons = {"not finite": 1, "outside": 1, "repeated": 1, "zero size": 1}
     assert counts.dropped == reasons
