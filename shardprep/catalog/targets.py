@@ -146,7 +146,7 @@ def _one_number(names: Sequence[str]) -> tuple[str, ...]:
     """Return a note on a class that is a number among three or more words of several letters."""
     numbers = [one for one in names if as_number(one) is not None]
     words = [one for one in names if len(one) > 1 and one not in numbers]
-    if len(numbers) != 1 or len(words) < 3 or len(words) + 1 < len(names):
+    if len(numbers) != 1 or not 3 <= len(words) == len(names) - 1:
         return ()
     flags = OptionName("class_map", f"{numbers[0]}={words[0]}"), OptionName("null", numbers[0])
     what = f"class {numbers[0]!r} is a number among names such as {words[0]!r}"
@@ -180,8 +180,7 @@ def _several_targets(
     columns: Mapping[str, Coded[str | None]],
 ) -> Targets:
     if spec.class_map and spec.kind not in ("auto", "classes"):
-        what = f"has no effect on {spec.kind} targets"
-        raise SourceError(_CLASS_MAP, what, "leave this option out")
+        raise SourceError(_CLASS_MAP, f"has no effect on {spec.kind} targets", "leave it out")
     unmapped = dict(spec.class_map)
 
     def names(raw: Collection[str]) -> dict[str, str]:
@@ -345,10 +344,9 @@ def _kind(found: Mapping[Any, int], spec: TargetSpec) -> tuple[TargetKind, str]:
     separator = separator or find_separator(texts)
     if separator or len(texts) < len(found):
         return "multilabel", separator or _separator_of(found)
-    if odd_one := unclear_text(texts):
-        text, by = odd_one
-        flags = f"{OptionName('target', 'class')} or {OptionName('separator', by)}"
-        raise SourceError(_LABELS, f"{text!r} is one class or several", f"give {flags}")
+    if unclear := unclear_text(texts):
+        flags = f"{OptionName('target', 'class')} or {OptionName('separator', unclear[1])}"
+        raise SourceError(_LABELS, f"{unclear[0]!r} is one class or several", f"give {flags}")
     numbers = [as_number(text) for text in texts]
     fractions = any(number is not None and number != int(number) for number in numbers)
     is_number = len(texts) - numbers.count(None) > _MANY_VALUES and fractions

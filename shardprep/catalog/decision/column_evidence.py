@@ -208,30 +208,6 @@ def _numbers_together(match: TableMatch, found: Sequence[LabelColumns]) -> Itera
         yield replace(several, options=(*pairs, *several.options))
 
 
-def as_rivals(found: Sequence[LabelColumns]) -> list[LabelColumns]:
-    """Return the columns; if one column is STRONG, column 2 of a headerless table is not stronger.
-
-    Two strong columns make the user choose, also if one is a type that divides the classes of the
-    other, such as healthy and sick within "no tuberculosis".
-    """
-    clear = [one for one in found if STRONG <= one.strength < SHARED]
-    finer = [one for one in found if len(clear) == 1 and _divides(one, clear[0])]
-    found = [replace(x, strength=clear[0].strength) if x in finer else x for x in found]
-    most = STRONG if any(one.strength == STRONG for one in found) else SHARED
-    bare = ((one, most if one.titles == ("2",) else SHARED) for one in found)
-    return [replace(one, strength=min(one.strength, most)) for one, most in bare]
-
-
-def _divides(one: LabelColumns, other: LabelColumns) -> bool:
-    """Return whether a column of types has more classes than another, each within one of it."""
-    if one.match is not other.match or {len(one.titles), len(other.titles)} != {1}:
-        return False
-    cells, coarse = (x.match.table.cells(x.match.table.column(x.titles[0])) for x in (one, other))
-    pairs = {*zip(cells, coarse, strict=True)}
-    is_finer = len(pairs) == len({*cells}) > len({*coarse})
-    return is_finer and words_of(one.titles[0])[-1:] == ["type"] and "" not in {*cells}
-
-
 def _are_files(index: KeyIndex, title: str, cells: Texts) -> bool:
     """Return True if most cells name images or are URLs; plain numbers may be classes instead."""
     if not is_about(title) and all(map(str.isdecimal, cells)):

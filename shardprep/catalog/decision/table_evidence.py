@@ -18,7 +18,6 @@ from shardprep.catalog.decision.column_evidence import (
     SHARED,
     STRONG,
     LabelColumns,
-    as_rivals,
     found_columns,
     has_words,
     may_be_target,
@@ -37,7 +36,7 @@ from shardprep.catalog.decision.unread_documents import documents_of_images
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.label_rules import auto_labels, label_keys
 from shardprep.catalog.labels import ENOUGH, Labelling
-from shardprep.catalog.names import words_of_split
+from shardprep.catalog.names import words_of, words_of_split
 from shardprep.catalog.objects.detect import text_files, usual
 from shardprep.catalog.objects.formats.annotated_source import Sign
 from shardprep.catalog.stacks import sample_keys, stack_patterns
@@ -240,7 +239,7 @@ def _of_tables(view: View, tables: Sequence[Table]) -> Sequence[Reading]:
     if any(sign.option.partition(":")[0] not in ("csv", "rle") for sign in signs):
         return []
     found = [one for one in found if not any(one.match.table.files in s.option for s in signs)]
-    found = as_rivals(found)
+    found = _as_rivals(found)
     best = max((one.strength for one in found), default=0)
     readings = _compared(view, found, automatic) if best >= (STRONG if signs else LIKELY) else []
     if readings and all(sign.key == "points" for sign in signs):
@@ -253,6 +252,30 @@ def _signs(view: View, automatic: Labelling) -> list[Sign]:
     if automatic.rule == "none":
         return usual(view.signs)
     return [s for s in view.signs if s.key == "boxes" and s.option.startswith(("csv:", "column:"))]
+
+
+def _as_rivals(found: Sequence[LabelColumns]) -> list[LabelColumns]:
+    """Return the columns; if one column is STRONG, column 2 of a headerless table is not stronger.
+
+    Two strong columns make the user choose, also if one is a type that divides the classes of the
+    other, such as healthy and sick within "no tuberculosis".
+    """
+    clear = [one for one in found if STRONG <= one.strength < SHARED]
+    finer = [one for one in found if len(clear) == 1 and _divides(one, clear[0])]
+    found = [replace(x, strength=clear[0].strength) if x in finer else x for x in found]
+    most = STRONG if any(one.strength == STRONG for one in found) else SHARED
+    bare = ((one, most if one.titles == ("2",) else SHARED) for one in found)
+    return [replace(one, strength=min(one.strength, most)) for one, most in bare]
+
+
+def _divides(one: LabelColumns, other: LabelColumns) -> bool:
+    """Return whether a column of types has more classes than another, each within one of it."""
+    if one.match is not other.match or {len(one.titles), len(other.titles)} != {1}:
+        return False
+    cells, coarse = (x.match.table.cells(x.match.table.column(x.titles[0])) for x in (one, other))
+    pairs = {*zip(cells, coarse, strict=True)}
+    is_finer = len(pairs) == len({*cells}) > len({*coarse})
+    return is_finer and words_of(one.titles[0])[-1:] == ["type"] and "" not in {*cells}
 
 
 def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -> list[Reading]:
