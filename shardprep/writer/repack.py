@@ -86,8 +86,9 @@ def repack_dataset(
 
     Classes are numbered as in the first parent; new classes of the others follow. `recipe` gives
     folder, name, version, number of shards and seed, and the options in `CHANGES`. Records are
-    copied, or encoded anew with `encoding`. A finished dataset with other parents or options raises
-    BuildError without `overwrite`; otherwise it is replaced when the new one is complete.
+    copied, or encoded anew with `encoding`. A finished dataset with the same parents and options is
+    kept. Other ones, or an output that is a parent, raise BuildError without `overwrite`; with it,
+    the finished dataset is replaced when the new one is complete.
     """
     if recipe.class_map:
         names = {*chain(*(one.schema.labels for one in parents))}

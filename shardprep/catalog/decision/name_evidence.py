@@ -231,8 +231,9 @@ def _are_confirmed(view: View, at: int, depth: int) -> bool:
 
 
 def _of_fields(view: View, *, has_weak: bool = False) -> list[Reading]:
-    """Return the readings of fields of file names: one if certain, otherwise also without labels.
+    """Return readings that take labels from fields of file names; [] without such fields.
 
+    The first reading alone if its field is certain, otherwise all, and that without labels.
     With `has_weak`, a name in several folders counts several times, and weak fields are added.
     """
     stems, found = _stems(view), list[Reading]()

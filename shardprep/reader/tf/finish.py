@@ -267,10 +267,10 @@ def images_alone(op: Any, verb: str, beside: Sequence[str]) -> DatasetError:
 
 
 def trim_boxes(target: dict[str, Any], max_boxes: int | None) -> dict[str, Any]:
-    """Return an augmented target with its objects in `max_boxes` rows, or in as many as needed.
+    """Return an augmented target with `max_boxes` rows of objects; None: without rows of padding.
 
-    `target` is a dict by `KEYS`, of a batch or an image. Padding rows have label −1; their boxes
-    may have been changed by Keras layers.
+    `target` is a dict by `KEYS`, of a batch or an image. Of more objects, the largest are kept.
+    Boxes of padding (label −1), which Keras layers may have changed, become −1 again.
     """
     boxes = target[KEYS[BOX]]
     if KEYS[BOX_LABEL] in target:

@@ -108,9 +108,9 @@ def _bytes_per_pixel(subset: Subset, request: Request) -> float:
 
 
 def twins(subset: Subset, place: Path, decoder: FeatureDecoder, note: Note | None) -> Subset:
-    """Return the subset with twins instead of its shards. Missing twins are written first.
+    """Return the subset with decoded copies of its shards, after writing the missing copies.
 
-    `place` is the folder of all caches. If another process writes twins with these options, this
+    `place` is the folder of all caches. If another process writes copies with these options, this
     one waits for it. `note` gets the bad records, which readers replace; without it, the first
     error is raised. DatasetError if images differ in size, or if twins cannot be written.
     """

@@ -114,7 +114,10 @@ def own_error(error: tf.errors.OpError) -> Exception:
 
 
 def _held(function: Callable[..., Any]) -> Callable[[], Callable[..., Any]]:
-    """Return a getter of the function, which the pipeline of `one_pipeline` keeps alive."""
+    """Return a getter that holds a function by a weak reference: `one_pipeline` keeps it alive.
+
+    The getter raises ReferenceError after that. Outside of `one_pipeline`, it holds the function.
+    """
     first = _first.get()
     if first is None:
         return lambda: function

@@ -190,9 +190,9 @@ def read_outline(state: Folder) -> Outline | None:
 
 
 _LIMITS = {
-    key: 0 if key == "timeout" else one.most
-    for key, one in BUILD_OPTIONS.items()
-    if not one.shapes_bytes and one.most
+    "timeout": 0,
+    "max_rejected": 1.0,
+    **{key: BUILD_OPTIONS[key].most for key in ("max_members", "max_unpacked", "max_depth")},
 }
 """Limits, each as wide as it can be: those of a build are not recorded."""
 
@@ -201,8 +201,14 @@ def recorded_recipe(manifest: Manifest, source: str, out: str) -> Recipe:
     """Return the recipe of a dataset; DatasetError if this version does not know all its keys."""
     options = {key: with_cache(value) for key, value in manifest.fingerprint.options.items()}
     keys = {"source": source, "out": out, "name": manifest.name, "version": manifest.version}
+    counts = manifest.annotations.values()
+    shares = {
+        "max_dropped": manifest.unmatched or any(one.dropped for one in counts),
+        "max_clipped": any(one.num_clipped for one in counts),
+    }
+    needed = {key: 1.0 for key, is_needed in shares.items() if is_needed}
     try:
-        return stored_recipe({**options, **keys, **_LIMITS})
+        return stored_recipe({**options, **keys, **_LIMITS, **needed})
     except RecipeError as error:
         what = "was built by another version of shardprep, which has other options"
         hint = "install that version, or build the dataset again"
