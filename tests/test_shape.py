@@ -66,7 +66,7 @@ def test_few_frames_lead_from_the_command_line_to_a_pixel(tmp_path: Path) -> Non
     assert len(frames) <= 22, "\n".join(frames)
 
 
-_MOST_LINES, _MOST_MODULES, _MOST_TEST_LINES = 80_131, 350, 78_488
+_MOST_LINES, _MOST_MODULES, _MOST_TEST_LINES = 80_142, 350, 78_488
 """Budgets: a capability says in its change how many lines it adds, and what goes for them."""
 
 
